@@ -19,7 +19,14 @@ from mcp_actors.abc import ClientTransport, Telemetry
 from mcp_actors.client import Target
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
-from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpired, UpstreamUnavailable
+from mcp_actors.errors import (
+    ConnectionLost,
+    McpError,
+    Overloaded,
+    RpcError,
+    SessionExpired,
+    UpstreamUnavailable,
+)
 from mcp_actors.gateway.connection import ServerTraits, UpstreamConnection
 from mcp_actors.gateway.connections import FIRST, SHARED, AloneKey, ConnectionTable, Key, key_of
 from mcp_actors.gateway.forwarded_tasks import has_tasks
@@ -254,7 +261,11 @@ class UpstreamActor:
                 key.on_end(self, lambda: self._close(connection))
             self._observer.connected(self, connection)
         except Exception as error:
-            self.health.failed(str(error))
+            if isinstance(error, RpcError) and attempt.declared != ClientCapabilities():
+                # The server is there, and has refused what this client declares.
+                self.health.refused(str(error))
+            else:
+                self.health.failed(str(error))
             attempt.failure = error if isinstance(error, McpError) else attempt.failure
             text = without_paths(str(error))
             log.warning("an upstream cannot be connected to", upstream=self.settings.name, error=text)

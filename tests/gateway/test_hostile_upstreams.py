@@ -224,3 +224,27 @@ async def test_a_client_that_crashes_its_own_servers_closes_the_upstream_to_nobo
                 await client.call_tool("u_x", {"crash": True})
     async with Client(gateway, era="legacy") as client:
         assert (await client.call_tool("u_x", {})).content == []
+
+
+async def test_a_client_whose_capabilities_a_server_refuses_closes_it_to_nobody_else(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """A connection for one client declares what that declares, so a refused handshake may be the client's doing."""
+
+    async def refuse(channel: FrameChannel, message: dict[str, Any]) -> Any:
+        if "roots" not in message["params"]["capabilities"]:
+            return await hostile.initialize(channel, message)
+        await hostile.send(channel, {"id": message["id"], "error": {"code": -32602, "message": "no"}})
+        return None
+
+    hostile = HostileUpstream(nursery, initialize=refuse, tools__call={"content": []})
+    way = await hostile.begin()
+    gateway = MemoryTransport()
+    upstream = Upstream(name="u", target=lambda: way, era="legacy", lazy=True)
+    await nursery.start(Gateway([upstream]).serve, gateway)
+    for _ in range(2 * THRESHOLD):
+        async with Client(gateway, era="legacy", roots=["file:///x"]) as client:
+            with pytest.raises(UpstreamUnavailable, match="cannot be connected to"):
+                await client.call_tool("u_x")
+    async with Client(gateway, era="legacy") as client:
+        assert (await client.call_tool("u_x")).content == []
