@@ -291,3 +291,10 @@ def test_whatever_a_configuration_has_is_read_or_refused_with_its_place(servers:
     except ConfigurationError as error:
         found = error.file
     assert isinstance(found, ServerEntries) or found == "the configuration"
+
+
+def test_a_name_that_is_there_twice_is_found_among_many_at_once() -> None:
+    """Searching for each of them in all would take minutes."""
+    names = ", ".join(f'"{number}": 1' for number in [*range(100_000), 99_999])
+    with pytest.raises(ConfigurationError, match="'99999' twice"):
+        read_server_entries(f'{{"mcpServers": {{}}, "x": {{{names}}}}}')
