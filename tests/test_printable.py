@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.logging import log
-from mcp_actors.printable import printable, safe, safe_json, spelled_out
+from mcp_actors.printable import printable, safe, safe_json, spelled_out, without_paths
 
 ANYTHING = st.text(st.characters(codec=None), max_size=40)
 STEERING = (
@@ -61,3 +61,17 @@ def test_no_log_line_steers_a_terminal(steering: str, capsys: pytest.CaptureFixt
     assert "ValueError: said" in written
     assert "\nand more" in written
     assert not any(each in written for each in STEERING)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cannot connect to ws://h:9/key: refused", "cannot connect to ws://h:9/...: refused"),
+        ("https://h/key?a=b#c; is it there?", "https://h/...; is it there?"),
+        ("at 'HTTP://h?key'.", "at 'HTTP://h/...'."),
+        ("http://[::1]:80/a (b) and http://h.", "http://[::1]:80/... (b) and http://h."),
+        ("unix:///run/x and a/b", "unix:///run/x and a/b"),
+    ],
+)
+def test_of_the_urls_in_a_text_the_hosts_are_left(text: str, shown: str) -> None:
+    assert without_paths(text) == shown

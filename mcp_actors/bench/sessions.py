@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 import time
 from collections.abc import Iterator
 
@@ -20,6 +21,7 @@ _MOST_OPENING = 64
 _QUIET_WITHIN_SECONDS = 5.0
 # Between a loss and the next attempt; it doubles with each loss in a row.
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+_VERSION = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class _Agreed(msgspec.Struct, rename="camel"):
@@ -91,7 +93,14 @@ class LoadSessions:
             await self.lose(lane, f"the handshake was refused: {kind}: {text}")
             return True
         if field.era == "legacy":
-            agreed = msgspec.json.decode(message.result, type=_Agreed)
+            try:
+                agreed = msgspec.json.decode(message.result, type=_Agreed)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                agreed = _Agreed()
+            if not _VERSION.fullmatch(agreed.protocol_version):
+                # It becomes a header of each request over HTTP.
+                await self.lose(lane, "the answer to the handshake names no revision")
+                return True
             field.version = agreed.protocol_version
             field.post(lane, notification("notifications/initialized"))
         self._arriving[lane] = time.perf_counter() + _QUIET_WITHIN_SECONDS

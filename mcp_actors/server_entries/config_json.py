@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from typing import Any
 
 __all__ = ["NotReadable", "read_json"]
@@ -61,8 +62,8 @@ def _blanks(found: re.Match[str]) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in made if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name in made if counts[name] > 1)
         raise _NoJson(f"an object has the name {twice[:80]!r} twice")
     return made
 

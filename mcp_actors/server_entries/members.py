@@ -6,6 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from mcp_actors._eras.legacy.eras import LEGACY
+from mcp_actors._eras.modern.eras import MODERN
+
 __all__ = ["ENTRY_MEMBERS", "GATEWAY_MEMBERS", "SECTION_MEMBERS", "Check"]
 
 Check = tuple[Callable[[Any], bool], str]
@@ -48,6 +51,7 @@ _TEXTS: Check = (_are_texts, "a list of texts")
 _BOOLEAN: Check = (lambda value: isinstance(value, bool), "true or false")
 _SECONDS: Check = (lambda value: _is_number(value) and value > 0, "a number of seconds above 0")
 _SESSIONS = ("auto", "shared", "own")
+_ERAS = ("auto", "legacy", "modern", *LEGACY, *MODERN)
 
 ENTRY_MEMBERS: Mapping[str, Check] = {
     "type": _TEXT,
@@ -71,7 +75,7 @@ GATEWAY_MEMBERS: Mapping[str, Check] = {
     "exclude": _TEXTS,
     "sessions": (lambda value: value in _SESSIONS, "one of " + ", ".join(map(repr, _SESSIONS))),
     "lazy": _BOOLEAN,
-    "era": _TEXT,
+    "era": (lambda value: value in _ERAS, "one of " + ", ".join(map(repr, _ERAS))),
     "timeout": _SECONDS,
     "cap": _SECONDS,
     "scopes": _TEXTS,

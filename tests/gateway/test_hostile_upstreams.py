@@ -11,13 +11,16 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from mcp_actors import Client
+from mcp_actors import Client, Context, Server
 from mcp_actors.abc import FrameChannel
-from mcp_actors.errors import McpError, UpstreamMisbehaved, UpstreamUnavailable
+from mcp_actors.errors import McpError, RpcError, UpstreamMisbehaved, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.questions.callbacks import MAX_QUESTIONS_OF_CONNECTION
+from mcp_actors.gateway.upstream.breaker import THRESHOLD
+from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.hostile import HostileUpstream
+from tests.gateway.upstreams import Behind
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
@@ -111,3 +114,137 @@ async def test_no_part_of_a_url_that_may_be_a_key_is_shown(url: str) -> None:
     assert "127.0.0.1:9/..." in tree
     assert any("127.0.0.1:9/..." in str(each) for each in logs)
     assert "s3cret" not in str(logs) + tree + repr(refused.value) + repr(upstream)
+
+
+@pytest.mark.parametrize("prefix", [None, ""])
+async def test_a_gateway_that_is_its_own_upstream_comes_to_an_end(
+    nursery: trio.Nursery, autojump_clock: MockClock, prefix: str | None
+) -> None:
+    """A loop fills the bounds of the upstream and then unwinds; its own tools go on."""
+    way = MemoryTransport()
+    gateway = Gateway([Upstream(name="u", target=lambda: way, prefix=prefix)])
+
+    @gateway.tool
+    async def own() -> str:
+        """Is no upstream's."""
+        return "own"
+
+    await nursery.start(gateway.serve, way)
+    async with Client(way) as client:
+        for name in ("u_" * 400 + "own", "nobody_has_it") if prefix is None else ("nobody_has_it",):
+            with pytest.raises(RpcError):
+                await client.call_tool(name)
+        assert (await client.call_tool("own")).text == "own"
+    (upstream,) = gateway.tree().upstreams
+    assert upstream.in_flight == 0
+    assert upstream.connections <= 100
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("server_era", ["legacy", "modern"])
+async def test_clients_that_leave_at_any_moment_leave_nothing_behind(
+    nursery: trio.Nursery, autojump_clock: MockClock, era: str, server_era: str
+) -> None:
+    """They leave while the upstream is connected to, while they are asked for, listed or called, and while it ends."""
+    slow = Behind(nursery)
+    await slow.come()
+
+    class Slow(MemoryTransport):
+        @asynccontextmanager
+        async def connect(self) -> AsyncIterator[FrameChannel]:
+            await trio.sleep(0.3)
+            async with slow.connect() as channel:
+                yield channel
+
+    way = MemoryTransport()
+    upstream = Upstream(name="u", target=lambda: Slow(), era=server_era, lazy=True, sessions="own")
+    gateway = Gateway([upstream])
+    await nursery.start(gateway.serve, way)
+
+    async def leave_after(seconds: float, turn: int) -> None:
+        with trio.move_on_after(seconds):
+            async with Client(way, era=era) as client:
+                if turn % 3 == 0:
+                    assert [each.name async for each in client.tools()]
+                else:
+                    await client.call_tool("u_wait", {"seconds": 0.4 * (turn % 3)})
+
+    async with trio.open_nursery() as clients:
+        for turn in range(40):
+            clients.start_soon(leave_after, 0.03 * turn, turn)
+    await trio.sleep(10)
+    (found,) = gateway.tree().upstreams
+    assert (slow.open, found.connections, found.in_flight, found.callers) == (0, 0, 0, 0)
+    assert slow.connects > 10
+    async with Client(way, era=era) as client:
+        assert (await client.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_what_a_caller_presents_reaches_no_upstream(nursery: trio.Nursery, era: str) -> None:
+    seen: list[str] = []
+    server = Server("behind")
+
+    def look(ctx: Context) -> str:
+        """Notes what comes with a call."""
+        assert ctx.request is not None
+        seen.extend([str(dict(ctx.request.headers)), str(ctx.meta), str(ctx.request)])
+        return "seen"
+
+    server.add_tool(look, name="look", inline=True)
+    (behind_it,) = await nursery.start(server.serve, "http://127.0.0.1:0/mcp")
+    gateway = Gateway([Upstream(name="u", target=behind_it, era=era)])
+    (url,) = await nursery.start(gateway.serve, "http://127.0.0.1:0/mcp")
+    headers = {"authorization": "Bearer s3cret", "cookie": "a=s3cret", "x-api-key": "s3cret"}
+    async with Client(HttpClientTransport(url, headers=headers), era=era) as client:
+        assert (await client.call_tool("u_look")).text == "seen"
+    assert seen
+    assert "s3cret" not in str(seen)
+
+
+async def test_a_client_that_crashes_its_own_servers_closes_the_upstream_to_nobody_else(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """Each session has a server of its own, which its first call ends: that says nothing of the others' servers."""
+
+    async def crash(channel: FrameChannel, message: dict[str, Any]) -> Any:
+        if message["params"]["arguments"].get("crash"):
+            await channel.aclose()
+            return None
+        return {"content": []}
+
+    hostile = HostileUpstream(nursery, tools__call=crash)
+    way = await hostile.begin()
+    gateway = MemoryTransport()
+    upstream = Upstream(name="u", target=lambda: way, era="legacy", lazy=True)
+    await nursery.start(Gateway([upstream]).serve, gateway)
+    for _ in range(2 * THRESHOLD):
+        async with Client(gateway, era="legacy") as client:
+            with pytest.raises(UpstreamUnavailable, match="lost during the call"):
+                await client.call_tool("u_x", {"crash": True})
+    async with Client(gateway, era="legacy") as client:
+        assert (await client.call_tool("u_x", {})).content == []
+
+
+async def test_a_client_whose_capabilities_a_server_refuses_closes_it_to_nobody_else(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    """A connection for one client declares what that declares, so a refused handshake may be the client's doing."""
+
+    async def refuse(channel: FrameChannel, message: dict[str, Any]) -> Any:
+        if "roots" not in message["params"]["capabilities"]:
+            return await hostile.initialize(channel, message)
+        await hostile.send(channel, {"id": message["id"], "error": {"code": -32602, "message": "no"}})
+        return None
+
+    hostile = HostileUpstream(nursery, initialize=refuse, tools__call={"content": []})
+    way = await hostile.begin()
+    gateway = MemoryTransport()
+    upstream = Upstream(name="u", target=lambda: way, era="legacy", lazy=True)
+    await nursery.start(Gateway([upstream]).serve, gateway)
+    for _ in range(2 * THRESHOLD):
+        async with Client(gateway, era="legacy", roots=["file:///x"]) as client:
+            with pytest.raises(UpstreamUnavailable, match="cannot be connected to"):
+                await client.call_tool("u_x")
+    async with Client(gateway, era="legacy") as client:
+        assert (await client.call_tool("u_x")).content == []

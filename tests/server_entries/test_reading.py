@@ -188,6 +188,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"command": "x", "disabled": "no"}, "disabled: it is true or false"),
     ({"command": "x", "timeout": 0}, "timeout: it is a number of seconds above 0"),
     ({"command": "x", "sessions": "mine"}, "sessions: it is one of 'auto', 'shared', 'own'"),
+    ({"command": "x", "era": "moderm"}, "era: it is one of 'auto', 'legacy', 'modern', '2024-11-05'"),
     ({"url": "http://a", "headers": {"A": 1}}, "headers: it is an object of names and texts"),
     ({"url": "http://a", "type": "stdio"}, "type: this type needs a command"),
     ({"url": "http://a", "type": "ws"}, "type: this type needs a url with ws or wss"),
@@ -305,3 +306,10 @@ def test_whatever_a_configuration_has_is_read_or_refused_with_its_place(servers:
     except ConfigurationError as error:
         found = error.file
     assert isinstance(found, ServerEntries) or found == "the configuration"
+
+
+def test_a_name_that_is_there_twice_is_found_among_many_at_once() -> None:
+    """Searching for each of them in all would take minutes."""
+    names = ", ".join(f'"{number}": 1' for number in [*range(100_000), 99_999])
+    with pytest.raises(ConfigurationError, match="'99999' twice"):
+        read_server_entries(f'{{"mcpServers": {{}}, "x": {{{names}}}}}')

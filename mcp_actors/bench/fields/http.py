@@ -93,7 +93,7 @@ class HttpField(Field):
         connection.asked = message.id
         if message.id is not None:
             here.busy[message.id] = connection
-        connection.out = head % len(message.data) + message.data
+        connection.out = b"%s%d\r\n\r\n%s" % (head, len(message.data), message.data)
         connection.again = connection.out if connection.used and self.troubles is not None else b""
         here.unsettled += 1
         self._unsent.append(connection)
@@ -109,14 +109,16 @@ class HttpField(Field):
             self._turn(None, [])
 
     def _head(self, lane: _HttpLane, verb: str, headers: dict[str, str], *, length: bool) -> bytes:
+        """Returns the head of a request; one with a ``length`` breaks off where that stands."""
         lines = {"host": self._host, "accept": "application/json, text/event-stream"} | headers
         lines |= self._headers
         if lane.session:
             lines["mcp-session-id"] = lane.session
         if length:
-            lines |= {"content-type": "application/json", "content-length": "%d"}
+            lines["content-type"] = "application/json"
         text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        return f"{verb} {self._path} HTTP/1.1\r\n{text}\r\n".encode()
+        end = "content-length: " if length else "\r\n"
+        return f"{verb} {self._path} HTTP/1.1\r\n{text}{end}".encode()
 
     def _take(self, lane: _HttpLane) -> _KeepAliveConnection:
         if lane.free:

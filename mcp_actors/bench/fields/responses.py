@@ -9,11 +9,14 @@ from mcp_actors.bench.process import LoadError
 
 __all__ = ["ResponsePiece", "ResponseReader"]
 
-_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+# Of more digits nothing can be sent, and Python reads no number of thousands.
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18})", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 _SESSION = re.compile(rb"\r\nmcp-session-id: *([\x21-\x7e]+)", re.IGNORECASE)
 _EVENTS = re.compile(rb"\r\ncontent-type: *text/event-stream", re.IGNORECASE)
+_CHUNK = re.compile(rb"[0-9A-Fa-f]{1,15}(?=[ \t;]|\Z)")
 _MOST_HEADS = 1000
+_MOST_HEAD_BYTES = 64 * 1024
 _CHUNKS = -1
 # Of one answer, or of an event that has no end.
 MOST_BYTES = 64 * 2**20
@@ -50,6 +53,7 @@ class ResponseReader:
         self._size = 0
         self._needed = 0  # bytes of the chunk that is arriving
         self._text: list[bytes] = []  # of the body or event that is arriving
+        self._text_size = 0
 
     def feed(self, data: bytes) -> ResponsePiece:
         if self._head is None:
@@ -58,6 +62,8 @@ class ResponseReader:
                 self._rest.clear()
             end = data.find(b"\r\n\r\n") + 4
             if end == 3:
+                if len(data) > _MOST_HEAD_BYTES:
+                    raise LoadError(f"the head of an answer has more than {_MOST_HEAD_BYTES} bytes")
                 self._rest = [data]
                 return _NOTHING
             self._head = self._heads.get(data[:end]) or _parse(data[:end], self._heads)
@@ -87,20 +93,23 @@ class ResponseReader:
         self._rest, self._needed = [], 0
         start, last = 0, False
         while not last and (line := data.find(b"\r\n", start)) >= 0:
-            size = int(data[start:line].partition(b";")[0], 16)
+            size = _chunk_size(data[start:line])
             if len(data) < line + 4 + size:
                 self._needed = line + 4 + size - start
                 break
             last = not size
             if size:
                 self._text.append(data[line + 2 : line + 2 + size])
+                self._text_size += size
             start = line + 4 + size
         self._size = len(data) - start
+        if self._text_size > MOST_BYTES or self._needed > MOST_BYTES:
+            raise LoadError(f"an answer of more than {MOST_BYTES} bytes")
         assert self._head is not None
         messages = self._events(last) if self._head.events else []
         if last:
             body = b"".join(self._text)
-            self._text = []
+            self._text, self._text_size = [], 0
             return self._end(messages if self._head.events else [body])
         self._rest = [data[start:]]
         return ResponsePiece(messages, False, self._head.status, self._head.session)
@@ -109,7 +118,7 @@ class ResponseReader:
         if not self._text or not (last or self._text[-1].endswith((b"\n\n", b"\r\n\r\n"))):
             return []
         text = b"".join(self._text)
-        self._text = []
+        self._text, self._text_size = [], 0
         return _data_lines(text)
 
     def _end(self, messages: list[bytes]) -> ResponsePiece:
@@ -120,6 +129,13 @@ class ResponseReader:
         self._head = None
         self._rest = []
         return response
+
+
+def _chunk_size(line: bytes) -> int:
+    found = _CHUNK.match(line)
+    if found is None:
+        raise LoadError(f"no size of a chunk: {line[:100]!r}")
+    return int(found[0], 16)
 
 
 def _data_lines(text: bytes) -> list[bytes]:

@@ -128,6 +128,9 @@ class StreamField(Field):
 
     def post(self, lane: int, message: Message) -> None:
         here = self._lanes[lane]
+        if here.blocked and len(here.out[0]) > MOST_BYTES:
+            # One that asks without an end and reads no answer.
+            raise LoadError(f"the server has not read {MOST_BYTES} bytes")
         here.out.append(here.framing.wrap(message.data))
         self._unsent.add(lane)
 

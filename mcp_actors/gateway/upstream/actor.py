@@ -285,7 +285,11 @@ class UpstreamActor:
                 key.on_end(self, lambda: self._close(connection))
             self._observer.connected(self, connection)
         except Exception as error:
-            self.health.failed(str(error))
+            if isinstance(error, RpcError) and attempt.declared != ClientCapabilities():
+                # The server is there, and has refused what this client declares.
+                self.health.refused(str(error))
+            else:
+                self.health.failed(str(error))
             attempt.failure = error if isinstance(error, McpError) else attempt.failure
             text = without_paths(str(error))
             log.warning("an upstream cannot be connected to", upstream=self.settings.name, error=text)
@@ -306,7 +310,9 @@ class UpstreamActor:
 
     def _was_lost(self, connection: UpstreamConnection, why: ConnectionLost | SessionExpired) -> None:
         if connection in self.connections:
-            self.health.lost_connection(str(why), had_answered=connection.has_answered)
+            # One client's calls may have ended the server that it has alone, which says nothing of the others'.
+            was_good = connection.has_answered or connection.is_of_one
+            self.health.lost_connection(str(why), was_good=was_good)
             text = without_paths(str(why))
             log.warning("the connection to an upstream was lost", upstream=self.settings.name, error=text)
             self._close(connection, lost=True)

@@ -1,6 +1,6 @@
 """The circuit breaker of an upstream: after failures in a row it refuses at once, instead of trying again and again.
 
-A failure is an attempt to connect that failed, a connection that was lost before it answered anything, or a call that
+A failure is an attempt to connect that failed, a shared connection that was lost before it answered, or a call that
 ran out of its time. An answer, an error too, is a success.
 """
 

@@ -29,10 +29,14 @@ class UpstreamHealth:
         self.last_failure = printable(without_paths(reason), LONGEST_FAILURE)
         self.breaker.failed()
 
-    def lost_connection(self, reason: str, *, had_answered: bool) -> None:
-        """Takes note of a connection that was lost; that of a server which had answered is no reason to refuse."""
+    def refused(self, reason: str) -> None:
+        """Takes note of a failure that says nothing of other clients, and is no reason to refuse them."""
+        self.last_failure = printable(without_paths(reason), LONGEST_FAILURE)
+
+    def lost_connection(self, reason: str, *, was_good: bool) -> None:
+        """Takes note of a connection that was lost; that of one that was good is no reason to refuse."""
         self.lost += 1
-        if had_answered:
-            self.last_failure = printable(without_paths(reason), LONGEST_FAILURE)
+        if was_good:
+            self.refused(reason)
         else:
             self.failed(reason)
