@@ -598,7 +598,7 @@ async def shows_undeclared(world: World, kept: bool) -> None:
     async with world.connected(server_with(tool), sampling=sampling) as client:
         with pytest.raises(RpcError, match="must declare the capability elicitation") as failed:
             await client.call_tool("x_tool")
-    assert failed.value.code == (-32021 if world.both == ("modern", "modern") else -32602)
+    assert failed.value.code == (-32021 if world.client == "modern" else -32602)
     assert failures == ["{'requiredCapabilities': {'elicitation': {'form': {}}}}"]
 
 

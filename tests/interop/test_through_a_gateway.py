@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .installation import Peers
-from .servers import Endpoint, reachable
+from .servers import Endpoint, Launch, Served, reachable
 from .test_official_clients import report_of, run
 
 PROGRAM = Path(__file__).parent / "gateway_program.py"
@@ -51,3 +51,30 @@ def test_a_client_sees_the_server_of_the_other_era(peers: Peers, client: str, se
     if server == "python":
         # The other one has no tools that ask.
         assert "I am the model" in str(through["test_sampling"])
+
+
+# These differ between any two of these runs too: one process counts the calls of all, and each hop has sessions and
+# streams of its own.
+OF_THE_HOP = {"activity", "session", "test_reconnection"}
+
+
+def test_clients_of_sessions_see_a_stateless_server_over_http(peers: Peers) -> None:
+    """One bridge stands between them all, and speaks the other era with the server."""
+    with reachable(peers, "python", "http") as there:
+        command = [sys.executable, "-m", "mcp_actors", "bridge", "--era", "modern", there.target]
+        bridge = Served(Launch([*command, "http://127.0.0.1:0/mcp"], r"^serving .*:(\d+)/mcp$"))
+        try:
+            endpoint = Endpoint("http", (f"http://127.0.0.1:{bridge.port()}/mcp",))
+            for client in ("python-legacy", "typescript-client-legacy"):
+                done = run(peers, client, there)
+                direct = report_of(done, client, done.stderr)
+                done = run(peers, client, endpoint)
+                through = report_of(done, client, done.stderr)
+                differing = {name for name in direct if direct[name] != through.get(name)}
+                assert differing <= OF_THE_ERA | OF_THE_HOP
+                assert through["activity"]["cancelled"] == direct["activity"]["cancelled"] + 1
+                assert "I am the model" in str(through["test_sampling"])
+                assert through["together"]
+        finally:
+            code = bridge.stop()
+    assert (code, "Traceback" in bridge.output) == (0, False), bridge.output

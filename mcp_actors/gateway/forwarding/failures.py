@@ -4,6 +4,7 @@
 the request of the gateway ended with           the client is sent
 ==============================================  ====================================================================
 an error of the server                          that error: its code, message and data
+-32602 with ``requiredCapabilities``            `MissingCapability`, which has a code in each revision
 an error about the gateway's own messages       `UpstreamMisbehaved`: it is about one hop, and not about the client
 no answer in time                               `UpstreamTimeout`
 no connection, session or access                `UpstreamUnavailable`
@@ -18,12 +19,14 @@ log has it, and clients do not see it.
 from __future__ import annotations
 
 from mcp_actors.errors import (
+    INVALID_PARAMS,
     AuthorizationError,
     CallTimeout,
     ConnectFailed,
     HeaderMismatch,
     LocalProtocolError,
     McpError,
+    MissingCapability,
     RemoteProtocolError,
     RpcError,
     SessionExpired,
@@ -54,7 +57,7 @@ def failure_for_client(upstream: str, error: McpError) -> RpcError:
     if isinstance(error, HeaderMismatch | UnsupportedVersion):
         failure: RpcError = UpstreamMisbehaved(upstream, f"it refused a message with the code {error.code}")
     elif isinstance(error, RpcError):
-        return error
+        return _with_code_of_caller(error)
     elif isinstance(error, CallTimeout):
         return UpstreamTimeout(upstream, error.clock, error.seconds)
     elif isinstance(error, LocalProtocolError):
@@ -71,6 +74,14 @@ def failure_for_client(upstream: str, error: McpError) -> RpcError:
         error=printable(without_paths(str(error)), LONGEST_TEXT),
     )
     return failure
+
+
+def _with_code_of_caller(error: RpcError) -> RpcError:
+    """Returns the error of which the caller's revision has a code of its own; revisions with sessions have none."""
+    required = error.data.get("requiredCapabilities") if isinstance(error.data, dict) else None
+    if error.code != INVALID_PARAMS or not isinstance(required, dict):
+        return error
+    return RpcError.from_wire(MissingCapability.CODE, error.message, error.data)
 
 
 def _why_not(error: McpError) -> str:

@@ -68,6 +68,9 @@ async def made_with_tasks(
     """
     began = trio.current_time()
     if not connection.era.declares_in_requests:
+        if ctx.era.declares_in_requests:
+            # It is no param of a caller without sessions (SEP-2663), and would be one of this server.
+            params.pop("task", None)
         return await _made_in_session(connection, params, options, began), False
     takes = ctx.era.declares_in_requests and ctx.call.voice is None and TASKS in ctx.extensions
     send = connection.client._requests.send

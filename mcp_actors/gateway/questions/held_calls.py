@@ -51,6 +51,7 @@ MAX_QUESTIONS = 16
 """Questions of one call that may wait at once."""
 
 _HELD = "held"
+_ASKED = "asked"
 _WHAT = "calls that wait for input"
 
 
@@ -167,7 +168,8 @@ class HeldCall:
             return self._outcome
         self.scope.deadline = trio.current_time() + HELD_TIMEOUT
         asked = {key: each.question for key, each in self._questions.items()}
-        state = ctx._scope.seal_answers(ctx.call.invocation, {_HELD: self.id})
+        # The number of questions tells the rounds apart: clients may take an equal state for the same round.
+        state = ctx._scope.seal_answers(ctx.call.invocation, {_HELD: self.id, _ASKED: self._asked})
         return input_required(asked, state, ctx.era)
 
     def take_answers(self, ctx: Context[Any]) -> None:
