@@ -243,13 +243,17 @@ class UpstreamActor:
             self.connections.put(key, connection)
             self.met = connection
             attempt.failure = None
+            self.health.is_away = False
             if isinstance(key, PeerSession):
                 key.on_end(self, lambda: self._close(connection))
             self._observer.connected(self, connection)
         except Exception as error:
             self.health.failed(str(error))
             attempt.failure = error if isinstance(error, McpError) else attempt.failure
-            log.warning("an upstream cannot be connected to", upstream=self.settings.name, error=str(error))
+            # It is tried for as long as it is away: one line says so, and not one for each attempt.
+            level = log.info if self.health.is_away else log.warning
+            level("an upstream cannot be connected to", upstream=self.settings.name, error=str(error))
+            self.health.is_away = True
             if not isinstance(error, McpError):
                 raise
         finally:
