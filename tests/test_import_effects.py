@@ -19,7 +19,8 @@ ROOT = Path(__file__).parent.parent
 NOT_FOR_STDIO = {
     "anyio", "asyncio", "click", "h11", "httpcore2", "httptools", "httpx", "httpx2", "hypothesis", "jwt", "pydantic",
     "pytest", "importlib.metadata", "mcp_actors._client", "mcp_actors.client", "mcp_actors.client_pool",
-    "rich", "trio_websocket", "jsonschema_rs", "email", "watchfiles", "wsproto", "mcp_actors.cli", "mcp_actors.examples", "mcp_actors.testing",
+    "rich", "trio_websocket", "jsonschema_rs", "email", "watchfiles", "wsproto", "mcp_actors.cli",
+    "mcp_actors.examples", "mcp_actors.testing",
     "mcp_actors.extensions", "mcp_actors._server.server_extension", "mcp_actors._server.detached",
     "mcp_actors._actors.detached_call", "mcp_actors._client.client_extension", "mcp_actors._eras.extension_ids",
     "mcp_actors.tasks", "mcp_actors.asyncio", "mcp_actors.sync", "mcp_actors.bridges.mirrored",

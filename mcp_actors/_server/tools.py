@@ -54,8 +54,7 @@ class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     rules: TaskRules | None
 
 
-@attrs.frozen
-class ToolElsewhere:
+class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
     """A tool that is called by this server and registered at another one."""
 
     mirrored: tuple[MirroredParam, ...] = ()

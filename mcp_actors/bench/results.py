@@ -144,4 +144,6 @@ class Document:
             members["failures"] = [JobFailure(**each) for each in members["failures"]]
             return cls(**members)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LoadError(f"{path} is no result of the suite: {error!r}") from error
+            raise LoadError(
+                f"{path} is no file of figures that mcp-actors bench --json wrote, or the suite"
+            ) from error

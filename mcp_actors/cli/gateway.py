@@ -22,6 +22,9 @@ from mcp_actors.server_entries import ServerEntries, read_server_entries
 
 __all__ = ["command"]
 
+# The files of the gateways that this process was started by, for those that it starts.
+_WITHIN = "MCP_ACTORS_WITHIN"
+
 
 @click.command("gateway", cls=CommandWithSections, sections=GATEWAY, short_help="Serve many servers as one.")
 @click.argument("config")
@@ -51,6 +54,7 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
     with reported(show_traceback):
         entries = _entries(config)
         options = attrs.evolve(options, listen=options.listen or entries.gateway.listen)
+        _refuse_itself(entries, options.listen)
         require_fitting(options)
         _say_what_is_unused(entries)
         access = stored_access(entries)
@@ -67,10 +71,27 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
 def _entries(config: str) -> ServerEntries:
     if not os.path.exists(os.path.expanduser(config)):
         raise WrongUsage(f"there is no file {config}")
+    path = os.path.realpath(os.path.expanduser(config))
+    outer = os.environ.get(_WITHIN, "").split(os.pathsep)
+    if path in outer:
+        raise WrongUsage(
+            f"a server of {config} is a gateway that serves {config}: it would start itself for ever. Take its entry"
+            f" out of the file, or give the gateway a file of its own"
+        )
     entries = read_server_entries(os.path.abspath(os.path.expanduser(config)))
+    os.environ[_WITHIN] = os.pathsep.join([*filter(None, outer), path])
     if not any(True for _ in entries):
         raise WrongUsage(f"{config} has no server that is not disabled")
     return entries
+
+
+def _refuse_itself(entries: ServerEntries, listen: Sequence[str]) -> None:
+    for entry in entries:
+        if entry.url is not None and entry.url.rstrip("/") in {each.rstrip("/") for each in listen}:
+            raise WrongUsage(
+                f"the server {entry.name} is at {entry.url}, where this gateway serves: it would ask itself for"
+                f" ever. Take the entry out, or serve at another URL"
+            )
 
 
 def _say_what_is_unused(entries: ServerEntries) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
+import structlog
 
 from mcp_actors import Client, ClientGroup
 from mcp_actors.cli.failures import CommandFailure, LoginNeeded, asks_for_login, sentence
@@ -16,7 +17,7 @@ from mcp_actors.server_entries import ServerEntries
 
 __all__ = ["check"]
 
-_TITLES = ("server", "is", "protocol", "tools", "resources", "prompts")
+_TITLES = ("server", "is", "protocol", "tools", "resources + templates", "prompts")
 # Characters of the reason why a server is not there.
 _LONGEST_REASON = 400
 # Entries of a list that are counted one by one.
@@ -34,6 +35,8 @@ def check(entries: ServerEntries, access: Mapping[str, Any]) -> None:
         LoginNeeded: Servers cannot be used, each of them because a person has to log in.
         CommandFailure: Servers cannot be used, or Ctrl-C ended the check.
     """
+    # The log would say again what the last lines say.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
     found = run_interruptible(lambda: _facts(entries, access), "the check was interrupted")
     there = {name: facts for name, facts in found.items() if not isinstance(facts, Exception)}
     for line in _table([(name, *facts) for name, facts in there.items()]):
@@ -63,7 +66,7 @@ async def _facts_of(client: Client) -> tuple[str, ...]:
     if declared.resources is not None:
         resources = await _count(client.resources())
         templates = await _count(client.resource_templates())
-        resources += f"+{templates}" if templates != "0" else ""
+        resources += f" + {templates}" if templates != "0" else ""
     return (
         f"{info.name} {info.version}".strip() or "a server without a name",
         f"{client.era} {client.version}",

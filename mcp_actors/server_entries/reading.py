@@ -123,11 +123,15 @@ class _EntryReader:
         servers: dict[str, ServerEntry] = {}
         found = [name for name in _SECTIONS if value.get(name) is not None]
         if not found:
-            self._fail("it has no member mcpServers, or servers as in Visual Studio Code", None, None)
+            self._fail(
+                "it names no servers: there is neither mcpServers nor, as in Visual Studio Code, servers",
+                None,
+                None,
+            )
         for section in found:
             entries = value[section]
             if not isinstance(entries, Mapping):
-                self._fail("it is no object", None, section)
+                self._fail("it has to be an object", None, section)
             if len(servers) + len(entries) > MAX_SERVERS:
                 self._fail(f"it has more than {MAX_SERVERS} servers", None, section)
             for name, entry in entries.items():
@@ -138,11 +142,11 @@ class _EntryReader:
 
     def _entry(self, name: str, entry: Any) -> ServerEntry:
         if not isinstance(entry, Mapping):
-            self._fail("it is no object", name, None)
+            self._fail("it has to be an object", name, None)
         given, unknown = self._checked(entry, {**ENTRY_MEMBERS, **GATEWAY_MEMBERS}, name)
         urls = [member for member in ("url", "serverUrl", "httpUrl") if member in given]
         if len(urls) + ("command" in given) != 1:
-            self._fail("it has a command (with args), or a url: one of them", name, None)
+            self._fail("it needs either a command (with args) or a url", name, None)
         members: dict[str, Any] = {
             "gateway": GatewayMembers(**{each: given[each] for each in GATEWAY_MEMBERS if each in given}),
             "disabled": given.get("disabled", False),
@@ -172,7 +176,7 @@ class _EntryReader:
         kind = given.lower().replace("-", "").replace("_", "")
         if kind not in _TYPES:
             known = "stdio, http, streamable-http, sse, ws"
-            self._fail(f"it is one of {known}, and not needed beside a url", name, "type")
+            self._fail(f"it has to be one of {known}, and is not needed beside a url", name, "type")
         scheme = "stdio" if url is None else url.partition(":")[0].lower()
         # The scheme may be that of a variable's value.
         fits = scheme in _TYPES[kind] or "${" in scheme or (scheme == "unix" and _TYPES[kind] is _HTTP)
@@ -192,7 +196,7 @@ class _EntryReader:
         if section is None:
             return GatewaySection()
         if not isinstance(section, Mapping):
-            self._fail("it is no object", None, "gateway")
+            self._fail("it has to be an object", None, "gateway")
         given, unknown = self._checked(section, SECTION_MEMBERS, None)
         listen = given.pop("listen", ())
         return GatewaySection(
@@ -214,7 +218,9 @@ class _EntryReader:
                 continue
             allows, wanted = checks[member]
             if not allows(each):
-                self._fail(f"it is {wanted}", server, member if server is not None else f"gateway.{member}")
+                self._fail(
+                    f"it has to be {wanted}", server, member if server is not None else f"gateway.{member}"
+                )
             given[member] = each
         return given, unknown
 

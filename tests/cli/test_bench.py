@@ -110,9 +110,12 @@ def test_a_tool_that_is_not_there(mcp: Mcp, url: str) -> None:
         ("stdio:x add --ramp 10:5", "above the first"),
         ("stdio:x add --ramp 1:5 --calls 10", "--ramp takes --duration"),
         ("stdio:x add --fail-if p99", "p99>50ms"),
+        ("stdio:x add --fail-if knee<5", "give --ramp FROM:TO"),
+        ("stdio:x add --fail-if regression", "--compare OLD.json NEW.json"),
+        ("stdio:x add --html nowhere/a.html", "there is no folder nowhere"),
         ("stdio:x add a", "is no argument"),
         ("--compare {file}", "Missing argument 'B.json'"),
-        ("--compare {file} {file}", "is no result of the suite"),
+        ("--compare {file} {file}", "is no file of figures that mcp-actors bench --json wrote"),
     ],
 )
 def test_wrong_usage(mcp: Mcp, tmp_path: Path, words: str, said: str) -> None:

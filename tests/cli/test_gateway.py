@@ -101,7 +101,7 @@ def test_check_shows_what_is_there(mcp: Mcp, tmp_path: Path, inner: Path) -> Non
     result = mcp("gateway", config, "--check")
     assert result.returncode == 0, result.stderr
     head, *rows = [re.split(r"  +", line) for line in result.stdout.splitlines()]
-    assert head == ["server", "is", "protocol", "tools", "resources", "prompts"]
+    assert head == ["server", "is", "protocol", "tools", "resources + templates", "prompts"]
     assert [(row[0], row[1], row[2].split()[0]) for row in rows] == [
         ("one", "served 1.2", "modern"),
         ("two", "inner 1", "modern"),
@@ -123,8 +123,22 @@ def test_check_says_who_is_not_there_and_why(mcp: Mcp, tmp_path: Path, inner: Pa
     keyless, gone = result.stdout.splitlines()[2:]
     assert "server 'keyless', headers.A: the environment variable NO_SUCH_KEY is not set" in keyless
     assert gone.startswith("gone: cannot connect to tcp://127.0.0.1:1")
-    assert result.stderr.endswith("mcp-actors: 2 of 3 servers cannot be used: keyless, gone\n")
+    assert result.stderr == "mcp-actors: 2 of 3 servers cannot be used: keyless, gone\n"
     assert SECRET not in result.stdout + result.stderr
+
+
+def test_a_gateway_that_would_start_or_ask_itself_is_refused(mcp: Mcp, tmp_path: Path, inner: Path) -> None:
+    good = {"command": sys.executable, "args": [str(inner)]}
+    itself = {"command": sys.executable, "args": ["-m", "mcp_actors", "gateway", str(tmp_path / "mcp.json")]}
+    result = mcp("gateway", written(tmp_path, {"good": good, "itself": itself}), "--check")
+    assert result.returncode == 1
+    assert "itself: mcp-actors: a server of" in result.stderr
+    assert "would start itself for ever. Take its entry out" in result.stderr
+    assert result.stderr.endswith("mcp-actors: 1 of 2 servers cannot be used: itself\n")
+    url = "http://127.0.0.1:1/mcp"
+    result = mcp("gateway", written(tmp_path, {"good": good, "itself": {"url": url}}), "--listen", url)
+    assert result.returncode == 2
+    assert f"the server itself is at {url}, where this gateway serves" in result.stderr
 
 
 def test_a_gateway_over_stdio_passes_calls_on(tmp_path: Path, inner: Path) -> None:

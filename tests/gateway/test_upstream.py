@@ -7,6 +7,7 @@ import gc
 import pytest
 import trio
 import trio.lowlevel
+from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors import Client
@@ -128,6 +129,23 @@ async def test_the_connection_that_was_made_first_is_the_first_callers(
     async with Client(way, tasks=False, era="legacy") as client:
         assert (await client.call_tool("u_count")).text == "1"
         assert behind.connects == 1
+
+
+async def test_a_server_that_is_away_is_in_the_log_once_until_it_is_back(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    behind = Behind(nursery)
+    with capture_logs() as lines:
+        await serve(nursery, Upstream(name="u", target=behind, era="modern"))
+        await trio.sleep(60)
+        assert behind.connects > 3
+        await behind.come()
+        await trio.sleep(60)
+        behind.go()
+        await trio.sleep(60)
+    told = [each for each in lines if each["event"] == "an upstream cannot be connected to"]
+    assert [each["log_level"] for each in told].count("warning") == 2
+    assert told[0]["log_level"] == "warning"
 
 
 async def test_a_server_that_went_away_is_refused_at_once_and_tried_again(

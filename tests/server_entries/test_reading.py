@@ -177,27 +177,27 @@ def test_members_that_are_not_known_are_left_aside() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"command": ["npx"]}, "command: it is a text"),
-    ({"command": ""}, "command: it is a text"),
-    ({"command": "x", "args": "-y"}, "args: it is a list of texts"),
-    ({"command": "x", "args": ["--port", 8080]}, "args: it is a list of texts"),
-    ({"command": "x", "env": ["A=b"]}, "env: it is an object of names and texts"),
-    ({"command": "x", "env": {"A": True}}, "env: it is an object of names and texts"),
-    ({"command": "x", "env": {"A=B": "c"}}, "env: it is an object of names and texts"),
-    ({"command": "x", "env": {"A": "b\0"}}, "env: it is an object of names and texts"),
-    ({"command": "x", "disabled": "no"}, "disabled: it is true or false"),
-    ({"command": "x", "timeout": 0}, "timeout: it is a number of seconds above 0"),
-    ({"command": "x", "sessions": "mine"}, "sessions: it is one of 'auto', 'shared', 'own'"),
-    ({"command": "x", "era": "moderm"}, "era: it is one of 'auto', 'legacy', 'modern', '2024-11-05'"),
-    ({"url": "http://a", "headers": {"A": 1}}, "headers: it is an object of names and texts"),
+    ({"command": ["npx"]}, "command: it has to be a text"),
+    ({"command": ""}, "command: it has to be a text"),
+    ({"command": "x", "args": "-y"}, "args: it has to be a list of texts"),
+    ({"command": "x", "args": ["--port", 8080]}, "args: it has to be a list of texts"),
+    ({"command": "x", "env": ["A=b"]}, "env: it has to be an object of names and texts"),
+    ({"command": "x", "env": {"A": True}}, "env: it has to be an object of names and texts"),
+    ({"command": "x", "env": {"A=B": "c"}}, "env: it has to be an object of names and texts"),
+    ({"command": "x", "env": {"A": "b\0"}}, "env: it has to be an object of names and texts"),
+    ({"command": "x", "disabled": "no"}, "disabled: it has to be true or false"),
+    ({"command": "x", "timeout": 0}, "timeout: it has to be a number of seconds above 0"),
+    ({"command": "x", "sessions": "mine"}, "sessions: it has to be one of 'auto', 'shared', 'own'"),
+    ({"command": "x", "era": "moderm"}, "era: it has to be one of 'auto', 'legacy', 'modern', '2024-11-05'"),
+    ({"url": "http://a", "headers": {"A": 1}}, "headers: it has to be an object of names and texts"),
     ({"url": "http://a", "type": "stdio"}, "type: this type needs a command"),
     ({"url": "http://a", "type": "ws"}, "type: this type needs a url with ws or wss"),
     ({"command": "x", "type": "sse"}, "type: this type needs a url with http or http+unix or https"),
-    ({"command": "x", "type": "pigeon"}, "type: it is one of stdio, http"),
+    ({"command": "x", "type": "pigeon"}, "type: it has to be one of stdio, http"),
     ({"url": "stdio:"}, "url: it has no command"),
     ({"url": "stdio:'x"}, "url: it has no command"),
-    ({"command": "x", "url": "http://a"}, "it has a command (with args), or a url"),
-    ({}, "it has a command (with args), or a url"),
+    ({"command": "x", "url": "http://a"}, "it needs either a command (with args) or a url"),
+    ({}, "it needs either a command (with args) or a url"),
 ]
 
 
@@ -215,13 +215,13 @@ def test_a_wrong_member_names_file_server_and_member(
 
 
 def test_what_is_wrong_as_a_whole(tmp_path: Path) -> None:
-    assert "it has no member mcpServers" in str(problem({}))
-    assert "it is no object" in str(problem({"mcpServers": []}))
-    assert "it is no object" in str(problem({"mcpServers": {"a": "b"}}))
-    assert "gateway.listen: it is a URL, or a list of URLs" in str(
+    assert "it names no servers" in str(problem({}))
+    assert "it has to be an object" in str(problem({"mcpServers": []}))
+    assert "it has to be an object" in str(problem({"mcpServers": {"a": "b"}}))
+    assert "gateway.listen: it has to be a URL, or a list of URLs" in str(
         problem({"servers": {}, "gateway": {"listen": 1}})
     )
-    assert "it is no object" in str(problem({"servers": {}, "gateway": 1}))
+    assert "it has to be an object" in str(problem({"servers": {}, "gateway": 1}))
     both = {"servers": {"a": {"command": "x"}}, "mcpServers": {"a": {"command": "x"}}}
     assert "two servers have this name" in str(problem(both))
     assert f"more than {MAX_SERVERS} servers" in str(

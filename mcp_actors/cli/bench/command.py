@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
 import time
 from pathlib import Path
@@ -151,6 +152,9 @@ def command(
         if importlib.util.find_spec("hdrh") is None:
             raise WrongUsage("a package is missing: pip install 'mcp-actors[bench]'")
         stages = _stages(**load)
+        if load["ramp"] is None and any(limit.figure == "knee" for limit in limits):
+            raise WrongUsage("--fail-if knee is for a ramp: give --ramp FROM:TO")
+        _require_writable(json_file, html_file)
         calls = _calls(tool, arguments, calls_file)
         target = look_at(connection, tool, arguments, calls)
         plan = LoadPlan(
@@ -173,6 +177,15 @@ def command(
         for line in crossed:
             click.secho(safe(f"crossed: {line}"), fg="red", err=True)
         raise click.exceptions.Exit(EXIT_CROSSED)
+
+
+def _require_writable(*files: Path | None) -> None:
+    """Whoever waited for the figures shall get them."""
+    for file in filter(None, files):
+        if not file.parent.is_dir():
+            raise WrongUsage(f"{file} cannot be written: there is no folder {file.parent}")
+        if not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise WrongUsage(f"{file} cannot be written: you have no right to")
 
 
 def _run(

@@ -53,7 +53,7 @@ class LoadView:
 
 def _line(told: dict[str, Any]) -> str:
     if not told["seconds"]:
-        return f"{told['phase']}: {told['sessions']:,}"
+        return f"{told['phase']}: {told['sessions']:,} open"
     text = (
         f"{told['phase']}, {told['elapsed']:.1f} of {told['seconds']:.4g} s: {told['calls']:,} calls, "
         f"{told['per_second']:,.0f}/s"

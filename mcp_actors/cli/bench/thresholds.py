@@ -53,11 +53,15 @@ def parse_threshold(text: str) -> Threshold:
         click.UsageError: It is nothing like that.
     """
     found = _FORM.fullmatch(text)
+    if text == "regression":
+        raise click.UsageError("--fail-if regression compares two files: --compare OLD.json NEW.json")
     if found is None:
         raise click.UsageError(f"--fail-if {text!r}: write for example p99>50ms, errors>0 or throughput<1000")
     name, comparison, number, unit = found.groups()
     if name not in _NAMES:
-        raise click.UsageError(f"--fail-if {text!r}: there is {', '.join(_NAMES)}")
+        raise click.UsageError(
+            f"--fail-if {text!r}: there is no figure {name}; there are {', '.join(_NAMES)}"
+        )
     limit = float(number)
     if name in _LATENCIES:
         if unit not in _UNITS:

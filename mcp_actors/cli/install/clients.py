@@ -17,7 +17,7 @@ import attrs
 
 __all__ = ["CLIENTS", "ClientProgram", "is_ours", "place_of"]
 
-_SERVE = ["-m", "mcp_actors", "serve"]
+_STARTS = (["-m", "mcp_actors", "serve"], ["-m", "mcp_actors", "gateway"])
 
 
 @attrs.frozen
@@ -160,4 +160,4 @@ def _settings(system: str, environ: Mapping[str, str], home: Path, *, mac: bool)
 def is_ours(entry: object) -> bool:
     """Returns whether ``mcp-actors install`` has written an entry: it is recognised by what it starts."""
     args = entry.get("args") if isinstance(entry, dict) else None
-    return isinstance(args, list) and any(args[at : at + 3] == _SERVE for at in range(len(args)))
+    return isinstance(args, list) and any(args[at : at + 3] in _STARTS for at in range(len(args)))

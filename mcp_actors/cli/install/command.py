@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -47,9 +48,10 @@ def command(
 ) -> None:
     """Put a server into the configuration of a client, so that the client starts it.
 
-    TARGET and ARGS are those of `mcp-actors serve`. The server is started once, as the client would start it: in
-    another folder, and with few variables beside those of --env. Then the change is shown and asked about. Nothing but
-    the entry is changed, a copy of the file is kept, and --undo undoes the last change.
+    TARGET and ARGS are those of `mcp-actors serve`, or TARGET is the .json file of a gateway. The server is started
+    once, as the client would start it: in another folder, and with few variables beside those of --env. Then the change
+    is shown and asked about. Nothing but the entry is changed, a copy of the file is kept, and --undo undoes the last
+    change.
 
     A file that is damaged, or is none that such a client has, is left as it is, and so is an entry of that name that
     mcp-actors has not written.
@@ -58,6 +60,7 @@ def command(
     mcp-actors install weather.py --client claude-desktop
     mcp-actors install mcp_actors.examples.sqlite --client vscode --name shop -- shop.db
     mcp-actors install weather.py --client cursor --config .cursor/mcp.json --env WEATHER_KEY
+    mcp-actors install servers.json --client claude-desktop
     mcp-actors install --undo --client claude-desktop
     """
     manner = Manner(yes, dry_run)
@@ -72,8 +75,14 @@ def command(
                 click.echo(f"undone in {configuration.path}; {CLIENTS[client].afterwards}")
             return
         if target is None:
-            raise WrongUsage("TARGET is missing: a Python file or a module that has a server")
+            raise WrongUsage(
+                "TARGET is missing: a Python file or a module that has a server, or the .json file of a gateway"
+            )
         configuration = Configuration(client, config)
+        if os.path.realpath(target) == os.path.realpath(configuration.path):
+            raise WrongUsage(
+                f"a gateway that serves {target} must not be one of its servers: copy them into another file"
+            )
         entry = configuration.client.entry(started_with(target, args), given := variables(env))
         # Whatever can be known before the server is started is said before.
         text = configuration.parsed(configuration.opened())

@@ -20,22 +20,29 @@ def started_with(target: str, args: Sequence[str]) -> list[str]:
     """Returns the words that start a server wherever a client starts them: nothing in them is relative.
 
     Args:
-        target: As for ``mcp-actors serve``.
+        target: As for ``mcp-actors serve``, or the ``.json`` file of a gateway.
         args: Those for the function that makes the server. One that names a file or folder is made absolute.
 
     Raises:
-        WrongUsage: There is no such file, or this interpreter cannot say where it is.
+        WrongUsage: There is no such file, it takes no arguments, or this interpreter cannot say where it is.
     """
     if not sys.executable:
         raise WrongUsage("this Python cannot say where it is, so that no client could start it")
     # With -P nothing of the folder that a client starts it in is imported: it may be a project of anybody's.
-    command = [sys.executable, "-P", "-m", "mcp_actors", "serve", _absolute(target)]
+    start = [sys.executable, "-P", "-m", "mcp_actors"]
+    if target.endswith(".json"):
+        if args:
+            raise WrongUsage("a gateway takes no ARGS: what its servers are given is in its file")
+        if not os.path.isfile(target):
+            raise WrongUsage(f"there is no file {target}")
+        return [*start, "gateway", os.path.abspath(target)]
+    command = [*start, "serve", _absolute(target)]
     return [*command, "--", *(_if_there(arg) for arg in args)] if args else command
 
 
 def _absolute(target: str) -> str:
     if "://" in target or target.startswith("stdio:"):
-        raise WrongUsage(f"{target} is a URL: TARGET is a .py file or a module, which the client starts")
+        raise WrongUsage(f"{target} is a URL: TARGET is a .py file, a module or the .json file of a gateway")
     place, colon, attribute = ("", "", "") if os.path.exists(target) else target.rpartition(":")
     if not place:
         place, colon, attribute = target, "", ""

@@ -281,6 +281,7 @@ class UpstreamActor:
             self.connections.put(key, connection)
             self.met = connection
             attempt.failure = None
+            self.health.is_away = False
             if isinstance(key, PeerSession):
                 key.on_end(self, lambda: self._close(connection))
             self._observer.connected(self, connection)
@@ -291,8 +292,11 @@ class UpstreamActor:
             else:
                 self.health.failed(str(error))
             attempt.failure = error if isinstance(error, McpError) else attempt.failure
+            # It is tried for as long as it is away: one line says so, and not one for each attempt.
+            level = log.info if self.health.is_away else log.warning
             text = without_paths(str(error))
-            log.warning("an upstream cannot be connected to", upstream=self.settings.name, error=text)
+            level("an upstream cannot be connected to", upstream=self.settings.name, error=text)
+            self.health.is_away = True
             if not isinstance(error, McpError):
                 raise
         finally:

@@ -20,6 +20,8 @@ class UpstreamHealth:
         """Connections that were lost."""
         self.last_failure: str | None = None
         """The last failure, cut short."""
+        self.is_away = False
+        """Whether the last attempt to connect failed."""
 
     def __repr__(self) -> str:
         return f"<UpstreamHealth lost={self.lost} {self.breaker!r}>"

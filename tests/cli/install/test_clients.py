@@ -85,6 +85,7 @@ def test_an_entry_has_the_form_of_its_client() -> None:
     ("entry", "ours"),
     [
         ({"command": "python", "args": ["-P", "-m", "mcp_actors", "serve", "a.py"]}, True),
+        ({"command": "python", "args": ["-P", "-m", "mcp_actors", "gateway", "a.json"]}, True),
         ({"command": "python", "args": ["-m", "mcp_actors", "call"]}, False),
         ({"command": "python", "args": ["mcp_actors", "serve", "-m"]}, False),
         ({"command": "python", "args": "-m mcp_actors serve"}, False),
@@ -109,6 +110,12 @@ def test_nothing_in_the_words_is_relative(tmp_path: Path, monkeypatch: pytest.Mo
     assert started_with("my.package:make", ["shop.db", "--fast", ""]) == [
         *start, "my.package:make", "--", f"{tmp_path}/shop.db", "--fast", "",
     ]  # fmt: skip
+    Path("mcp.json").touch()
+    assert started_with("mcp.json", []) == [*start[:-1], "gateway", f"{tmp_path}/mcp.json"]
+    with pytest.raises(WrongUsage, match="a gateway takes no ARGS"):
+        started_with("mcp.json", ["shop.db"])
+    with pytest.raises(WrongUsage, match=r"there is no file no\.json"):
+        started_with("no.json", [])
     with pytest.raises(WrongUsage, match=r"there is no file missing\.py"):
         started_with("missing.py:make", [])
     monkeypatch.setattr(sys, "executable", "")

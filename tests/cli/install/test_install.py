@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,20 @@ def test_a_client_starts_what_was_installed_and_it_comes_and_goes(
         undone = install(mcp, "--undo", "--yes")
         assert undone.returncode == 0, undone.stderr
         assert config.read_bytes() == expected
+
+
+def test_a_client_starts_a_gateway(mcp: Mcp, config: Path, tmp_path: Path) -> None:
+    words = {"command": sys.executable, "args": ["-m", "mcp_actors", "serve", str(tmp_path / "weather.py")]}
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"inner": words}}))
+    result = install(mcp, "--yes", "--name", "all", "servers.json")
+    assert result.returncode == 0, result.stderr
+    entry = json.loads(config.read_text())["mcpServers"]["all"]
+    with Client([entry["command"], *entry["args"]]) as client:
+        assert [tool.name for tool in client.tools()] == ["inner_told"]
+    assert mcp("uninstall", "all", "--client", "cursor", "--yes").returncode == 0
+    itself = install(mcp, "--yes", str(config))
+    assert itself.returncode == 2
+    assert "must not be one of its servers" in itself.stderr
 
 
 def test_a_dry_run_and_nobody_to_ask_write_nothing(mcp: Mcp, home: Path, tmp_path: Path) -> None:
@@ -185,4 +200,4 @@ def test_the_help_of_both_names_the_clients(mcp: Mcp) -> None:
 def test_a_url_is_no_target(mcp: Mcp, config: Path) -> None:
     result = mcp("install", "http://127.0.0.1:8000/mcp", "--client", "cursor", "--config", str(config))
     assert result.returncode == 2
-    assert "is a URL: TARGET is a .py file or a module" in result.stderr
+    assert "is a URL: TARGET is a .py file, a module or" in result.stderr

@@ -236,5 +236,10 @@ def _why_not_started(command: Sequence[str], cwd: str | Path | None, error: Exce
     if cwd is not None and error.filename == str(cwd):
         return f"{what}: the working directory {str(cwd)!r}: {error.strerror}"
     if isinstance(error, FileNotFoundError):
-        return f"{what}: there is no command {command[0]!r}"
+        hint = (
+            "; arguments are words of their own, in a configuration those of args"
+            if " " in command[0]
+            else ""
+        )
+        return f"{what}: there is no command {command[0]!r}{hint}"
     return f"{what}: {error.strerror}"
