@@ -24,7 +24,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link
 from mcp_actors._actors.pace import ReadingPace
 from mcp_actors._actors.task_pool import TaskPool
-from mcp_actors.abc import FrameChannel
+from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import (
     INVALID_REQUEST,
     ConnectionLost,
@@ -74,6 +74,7 @@ class Session:
         self.pace: ReadingPace | None = None
         """The budget of notifications of the peer, if it has one."""
         self._reading = trio.CancelScope()
+        self._writing = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._breaking: BaseException | None = None
 
@@ -94,36 +95,47 @@ class Session:
         goes no further. Cancelled, the session closes at once.
         """
         with Containment(SESSION, details={"session": self.dispatcher.name}):
+            dispatcher, link = self.dispatcher, self.link
+            # The writer is a sibling of this task: it outlives the calls, and most sessions never have one.
+            link.write_by(partial(self._start_writer, trio.lowlevel.current_task()))
             try:
-                async with trio.open_nursery() as connection:
-                    link = self.link
-                    link.write_by(
-                        partial(start, connection, CONNECTION_WRITER, link.run, on_crash=self._broken)
-                    )
-                    await self._converse(task_status)
-                    connection.cancel_scope.cancel(reason="the session ended")
+                async with trio.open_nursery() as calls:
+                    self._nursery = calls
+                    dispatcher.pool = TaskPool(calls, self.limits.idle_tasks)
+                    link.attach(dispatcher, self._crashed)
+                    task_status.started()
+                    self._end_calls(await self._read())
+            except BaseException:
+                self._writing.cancel(reason="the session was cancelled")
+                raise
             finally:
-                self.ended.set()
+                try:
+                    dispatcher.end(self._breaking)
+                    await link.aclose()
+                finally:
+                    self._writing.cancel(reason="the session ended")
+                    self.ended.set()
 
-    async def _converse(self, task_status: trio.TaskStatus[None]) -> None:
-        dispatcher = self.dispatcher
-        try:
-            async with trio.open_nursery() as calls:
-                self._nursery = calls
-                dispatcher.pool = pool = TaskPool(calls, self.limits.idle_tasks)
-                self.link.attach(dispatcher, self._crashed)
-                task_status.started()
-                broken = await self._read()
-                dispatcher.end(broken)
-                pool.close()
-                if broken is not None:
-                    calls.cancel_scope.cancel(reason="the connection broke")
-                else:
-                    calls.cancel_scope.deadline = trio.current_time() + self._grace()
-                    dispatcher.drain()
-        finally:
-            dispatcher.end(self._breaking)
-            await self.link.aclose()
+    def _start_writer(self, task: trio.lowlevel.Task, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
+        assert task.parent_nursery is not None
+        start(task.parent_nursery, CONNECTION_WRITER, self._write, inbox, on_crash=self._broken)
+
+    async def _write(self, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
+        with self._writing:
+            await self.link.run(inbox)
+
+    def _end_calls(self, broken: BaseException | None) -> None:
+        """Takes no new calls. Those in flight are cancelled if the connection is ``broken``, or have a grace."""
+        dispatcher, calls = self.dispatcher, self._nursery
+        assert dispatcher.pool is not None
+        assert calls is not None
+        dispatcher.end(broken)
+        dispatcher.pool.close()
+        if broken is not None:
+            calls.cancel_scope.cancel(reason="the connection broke")
+        else:
+            calls.cancel_scope.deadline = trio.current_time() + self._grace()
+            dispatcher.drain()
 
     def lose(self, reason: str) -> None:
         """Ends the connection as if it had broken, for ``reason``; calls raise `ConnectionLost`. Legal any time."""
