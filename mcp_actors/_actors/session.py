@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 import trio
@@ -70,11 +69,11 @@ class Session:
         )
         self.outbound = self.dispatcher.outbound
         """The requests of ours."""
-        self.ended = trio.Event()
+        self._ended: trio.Event | None = None
         self.pace: ReadingPace | None = None
         """The budget of notifications of the peer, if it has one."""
         self._reading = trio.CancelScope()
-        self._writing = trio.CancelScope()
+        self._writing: trio.CancelScope | None = None
         self._nursery: trio.Nursery | None = None
         self._breaking: BaseException | None = None
 
@@ -96,33 +95,48 @@ class Session:
         """
         with Containment(SESSION, details={"session": self.dispatcher.name}):
             dispatcher, link = self.dispatcher, self.link
-            # The writer is a sibling of this task: it outlives the calls, and most sessions never have one.
-            link.write_by(partial(self._start_writer, trio.lowlevel.current_task()))
             try:
                 async with trio.open_nursery() as calls:
                     self._nursery = calls
+                    link.write_by(self._start_writer)
                     dispatcher.pool = TaskPool(calls, self.limits.idle_tasks)
                     link.attach(dispatcher, self._crashed)
                     task_status.started()
                     self._end_calls(await self._read())
             except BaseException:
-                self._writing.cancel(reason="the session was cancelled")
+                self._stop_writing()
                 raise
             finally:
                 try:
                     dispatcher.end(self._breaking)
                     await link.aclose()
                 finally:
-                    self._writing.cancel(reason="the session ended")
+                    self._stop_writing()
                     self.ended.set()
 
-    def _start_writer(self, task: trio.lowlevel.Task, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
-        assert task.parent_nursery is not None
-        start(task.parent_nursery, CONNECTION_WRITER, self._write, inbox, on_crash=self._broken)
+    @property
+    def ended(self) -> trio.Event:
+        """Set when the session has ended; made at first use, since nobody asks the many sessions of a server for it."""
+        if self._ended is None:
+            self._ended = trio.Event()
+        return self._ended
 
-    async def _write(self, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
-        with self._writing:
-            await self.link.run(inbox)
+    def _start_writer(self, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
+        # The writer is a sibling of the session's task: it outlives the calls, and most sessions never have one.
+        assert self._nursery is not None
+        siblings = self._nursery.parent_task.parent_nursery
+        assert siblings is not None
+        scope = self._writing = trio.CancelScope()
+
+        async def write() -> None:
+            with scope:
+                await self.link.run(inbox)
+
+        start(siblings, CONNECTION_WRITER, write, on_crash=self._broken)
+
+    def _stop_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel(reason="the session ended")
 
     def _end_calls(self, broken: BaseException | None) -> None:
         """Takes no new calls. Those in flight are cancelled if the connection is ``broken``, or have a grace."""
@@ -165,7 +179,7 @@ class Session:
         try:
             with self._reading:
                 while True:
-                    messages = await link.receive()
+                    messages = link.take_all(await link.channel.receive_many())
                     if link.in_burst:
                         await self._dispatch_burst(messages)
                     else:

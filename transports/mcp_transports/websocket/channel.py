@@ -273,6 +273,10 @@ class WebSocketChannel(BufferedChannel):
         self._ended_by(why)
         self._writer.close_soon()
 
+    def close_soon(self) -> None:
+        """Has a task of the connection call `aclose`, which ends its session as a peer that leaves does."""
+        self._writer.start(self.aclose)
+
     def crashed(self, error: BaseException) -> None:
         """Drops the connection because of a defect: of one of its tasks, or of a look at the peer."""
         self.abort(f"one of its tasks failed: {error!r}")
@@ -313,7 +317,8 @@ class WebSocketChannel(BufferedChannel):
         Unread bytes at the time of closing would reset the connection and take our Close frame away from the peer.
         """
         if self._activity.listening and not self._reading_is_over:
-            self._reader_has_stopped = self._reader_has_stopped or trio.Event()
+            if self._reader_has_stopped is None:
+                self._reader_has_stopped = trio.Event()
             await self._reader_has_stopped.wait()
         while not self._reading_is_over:
             await self._read()

@@ -7,7 +7,7 @@ written. So reading never waits for a write.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -118,7 +118,11 @@ class FrameWriter:
         """Has a task write the control frames that are queued."""
         if not self._flushing:
             self._flushing = True
-            start(self._nursery, WEBSOCKET_CONTROL, self._flush_in_a_task, on_crash=self._on_crash)
+            self.start(self._flush_in_a_task)
+
+    def start(self, fn: Callable[[], Awaitable[None]]) -> None:
+        """Runs ``fn`` in a task of the connection."""
+        start(self._nursery, WEBSOCKET_CONTROL, fn, on_crash=self._on_crash)
 
     async def _flush_in_a_task(self) -> None:
         try:
