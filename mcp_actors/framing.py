@@ -131,7 +131,11 @@ class BufferedChannel(FrameChannel):
             trio.ClosedResourceError: this channel was closed.
             trio.BusyResourceError: another task is receiving, over a stream that notices.
         """
-        await self._wait_for_frames()
+        if self._ready and not self._closed:
+            await trio.lowlevel.checkpoint()
+        else:
+            while self._is_empty():
+                await self._read()
         return self._ready.pop(0)
 
     async def receive_many(self) -> list[Frame]:
@@ -139,7 +143,11 @@ class BufferedChannel(FrameChannel):
 
         Cancelling loses nothing: bytes are taken from the stream and cut without a checkpoint between.
         """
-        await self._wait_for_frames()
+        if self._ready and not self._closed:
+            await trio.lowlevel.checkpoint()
+        else:
+            while self._is_empty():
+                await self._read()
         frames = self._ready
         if len(frames) <= _FRAMES_AT_ONCE:
             self._ready = []
@@ -151,16 +159,15 @@ class BufferedChannel(FrameChannel):
         """Frames that come alone go to ``take``; over a stream with a ``deliver``, without waking the reader."""
         self._take = take
 
-    async def _wait_for_frames(self) -> None:
-        if self._ready and not self._closed:
-            await trio.lowlevel.checkpoint()
-            return
-        while not self._ready or self._closed:
-            if self._closed:
-                raise trio.ClosedResourceError("this channel was closed")
-            if self._end is not None:
-                raise self._end()
-            await self._read()
+    def _is_empty(self) -> bool:
+        """Whether frames have still to come; raises the reason if none will."""
+        if self._closed:
+            raise trio.ClosedResourceError("this channel was closed")
+        if self._ready:
+            return False
+        if self._end is not None:
+            raise self._end()
+        return True
 
     @abstractmethod
     async def _read(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 
 import trio
 
+from mcp_actors._actors.waiting_tasks import WaitingTasks
 from mcp_actors.supervision import TaskKind
 from mcp_actors.task_kinds import SESSION_CLOCK
 
@@ -84,7 +85,7 @@ class DeadlineClock:
         self._running = False
         self._wakes_at = math.inf
         self._stopped_at: float | None = None
-        self._parked = trio.lowlevel.ParkingLot()
+        self._parked = WaitingTasks()
 
     def __repr__(self) -> str:
         return f"<DeadlineClock {'running' if self._running else 'idle'} watching={len(self._watched)}>"

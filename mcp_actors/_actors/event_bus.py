@@ -27,7 +27,7 @@ import trio
 
 from mcp_actors._actors.covering import covering, covers
 from mcp_actors._actors.subscription import Subscription
-from mcp_actors._eras.changes import Event, EventKind
+from mcp_actors._eras.changes import Event, EventKind, shared_kinds
 from mcp_actors._uri.template import LONGEST_URI
 from mcp_actors.abc import Bus
 from mcp_actors.budget import Account
@@ -114,7 +114,7 @@ class EventBus:
         subscribed.
         """
         self._loop = (threading.get_ident(), trio.lowlevel.current_trio_token())
-        subscription = Subscription(self, frozenset(_wanted_kinds(filter)), on_pending, account)
+        subscription = Subscription(self, shared_kinds(frozenset(_wanted_kinds(filter))), on_pending, account)
         self._subscriptions[subscription] = None
         for kind in sorted(subscription.kinds):
             self._by_kind.setdefault(kind, {})[subscription] = None
@@ -257,13 +257,13 @@ class EventBus:
         if (topic, key) not in subscription.known_keys:
             self._charge(subscription, key)
             self._by_key.setdefault((topic, key), {})[subscription] = None
-            subscription.known_keys.add((topic, key))
+            subscription.known_keys[topic, key] = None
 
     def discard_key(self, subscription: Subscription, topic: str, key: str) -> None:
         """See `Subscription.discard_key`."""
         if (topic, key) in subscription.known_keys:
             subscription.withdraw_key(topic, key)
-            subscription.known_keys.remove((topic, key))
+            del subscription.known_keys[topic, key]
             _release(subscription.account, key)
             subscribers = self._by_key[topic, key]
             del subscribers[subscription]

@@ -1,6 +1,6 @@
 """The link: an actor that owns a channel. Its mailbox is the outbox; its task writes bursts, once there are any.
 
-Reading needs no task of its own: the session calls `receive`, and gets all messages that one read brought, decoded.
+Reading needs no task of its own: the session reads the channel, and `take_all` decodes what one read brought.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import trio
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.received import Received, received
+from mcp_actors._actors.waiting_tasks import WaitingTasks
 from mcp_actors.abc import Frame, FrameChannel, HttpRequest, Outlet
 from mcp_actors.errors import LocalProtocolError
 
@@ -90,7 +91,7 @@ def _no_writer(inbox: trio.MemoryReceiveChannel[Frame]) -> NoReturn:
 
 
 class Link:
-    """Owns one channel; `run` is its writer, and `receive` is called by its reader."""
+    """Owns one channel; `run` is its writer, and `take_all` is called by its reader."""
 
     def __init__(
         self, channel: FrameChannel, limits: Limits, on_broken: Callable[[BaseException], None]
@@ -108,7 +109,7 @@ class Link:
         # the number of calls in flight plus one batch, because the session waits in `flow` before it reads on.
         self._held: list[Frame] = []
         self._unwritten = 0
-        self._progressed = trio.lowlevel.ParkingLot()
+        self._progressed = WaitingTasks()
         # A channel in memory takes a frame for less than it costs to wake the writer.
         self._direct = type(channel).send_nowait is not FrameChannel.send_nowait
         # After how many messages of a burst the session lets other tasks run; a peer in this process waits anyway.
@@ -335,9 +336,8 @@ class Link:
 
     # -- incoming ------------------------------------------------------------------------------------------------
 
-    async def receive(self) -> list[Received]:
-        """All messages that one read brought; those that are none stand in the list as `MalformedMessage`."""
-        frames = await self.channel.receive_many()
+    def take_all(self, frames: list[Frame]) -> list[Received]:
+        """The messages that one read brought; those that are none stand in the list as `MalformedMessage`."""
         self.in_burst = len(frames) > 1
         return [self._received(frame) for frame in frames]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any
 
 import trio
@@ -24,7 +23,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import Link
 from mcp_actors._actors.pace import ReadingPace
 from mcp_actors._actors.task_pool import TaskPool
-from mcp_actors.abc import FrameChannel
+from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import (
     INVALID_REQUEST,
     ConnectionLost,
@@ -70,10 +69,11 @@ class Session:
         )
         self.outbound = self.dispatcher.outbound
         """The requests of ours."""
-        self.ended = trio.Event()
+        self._ended: trio.Event | None = None
         self.pace: ReadingPace | None = None
         """The budget of notifications of the peer, if it has one."""
         self._reading = trio.CancelScope()
+        self._writing: trio.CancelScope | None = None
         self._nursery: trio.Nursery | None = None
         self._breaking: BaseException | None = None
 
@@ -94,36 +94,62 @@ class Session:
         goes no further. Cancelled, the session closes at once.
         """
         with Containment(SESSION, details={"session": self.dispatcher.name}):
+            dispatcher, link = self.dispatcher, self.link
             try:
-                async with trio.open_nursery() as connection:
-                    link = self.link
-                    link.write_by(
-                        partial(start, connection, CONNECTION_WRITER, link.run, on_crash=self._broken)
-                    )
-                    await self._converse(task_status)
-                    connection.cancel_scope.cancel(reason="the session ended")
+                async with trio.open_nursery() as calls:
+                    self._nursery = calls
+                    link.write_by(self._start_writer)
+                    dispatcher.pool = TaskPool(calls, self.limits.idle_tasks)
+                    link.attach(dispatcher, self._crashed)
+                    task_status.started()
+                    self._end_calls(await self._read())
+            except BaseException:
+                self._stop_writing()
+                raise
             finally:
-                self.ended.set()
+                try:
+                    dispatcher.end(self._breaking)
+                    await link.aclose()
+                finally:
+                    self._stop_writing()
+                    self.ended.set()
 
-    async def _converse(self, task_status: trio.TaskStatus[None]) -> None:
-        dispatcher = self.dispatcher
-        try:
-            async with trio.open_nursery() as calls:
-                self._nursery = calls
-                dispatcher.pool = pool = TaskPool(calls, self.limits.idle_tasks)
-                self.link.attach(dispatcher, self._crashed)
-                task_status.started()
-                broken = await self._read()
-                dispatcher.end(broken)
-                pool.close()
-                if broken is not None:
-                    calls.cancel_scope.cancel(reason="the connection broke")
-                else:
-                    calls.cancel_scope.deadline = trio.current_time() + self._grace()
-                    dispatcher.drain()
-        finally:
-            dispatcher.end(self._breaking)
-            await self.link.aclose()
+    @property
+    def ended(self) -> trio.Event:
+        """Set when the session has ended; made at first use, since nobody asks the many sessions of a server for it."""
+        if self._ended is None:
+            self._ended = trio.Event()
+        return self._ended
+
+    def _start_writer(self, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
+        # The writer is a sibling of the session's task: it outlives the calls, and most sessions never have one.
+        assert self._nursery is not None
+        siblings = self._nursery.parent_task.parent_nursery
+        assert siblings is not None
+        scope = self._writing = trio.CancelScope()
+
+        async def write() -> None:
+            with scope:
+                await self.link.run(inbox)
+
+        start(siblings, CONNECTION_WRITER, write, on_crash=self._broken)
+
+    def _stop_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.cancel(reason="the session ended")
+
+    def _end_calls(self, broken: BaseException | None) -> None:
+        """Takes no new calls. Those in flight are cancelled if the connection is ``broken``, or have a grace."""
+        dispatcher, calls = self.dispatcher, self._nursery
+        assert dispatcher.pool is not None
+        assert calls is not None
+        dispatcher.end(broken)
+        dispatcher.pool.close()
+        if broken is not None:
+            calls.cancel_scope.cancel(reason="the connection broke")
+        else:
+            calls.cancel_scope.deadline = trio.current_time() + self._grace()
+            dispatcher.drain()
 
     def lose(self, reason: str) -> None:
         """Ends the connection as if it had broken, for ``reason``; calls raise `ConnectionLost`. Legal any time."""
@@ -153,7 +179,7 @@ class Session:
         try:
             with self._reading:
                 while True:
-                    messages = await link.receive()
+                    messages = link.take_all(await link.channel.receive_many())
                     if link.in_burst:
                         await self._dispatch_burst(messages)
                     else:

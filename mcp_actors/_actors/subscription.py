@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import attrs
 import trio
 
+from mcp_actors._actors.waiting_tasks import WaitingTasks
 from mcp_actors._eras.changes import Event, EventKind
 from mcp_actors.budget import Account
 
@@ -63,13 +64,14 @@ class Subscription:
         self._bus = bus
         self._kinds = kinds
         self.known_uris: dict[str, None] = {}
-        self.known_keys: set[tuple[str, str]] = set()
+        # A dict, since an empty set is three times as large.
+        self.known_keys: dict[tuple[str, str], None] = {}
         self._on_pending = on_pending
         self.account = account
         # The key of a list event is its kind, that of an update the subscribed uri: this is what bounds the mailbox.
         self._pending: dict[tuple[EventKind, str | None], Event] = {}
         self._pending_keys: dict[tuple[str, str], None] = {}
-        self._parked = trio.lowlevel.ParkingLot()
+        self._parked = WaitingTasks()
         self._state: Literal["open", "ending", "closed"] = "open"
         self._delivered = 0
         self._coalesced = 0

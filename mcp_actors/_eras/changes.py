@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import msgspec
 
-__all__ = ["ACKNOWLEDGED", "KIND_OF_METHOD", "METHOD_OF_KIND", "Event", "EventKind"]
+__all__ = ["ACKNOWLEDGED", "KIND_OF_METHOD", "METHOD_OF_KIND", "Event", "EventKind", "shared_kinds"]
 
 EventKind = Literal["tools", "prompts", "resources", "resource_updated"]
 """The subject of a change: one of the lists, or one resource."""
@@ -29,3 +30,9 @@ METHOD_OF_KIND: dict[EventKind, str] = {
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 
 KIND_OF_METHOD = {method: kind for kind, method in METHOD_OF_KIND.items()}
+
+
+@cache
+def shared_kinds(kinds: frozenset[EventKind]) -> frozenset[EventKind]:
+    """Returns the one set of these kinds that all sessions have, since a set for each of them would be large."""
+    return kinds

@@ -10,7 +10,7 @@ import trio
 
 from mcp_actors._actors.dispatcher import Dispatcher
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._eras.changes import EventKind
+from mcp_actors._eras.changes import EventKind, shared_kinds
 from mcp_actors._eras.era import Peer
 from mcp_actors._eras.legacy.session_state import LegacySessionState
 from mcp_actors._server.on_loop import ServingLoop
@@ -197,7 +197,7 @@ class PeerSession:
 
     def declared(self, capabilities: ServerCapabilities) -> None:
         """Takes note of what the client was told in its handshake: it is notified of changes of nothing else."""
-        self.list_kinds = frozenset(_list_kinds(capabilities))
+        self.list_kinds = shared_kinds(frozenset(_list_kinds(capabilities)))
 
     def _send_now(self, method: str, params: dict[str, Any]) -> bool:
         carrier = self._dispatcher.carrier

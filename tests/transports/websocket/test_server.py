@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from mcp_actors import Client, Server
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
 from mcp_actors.principal import Principal
+from mcp_transports.http.h1.connection import Connection
 from mcp_transports.http.server import HttpServerTransport, Refusal
 from mcp_transports.websocket.client import WebSocketClientTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
@@ -275,4 +277,17 @@ async def test_two_of_a_kind_do_not_share() -> None:
         await nursery.start(server.serve, WebSocketServerTransport(f"ws://127.0.0.1:{port}/"))
         with pytest.raises(ConnectFailed):
             await server.serve(WebSocketServerTransport(f"ws://127.0.0.1:{port}/"))
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_open_websocket_has_let_go_of_its_http_connection() -> None:
+    def of_http() -> list[object]:
+        return [each for each in gc.get_objects() if isinstance(each, Connection)]
+
+    server = Server("idle")
+    async with trio.open_nursery() as nursery:
+        (url,) = await nursery.start(server.serve, "ws://127.0.0.1:0/ws")
+        async with Client(url) as client:
+            await client.ping()
+            assert of_http() == []
         nursery.cancel_scope.cancel()

@@ -83,10 +83,11 @@ class WebSocketChannel(BufferedChannel):
         self._writer = FrameWriter(stream, self._protocol, nursery, self.crashed)
         self._times = times
         self._activity = PeerActivity(trio.current_time())
-        # Set once the closing handshake needs no more reading.
-        self._reading_is_over = trio.Event()
-        # The tasks that wait for a pong.
-        self._ponged = trio.lowlevel.ParkingLot()
+        # Whether the closing handshake needs no more reading, and what wakes the task that waits for that.
+        self._reading_is_over = False
+        self._reader_has_stopped: trio.Event | None = None
+        # The tasks that wait for a pong, once there were some.
+        self._ponged: trio.lowlevel.ParkingLot | None = None
         self._protocol.opened()
         if first:
             self._arrived(first)
@@ -140,12 +141,12 @@ class WebSocketChannel(BufferedChannel):
         ]
         if protocol.has_control_to_send:
             self._writer.flush_soon()
-        if protocol.pings.queued and self._ponged:
+        if self._ponged:
             self._ponged.unpark_all()
         if protocol.state is WebSocketState.CLOSED:
             # After a broken rule the peer may still be sending: what it sends is read, and dropped by the protocol.
             if ended or protocol.violation is None:
-                self._reading_is_over.set()
+                self._end_reading()
             if self._end is None:
                 self._end = self._why_closed()
         return self._received(frames) and not protocol.has_rest
@@ -169,10 +170,15 @@ class WebSocketChannel(BufferedChannel):
     def _ended_by(self, why: str, cause: BaseException | None = None) -> Callable[[], BaseException]:
         """The stream is of no use any more; returns what makes the error, which is the first reason that was found."""
         self._protocol.receive_data(b"")
-        self._reading_is_over.set()
+        self._end_reading()
         if self._end is None:
             self._end = _broken(why, cause)
         return self._end
+
+    def _end_reading(self) -> None:
+        self._reading_is_over = True
+        if self._reader_has_stopped is not None:
+            self._reader_has_stopped.set()
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
@@ -235,6 +241,7 @@ class WebSocketChannel(BufferedChannel):
             self._writer.flush_soon()
         number = pings.queued
         while protocol.state is WebSocketState.OPEN and pings.answered < number:
+            self._ponged = self._ponged or trio.lowlevel.ParkingLot()
             await self._ponged.park()
         return True
 
@@ -265,6 +272,10 @@ class WebSocketChannel(BufferedChannel):
         """
         self._ended_by(why)
         self._writer.close_soon()
+
+    def close_soon(self) -> None:
+        """Has a task of the connection call `aclose`, which ends its session as a peer that leaves does."""
+        self._writer.start(self.aclose)
 
     def crashed(self, error: BaseException) -> None:
         """Drops the connection because of a defect: of one of its tasks, or of a look at the peer."""
@@ -297,7 +308,7 @@ class WebSocketChannel(BufferedChannel):
         finally:
             self._ready.clear()
             await trio.aclose_forcefully(self._stream)
-            self._reading_is_over.set()
+            self._end_reading()
             writer.release()
 
     async def _finish_reading(self) -> None:
@@ -305,9 +316,11 @@ class WebSocketChannel(BufferedChannel):
 
         Unread bytes at the time of closing would reset the connection and take our Close frame away from the peer.
         """
-        if self._activity.listening:
-            await self._reading_is_over.wait()
-        while not self._reading_is_over.is_set():
+        if self._activity.listening and not self._reading_is_over:
+            if self._reader_has_stopped is None:
+                self._reader_has_stopped = trio.Event()
+            await self._reader_has_stopped.wait()
+        while not self._reading_is_over:
             await self._read()
 
 

@@ -6,6 +6,7 @@ import base64
 import binascii
 import ssl
 from collections.abc import Iterable
+from contextlib import nullcontext
 from functools import partial
 
 import attrs
@@ -17,8 +18,8 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.logging import log
 from mcp_actors.principal import Principal
-from mcp_actors.supervision import Containment, reraised, start_again
-from mcp_actors.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
+from mcp_actors.supervision import reraised, start_again
+from mcp_actors.task_kinds import POLLER, TICKER
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._poller import Poller
 from mcp_transports._ticker import Ticker
@@ -195,7 +196,6 @@ class WebSocketServerTransport:
             close_code=GOING_AWAY,
         )
         self._served: _Serving | None = None
-        self._scopes: set[trio.CancelScope] = set()
         self._refused = 0
 
     def __repr__(self) -> str:
@@ -238,8 +238,8 @@ class WebSocketServerTransport:
             self._served = None
             poller.close()
             # The connections of a listener that another transport serves would go on.
-            for scope in self._scopes:
-                scope.cancel(reason="this transport is not served any more")
+            for channel in self._ticker.members:
+                channel.close_soon()
 
     async def _listen(self, served: _Serving, task_status: trio.TaskStatus[str]) -> None:
         async with share_port(
@@ -329,47 +329,51 @@ class WebSocketServerTransport:
     async def _serve_connection(
         self, request: Request, principal: Principal | None, stream: trio.abc.Stream
     ) -> None:
-        """Goes on with a connection that the HTTP server has handed over. Raises nothing of its own."""
-        with Containment(SOCKET_CONNECTION, details={"peer": request.peer}):
+        """Goes on with a connection that the HTTP server has handed over, and closes it."""
+        opened = False
+        try:
+            opened = await self._opened(request, stream)
+        finally:
+            if not opened or self._served is None:
+                await trio.aclose_forcefully(stream)
+        served = self._served
+        if not opened or served is None:
+            return
+        # The request is kept for as long as the connection; what was read of it is of no use any more.
+        request.head = b""
+        if isinstance(stream, trio.SocketStream):
+            stream = ConnectedSocket.adopt(stream, served.poller)
+        account = Account(self._unfinished, holder_of(request.peer, principal))
+        # The short tasks of the channel are this task's siblings: a nursery of their own would be as large as the rest
+        # of an idle connection. They end when the stream is closed.
+        siblings = trio.lowlevel.current_task().parent_nursery
+        assert siblings is not None
+        channel = self._make_channel(
+            stream, nursery=siblings, peer=request.peer, http_request=request, account=account
+        )
+        # A scope is a fifth of what an idle connection takes here: there is one only where access ends by itself.
+        has_end = principal is not None and principal.expires_at is not None
+        with access_scope(principal) if has_end else nullcontext():
+            self._ticker.add(channel)
             try:
-                with trio.fail_after(self._limits.head_time):
-                    offered = SUBPROTOCOL in _listed(request.headers, "sec-websocket-protocol")
-                    await accept(stream, request.head, SUBPROTOCOL if offered else None)
-            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
-                log.debug("no WebSocket was opened", peer=request.peer, reason=repr(error))
-                return
-            served = self._served
-            if served is None:
-                return
-            # The request is kept for as long as the connection; what was read of it is of no use any more.
-            request.head = b""
-            with reraised() as body:
-                async with trio.open_nursery() as nursery:
-                    with body:
-                        if isinstance(stream, trio.SocketStream):
-                            stream = ConnectedSocket.adopt(stream, served.poller)
-                        account = Account(self._unfinished, holder_of(request.peer, principal))
-                        channel = self._make_channel(
-                            stream, nursery=nursery, peer=request.peer, http_request=request, account=account
-                        )
-                        try:
-                            await self._run(served.handler, principal, channel)
-                        finally:
-                            account.keep(0)
-                    nursery.cancel_scope.cancel(reason="the connection has ended")
-
-    async def _run(
-        self, handler: ServerHandler, principal: Principal | None, channel: WebSocketChannel
-    ) -> None:
-        self._ticker.add(channel)
-        with access_scope(principal) as scope:
-            self._scopes.add(scope)
-            try:
-                await handler(channel, principal)
+                await served.handler(channel, principal)
             finally:
-                self._scopes.discard(scope)
                 self._ticker.discard(channel)
-                await channel.aclose()
+                try:
+                    await channel.aclose()
+                finally:
+                    account.keep(0)
+
+    async def _opened(self, request: Request, stream: trio.abc.Stream) -> bool:
+        """Makes the opening handshake, and returns whether that was possible."""
+        try:
+            with trio.fail_after(self._limits.head_time):
+                offered = SUBPROTOCOL in _listed(request.headers, "sec-websocket-protocol")
+                await accept(stream, request.head, SUBPROTOCOL if offered else None)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError) as error:
+            log.debug("no WebSocket was opened", peer=request.peer, reason=repr(error))
+            return False
+        return True
 
 
 def asks_for_websocket(request: Request) -> bool:

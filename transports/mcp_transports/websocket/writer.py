@@ -7,7 +7,7 @@ written. So reading never waits for a write.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -39,12 +39,13 @@ class FrameWriter:
     __slots__ = (
         "_descriptor",
         "_flushing",
-        "_lock",
         "_nursery",
         "_on_crash",
         "_protocol",
         "_stream",
         "_unwritten",
+        "_waiting",
+        "_writing",
         "progress",
         "torn",
     )
@@ -62,7 +63,9 @@ class FrameWriter:
         self._on_crash = on_crash
         # Where a socket lies bare, a small frame can be sent without a task being woken for it.
         self._descriptor = stream.socket.fileno() if isinstance(stream, _BARE) else -1
-        self._lock = trio.Lock()
+        # A lock, which costs next to nothing until a second task wants it.
+        self._writing = False
+        self._waiting: trio.lowlevel.ParkingLot | None = None
         # What a system call left of a frame.
         self._unwritten = b""
         self._flushing = False
@@ -74,7 +77,7 @@ class FrameWriter:
     @property
     def busy(self) -> bool:
         """Whether something is being written."""
-        return self._lock.locked()
+        return self._writing
 
     async def send(self, encode: Callable[[Sequence[Frame]], bytes], frames: Sequence[Frame]) -> None:
         """Writes what ``encode(frames)`` returns, once nothing else is being written.
@@ -92,14 +95,12 @@ class FrameWriter:
                 raise trio.BrokenResourceError("an earlier send did not end, perhaps inside a frame")
             await self._write(data)
         finally:
-            self._lock.release()
+            self._release()
 
     def can_write_now(self, size: int) -> bool:
         """Whether a message of ``size`` bytes may be written at once, past the queue."""
         return (
-            self._descriptor >= 0
-            and size <= _PIECE
-            and not (self.torn or self._unwritten or self._lock.locked())
+            self._descriptor >= 0 and size <= _PIECE and not (self.torn or self._unwritten or self._writing)
         )
 
     def write_now(self, data: bytes) -> bool:
@@ -117,7 +118,11 @@ class FrameWriter:
         """Has a task write the control frames that are queued."""
         if not self._flushing:
             self._flushing = True
-            start(self._nursery, WEBSOCKET_CONTROL, self._flush_in_a_task, on_crash=self._on_crash)
+            self.start(self._flush_in_a_task)
+
+    def start(self, fn: Callable[[], Awaitable[None]]) -> None:
+        """Runs ``fn`` in a task of the connection."""
+        start(self._nursery, WEBSOCKET_CONTROL, fn, on_crash=self._on_crash)
 
     async def _flush_in_a_task(self) -> None:
         try:
@@ -137,7 +142,7 @@ class FrameWriter:
             while not self.torn and (self._unwritten or self._protocol.has_control_to_send):
                 await self._write(b"")
         finally:
-            self._lock.release()
+            self._release()
 
     def close_soon(self) -> None:
         """Has a task close the stream at once, whatever is being written."""
@@ -148,10 +153,17 @@ class FrameWriter:
         self._on_crash = _no_crash
 
     async def _acquire(self) -> None:
-        try:
-            self._lock.acquire_nowait()
-        except trio.WouldBlock:
-            await self._lock.acquire()
+        if self._writing:
+            self._waiting = self._waiting or trio.lowlevel.ParkingLot()
+            await self._waiting.park()
+        self._writing = True
+
+    def _release(self) -> None:
+        """Lets the task that has waited longest write, if there is one."""
+        if self._waiting:
+            self._waiting.unpark()
+        else:
+            self._writing = False
 
     async def _write(self, data: bytes) -> None:
         """Writes what a system call left, control frames, then whole frames; the caller holds the lock."""

@@ -29,7 +29,7 @@ __all__ = ["Connection"]
 _SERVED_AT_ONCE = 16
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Looking a member up in the class of its enumeration takes longer than a call.
-_IDLE, _READING, _ANSWERING, _DRAINING, _LINGERING, _, _CLOSED = ConnectionState
+_IDLE, _READING, _ANSWERING, _DRAINING, _LINGERING, _UPGRADED, _CLOSED = ConnectionState
 _BYTES, _REQUEST, _ANSWERED, _LAST, _SENT, _UPGRADE, _OVER = ConnectionEvent
 _NO_REQUEST = Request("GET", "", "", "", {}, b"", "1.1", False)
 
@@ -60,8 +60,7 @@ class Connection:
 
     def __init__(self, server: ServerState, stream: ByteStream) -> None:
         limits = server.limits
-        self._server = server
-        self._stream = stream
+        self._server, self._stream = server, stream
         self.state = _IDLE
         self._parser: RequestParser | None = None  # none between two requests: idle connections are small
         self._pipeline = Pipeline(limits)
@@ -105,9 +104,9 @@ class Connection:
     def _change(self, event: ConnectionEvent) -> None:
         self.state = STATE_AFTER[self.state, event]
 
-    async def serve(self) -> None:
-        """Returns when the connection is closed and all its tasks have ended. Cancelled, it closes at once."""
-        graceful = False
+    async def serve(self) -> Awaitable[None] | None:
+        """Serves until all its tasks have ended, and closes, or returns what to await next, after an upgrade."""
+        graceful, handover = False, None
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -116,22 +115,24 @@ class Connection:
                 with Containment(SOCKET_CONNECTION, self.crashed, {"peer": self._stream.peer}):
                     await self._read()
             graceful = not nursery.cancel_scope.cancel_called
+            if self._successor is not None and self.state is _UPGRADED:
+                handover = self._successor(self._stream.as_trio_stream())
         finally:
             self._close()
             self._server.ticker.discard(self)
-            await self._stream.aclose(graceful=graceful)
+            if handover is None:
+                await self._stream.aclose(graceful=graceful)
+        return handover
 
     async def _read(self) -> None:
         if self._server.stopping is True:
             self.stop()
         try:
             await self._stream.read(self)
-            if self._successor is not None:
-                await self._successor(self._stream.as_trio_stream())
         except BaseException:
             self._close()
             raise
-        if self._successor is not None or not self._output.unsent:
+        if self._successor is None and not self._output.unsent:
             # A nursery that closes takes no further task, so none may be started. Unsent bytes have a task by now.
             self._close()
         if self._successor is None and self.gone:
@@ -233,8 +234,7 @@ class Connection:
                 response.refuse(item.status, item.reason)
             else:
                 server.requests += 1
-                item.peer = self._stream.peer
-                item.secure = self._stream.secure
+                item.peer, item.secure = self._stream.peer, self._stream.secure
                 self._response = response = Response(self, server, item)
                 try:
                     server.app(item, response)
@@ -330,12 +330,10 @@ class Connection:
 
     def upgrade(self, successor: Successor) -> bool:
         """Reads no further and gives the stream to ``successor``, if nothing lies before or behind the request."""
-        is_alone = not (self._pipeline.waiting or self._parser is not None or self._output.unsent)
-        if self.state is not _ANSWERING or not is_alone:
+        if self.state is not _ANSWERING or self._pipeline.waiting or self._parser is not None or self.unsent:
             return False
         self._change(_UPGRADE)
         self._successor, self._response = successor, None
-        self._server.ticker.discard(self)
         self._stream.stop_reading()
         self._pipeline.resume()
         return True

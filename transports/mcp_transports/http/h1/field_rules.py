@@ -17,6 +17,7 @@ _USUAL_NAMES = """
     Accept Accept-Encoding Accept-Language Authorization Cache-Control Connection Content-Encoding Content-Length
     Content-Type Cookie Expect Forwarded Host Keep-Alive Last-Event-ID MCP-Protocol-Version Mcp-Method Mcp-Name
     Mcp-Session-Id Mcp-Protocol-Version Origin Pragma Referer Sec-Fetch-Dest Sec-Fetch-Mode Sec-Fetch-Site
+    Sec-WebSocket-Extensions Sec-WebSocket-Key Sec-WebSocket-Protocol Sec-WebSocket-Version
     Transfer-Encoding Upgrade User-Agent X-Forwarded-For X-Forwarded-Host X-Forwarded-Proto
 """
 # Names need no decoding if they have one of the spellings that clients use.

@@ -277,8 +277,8 @@ class Response:
         """Hands the connection over to another protocol (RFC 9110 section 7.8), which answers the request too.
 
         Args:
-            successor: Awaited with the stream, in the connection's task; the stream is closed when it returns. It has
-                to bound its own time, and to end when the server stops.
+            successor: Awaited with the stream, in the connection's task. It has to close the stream, to bound its own
+                time, and to end when the server stops.
 
         Returns:
             False, with nothing done, when the peer has sent more than this request, when earlier answers are not sent

@@ -10,7 +10,7 @@ import trio
 
 from mcp_actors.budget import Budget, Limited
 from mcp_actors.logging import log
-from mcp_actors.supervision import start, start_again
+from mcp_actors.supervision import Containment, start, start_again
 from mcp_actors.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
 from mcp_transports._accepting import accept_until
 from mcp_transports._socket_options import is_unix, send_without_delay
@@ -146,7 +146,10 @@ class HttpServer:
             peer: The peer's address, for the log and for requests.
             secure: Whether the stream goes through TLS.
         """
-        await Connection(self._state, WrappedByteStream(stream, peer, secure=secure)).serve()
+        with Containment(SOCKET_CONNECTION, details={"peer": peer}):
+            handover = await Connection(self._state, WrappedByteStream(stream, peer, secure=secure)).serve()
+            if handover is not None:
+                await handover
 
     def expire(self, now: float) -> None:
         """Expires every connection whose deadline is not later than ``now``, as the ticker does all the time."""
@@ -202,7 +205,9 @@ class HttpServer:
     async def _serve_socket(self, listener: HttpListener, accepted: socket.socket, peer: str) -> None:
         try:
             with accepted:
-                await Connection(self._state, self._byte_stream(listener, accepted, peer)).serve()
+                handover = await Connection(self._state, self._byte_stream(listener, accepted, peer)).serve()
+                if handover is not None:
+                    await handover
         finally:
             self._connections.release(listener.holder_of(peer), 1)
             if self._left is not None and not self._connections.held:
