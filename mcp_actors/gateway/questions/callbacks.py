@@ -37,8 +37,7 @@ from mcp_actors.errors import (
     Overloaded,
     RpcError,
 )
-from mcp_actors.gateway.questions.held_calls import HELD_TIMEOUT, HeldCall
-from mcp_actors.gateway.upstream.load import RETRY_AFTER
+from mcp_actors.gateway.questions.held_calls import HELD_TIMEOUT, RETRY_AFTER, HeldCall
 from mcp_actors.logging import log
 from mcp_actors.types import (
     ClientCapabilities,

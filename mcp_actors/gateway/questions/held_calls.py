@@ -37,7 +37,7 @@ from mcp_actors.supervision import start
 from mcp_actors.task_kinds import HELD_CALL
 from mcp_actors.types import InputRequest, InputResponse
 
-__all__ = ["HELD_TIMEOUT", "HeldCall", "HeldCalls"]
+__all__ = ["HELD_TIMEOUT", "RETRY_AFTER", "HeldCall", "HeldCalls"]
 
 HELD_TIMEOUT = 600.0
 """Seconds that a client has for its answers: as long as one with a session has, `Limits.ask_timeout`."""
@@ -49,6 +49,9 @@ MAX_HELD_BYTES = 64 * 1024 * 1024
 """Bytes of the requests and questions of all of them; one caller may have an eighth."""
 MAX_QUESTIONS = 16
 """Questions of one call that may wait at once."""
+
+RETRY_AFTER = 1.0
+"""Seconds after which whoever is refused may expect better."""
 
 _HELD = "held"
 _ASKED = "asked"
@@ -125,7 +128,7 @@ class HeldCall:
         if needed is not None:
             raise MissingCapability(needed)
         if len(self._questions) >= MAX_QUESTIONS:
-            raise Overloaded.for_caller("questions of one call", MAX_QUESTIONS, 1.0)
+            raise Overloaded.for_caller("questions of one call", MAX_QUESTIONS, RETRY_AFTER)
         self._calls.admit(self, self.first.params, peer.era.unstructure(question))
         self._asked += 1
         key = f"{question.method.partition('/')[0]}-{self._asked}"
@@ -245,9 +248,9 @@ class HeldCalls:
         caller = held.caller
         if not held.weight:
             if self._of_callers[caller] >= MAX_HELD_BY_CALLER:
-                raise Overloaded.for_caller(_WHAT, MAX_HELD_BY_CALLER, 1.0)
+                raise Overloaded.for_caller(_WHAT, MAX_HELD_BY_CALLER, RETRY_AFTER)
             if len(self) >= MAX_HELD:
-                raise Overloaded.for_caller(f"{_WHAT} of all clients", MAX_HELD, 1.0)
+                raise Overloaded.for_caller(f"{_WHAT} of all clients", MAX_HELD, RETRY_AFTER)
         if self._bytes_of_callers[caller] + weight > MAX_HELD_BYTES // 8:
             raise Overloaded.for_bytes(_WHAT, "holder", MAX_HELD_BYTES // 8)
         if self._bytes + weight > MAX_HELD_BYTES:
