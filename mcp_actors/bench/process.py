@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 __all__ = ["LoadError", "cpu_seconds", "peak_mib", "resident_kib"]
@@ -14,6 +15,8 @@ class LoadError(Exception):
 
 def cpu_seconds(pid: int) -> float:
     """Processor time that the process has used so far, in steps of 10 ms."""
+    if sys.platform == "win32":
+        raise LoadError("the figures of a process are read from /proc, which this system does not have")
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

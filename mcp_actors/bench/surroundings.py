@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -19,10 +20,12 @@ def machine(load: str) -> dict[str, str]:
     if cpuinfo.exists():
         names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
         model = names[0].partition(":")[2].strip() if names else model
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    memory = "not known"
+    if sys.platform != "win32":
+        memory = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB"
     return {
         "processor": f"{model}, {os.cpu_count()} processors",
-        "memory": f"{memory:.0f} GiB",
+        "memory": memory,
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "load before": f"{load} (1 and 5 minutes; other work makes figures worse)",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
@@ -25,6 +25,8 @@ _CONNECT_WITHIN_SECONDS = 5.0
 _END_WITHIN_SECONDS = 2.0
 _RAW = frozenset({"stdio", "http", "http+unix", "tcp", "unix", "ws"})
 
+_NOT_HERE = "raw loads need Linux; elsewhere the engine's client makes the load"
+
 RawField = StreamField | HttpField
 
 
@@ -34,7 +36,7 @@ class _Opener(Protocol):
 
 def has_raw_field(url: str) -> bool:
     """Returns whether a URL has a field without a scheduler: on Linux, and without TLS."""
-    return hasattr(select, "epoll") and url.partition(":")[0].lower() in _RAW
+    return sys.platform == "linux" and url.partition(":")[0].lower() in _RAW
 
 
 class PipedServers:
@@ -52,6 +54,8 @@ class PipedServers:
 
     def open(self) -> Ends:
         """Starts one more. Raises `LoadError` if there is no such program."""
+        if sys.platform == "win32":
+            raise LoadError(_NOT_HERE)
         # Those that have ended are waited for, so that a server which crashes leaves nothing behind.
         self._running = [each for each in self._running if each.poll() is None]
         try:
@@ -81,6 +85,8 @@ class PipedServers:
         return Ends(*ends, close)
 
     def __exit__(self, *_: object) -> None:
+        if sys.platform == "win32":
+            return
         # The ends of the pipes are closed already: that is how a server is told to end.
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             for process in self._running:
@@ -141,6 +147,8 @@ def _tcp(url: str) -> socket.socket:
 
 
 def _unix(path: str) -> socket.socket:
+    if sys.platform == "win32":
+        raise LoadError(_NOT_HERE)
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(_CONNECT_WITHIN_SECONDS)
@@ -152,6 +160,8 @@ def _unix(path: str) -> socket.socket:
 
 
 def _ends(connection: socket.socket) -> Ends:
+    if sys.platform == "win32":
+        raise LoadError(_NOT_HERE)
     descriptor = connection.detach()
     os.set_blocking(descriptor, False)
     return Ends(descriptor, descriptor, lambda: os.close(descriptor))

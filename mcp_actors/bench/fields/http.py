@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import time
 from collections.abc import Callable, Mapping
 
 from mcp_actors.bench.eras import LEGACY_VERSION, Era
 from mcp_actors.bench.fields.field import Arrival, Field
+from mcp_actors.bench.fields.polling import READABLE, WRITABLE, Poller
 from mcp_actors.bench.fields.responses import ResponsePiece, ResponseReader
 from mcp_actors.bench.fields.streams import READ_BYTES, wait_for
 from mcp_actors.bench.messages import Message
@@ -65,7 +65,7 @@ class HttpField(Field):
         self._host = host
         self._path = path
         self._headers = dict(headers or {})
-        self._poll = select.epoll()
+        self._poll = Poller()
         self._lanes: dict[int, _HttpLane] = {}
         self._open: dict[int, _KeepAliveConnection] = {}
         self._unsent: list[_KeepAliveConnection] = []
@@ -133,7 +133,7 @@ class HttpField(Field):
 
     def _watch(self, connection: _KeepAliveConnection) -> None:
         self._open[connection.socket.fileno()] = connection
-        self._poll.register(connection.socket, select.EPOLLIN)
+        self._poll.register(connection.socket, READABLE)
 
     def _flush(self) -> None:
         waiting = []
@@ -150,7 +150,7 @@ class HttpField(Field):
                 waiting.append(connection)
             if connection.blocked != bool(connection.out):
                 connection.blocked = bool(connection.out)
-                wanted = select.EPOLLIN | select.EPOLLOUT if connection.blocked else select.EPOLLIN
+                wanted = READABLE | WRITABLE if connection.blocked else READABLE
                 self._poll.modify(connection.socket, wanted)
         self._unsent = waiting
 
@@ -172,7 +172,7 @@ class HttpField(Field):
         ready = wait_for(self._poll, until, self.patience)
         for descriptor, event in ready:
             connection = self._open.get(descriptor)
-            if connection is not None and event != select.EPOLLOUT:
+            if connection is not None and event != WRITABLE:
                 self._read(connection, found)
         return bool(ready)
 

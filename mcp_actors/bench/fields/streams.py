@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from mcp_actors.bench.eras import Era
 from mcp_actors.bench.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
+from mcp_actors.bench.fields.polling import READABLE, WRITABLE, Poller
 from mcp_actors.bench.messages import Message
 from mcp_actors.bench.process import LoadError
 
@@ -68,7 +69,7 @@ class Lines(Framing):
 
 
 def wait_for(
-    poll: select.epoll, until: float | None, patience: float = ANSWER_WITHIN_SECONDS
+    poll: Poller, until: float | None, patience: float = ANSWER_WITHIN_SECONDS
 ) -> list[tuple[int, int]]:
     """Returns events, or none when ``until`` has passed. Raises `LoadError` if nothing happens without ``until``."""
     if until is None:
@@ -111,7 +112,7 @@ class StreamField(Field):
         super().__init__(era)
         self._opener = opener
         self._framing = framing
-        self._poll = select.epoll()
+        self._poll = Poller()
         self._lanes: dict[int, _StreamLane] = {}
         self._reading: dict[int, _StreamLane] = {}
         self._unsent: set[int] = set()
@@ -123,7 +124,7 @@ class StreamField(Field):
         lane = _StreamLane(self._numbers, ends, self._framing())
         self._lanes[lane.number] = lane
         self._reading[ends.read] = lane
-        self._poll.register(ends.read, select.EPOLLIN)
+        self._poll.register(ends.read, READABLE)
         return lane.number
 
     def post(self, lane: int, message: Message) -> None:
@@ -144,7 +145,7 @@ class StreamField(Field):
             for descriptor, event in ready:
                 # What can be written to again is what `_flush` tries next. A peer that takes no more may be one
                 # that must be read first: both ends of a pipe may be full.
-                if event != select.EPOLLOUT and (lane := self._reading.get(descriptor)) is not None:
+                if event != WRITABLE and (lane := self._reading.get(descriptor)) is not None:
                     self._read(lane, found)
             if not ready and until is not None and time.perf_counter() >= until:
                 break
@@ -197,9 +198,9 @@ class StreamField(Field):
         lane.blocked = blocked
         read, write, _ = lane.ends
         if read == write:
-            self._poll.modify(read, select.EPOLLIN | select.EPOLLOUT if blocked else select.EPOLLIN)
+            self._poll.modify(read, READABLE | WRITABLE if blocked else READABLE)
         elif blocked:
-            self._poll.register(write, select.EPOLLOUT)
+            self._poll.register(write, WRITABLE)
         else:
             self._poll.unregister(write)
 

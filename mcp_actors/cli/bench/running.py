@@ -36,7 +36,10 @@ class _Stops:
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM if self.count == 1 else signal.SIGKILL)
+            if self.count == 1:
+                self._process.terminate()
+            else:
+                self._process.kill()
 
 
 def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
