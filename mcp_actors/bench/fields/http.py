@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from mcp_actors.bench.eras import LEGACY_VERSION, Era
 from mcp_actors.bench.fields.field import Arrival, Field
-from mcp_actors.bench.fields.polling import READABLE, WRITABLE, Poller
+from mcp_actors.bench.fields.polling import READABLE, WRITABLE, LoadPoll
 from mcp_actors.bench.fields.responses import ResponsePiece, ResponseReader
 from mcp_actors.bench.fields.streams import READ_BYTES, wait_for
 from mcp_actors.bench.messages import Message
@@ -65,7 +65,7 @@ class HttpField(Field):
         self._host = host
         self._path = path
         self._headers = dict(headers or {})
-        self._poll = Poller()
+        self._poll = LoadPoll()
         self._lanes: dict[int, _HttpLane] = {}
         self._open: dict[int, _KeepAliveConnection] = {}
         self._unsent: list[_KeepAliveConnection] = []

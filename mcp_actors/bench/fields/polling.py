@@ -6,16 +6,16 @@ import sys
 
 from mcp_actors.bench.process import LoadError
 
-__all__ = ["READABLE", "WRITABLE", "Poller"]
+__all__ = ["READABLE", "WRITABLE", "LoadPoll"]
 
 if sys.platform == "linux":
     from select import EPOLLIN as READABLE
     from select import EPOLLOUT as WRITABLE
-    from select import epoll as Poller
+    from select import epoll as LoadPoll
 else:
     READABLE, WRITABLE = 1, 4
 
-    class Poller:
+    class LoadPoll:
         """Stands for epoll, which this system does not have.
 
         Raises:

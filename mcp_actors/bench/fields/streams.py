@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mcp_actors.bench.eras import Era
 from mcp_actors.bench.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
-from mcp_actors.bench.fields.polling import READABLE, WRITABLE, Poller
+from mcp_actors.bench.fields.polling import READABLE, WRITABLE, LoadPoll
 from mcp_actors.bench.messages import Message
 from mcp_actors.bench.process import LoadError
 
@@ -69,7 +69,7 @@ class Lines(Framing):
 
 
 def wait_for(
-    poll: Poller, until: float | None, patience: float = ANSWER_WITHIN_SECONDS
+    poll: LoadPoll, until: float | None, patience: float = ANSWER_WITHIN_SECONDS
 ) -> list[tuple[int, int]]:
     """Returns events, or none when ``until`` has passed. Raises `LoadError` if nothing happens without ``until``."""
     if until is None:
@@ -112,7 +112,7 @@ class StreamField(Field):
         super().__init__(era)
         self._opener = opener
         self._framing = framing
-        self._poll = Poller()
+        self._poll = LoadPoll()
         self._lanes: dict[int, _StreamLane] = {}
         self._reading: dict[int, _StreamLane] = {}
         self._unsent: set[int] = set()
