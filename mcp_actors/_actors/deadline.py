@@ -135,7 +135,7 @@ class DeadlineClock:
         while self._start_task is not None:
             now = trio.current_time()
             earliest = math.inf
-            for each in () if self.is_stopped else self._watched.values():
+            for each in () if self.is_stopped else list(self._watched.values()):
                 if each.deadline.at <= now:
                     each.expire()
                 else:

@@ -20,7 +20,9 @@ import trio
 from mcp_actors._actors.admission import ConcurrencyLimiter, Limiters
 from mcp_actors._actors.batch import Batch
 from mcp_actors._actors.budgets import WEIGHED_BYTES, ClientMemory
+from mcp_actors._actors.continuation import Continuation
 from mcp_actors._actors.counters import Counters, SessionStatistics
+from mcp_actors._actors.deferred_call import begun_without_task
 from mcp_actors._actors.dispatch_rules import DispatchRules
 from mcp_actors._actors.inbound_call import InboundCall, Responder
 from mcp_actors._actors.limits import Limits
@@ -174,11 +176,13 @@ class Dispatcher:
     def begin(
         self, request: JsonRpcRequest, outlet: Outlet, negotiation: Negotiation | None = None
     ) -> InboundCall | None:
-        """Answers a request at once, or starts a call for it in a task of the pool, and returns that call."""
+        """Answers a request at once, or begins a call for it, most often in a task of the pool, and returns it."""
         call = self.open(request, outlet, negotiation)
         if call is not None:
-            assert self.pool is not None
-            self.pool.start(call)
+            pool = self.pool
+            assert pool is not None
+            if call.continuation.__class__ is Continuation or not begun_without_task(call, pool):
+                pool.start(call)
         return call
 
     def open(
@@ -370,6 +374,19 @@ class Dispatcher:
         """Ends the calls that would go on for ever."""
         for call in list(self.calls.values()):
             call.drain()
+
+    async def wait_for_deferred(self) -> None:
+        """Waits for the calls that have no task, as a nursery does for the others."""
+        if any(each.deferred is not None for each in self.calls.values()):
+            ended = trio.Event()
+            self.on_idle = ended.set
+            await ended.wait()
+
+    def abandon_deferred(self) -> None:
+        """Ends the calls that have no task which would be cancelled."""
+        for call in list(self.calls.values()):
+            if call.deferred is not None:
+                call.cancel("the session ended")
 
     def end(self, broken: BaseException | None) -> None:
         """No more messages come: requests of ours fail. Legal any number of times."""

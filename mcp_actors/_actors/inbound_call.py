@@ -23,7 +23,7 @@ import trio
 from mcp_actors._actors.admission import Admission, Limiters
 from mcp_actors._actors.beats import Beats, ProgressReports
 from mcp_actors._actors.call_statistics import CallStatistics
-from mcp_actors._actors.continuation import Continuation
+from mcp_actors._actors.continuation import Continuation, Deferred
 from mcp_actors._actors.dispatch_rules import DispatchRules
 from mcp_actors._actors.last_report import wait_for_last_report
 from mcp_actors._actors.outbound_call import CallOptions
@@ -106,6 +106,7 @@ class InboundCall:
         "_on_drain",
         "admission",
         "continuation",
+        "deferred",
         "invocation",
         "key",
         "outlet",
@@ -129,6 +130,8 @@ class InboundCall:
         self.started = trio.current_time()
         self.admission: Admission | None = None
         self.continuation: Continuation | None = None
+        # Begun, and waited for by no task.
+        self.deferred: Deferred | None = None
         self.state = "running"
         # What is sent in place of the function's result: questions, or the error of whoever runs the server.
         self.replacement: Any = None
@@ -170,6 +173,8 @@ class InboundCall:
             self.state = "cancelled"
             if self.scope is not None:
                 self.scope.cancel(reason=f"cancelled by the peer: {reason or 'no reason given'}")
+            elif self.deferred is not None:
+                self._abandon(None)
 
     def end_with(self, error: RpcError) -> None:
         """Whoever runs the server ends the call: the handler sees `trio.Cancelled`, and the peer is sent ``error``."""
@@ -178,6 +183,21 @@ class InboundCall:
             self.replacement = error
             if self.scope is not None:
                 self.scope.cancel(reason=error.message)
+            elif self.deferred is not None:
+                self._abandon(error)
+
+    def _abandon(self, error: RpcError | None) -> None:
+        """Ends a call that no task waits for."""
+        deferred, self.deferred = self.deferred, None
+        assert deferred is not None
+        deferred.abandon()
+        self.state = "answered"
+        self.owner.forget(self)
+        if error is None:
+            self.outlet.settle()
+        else:
+            self.post(failure_frame(self.invocation, error))
+        self.close()
 
     def drain(self) -> None:
         """The connection is about to end: a call that would go on for ever ends now."""
@@ -237,13 +257,13 @@ class InboundCall:
         """Returns the answer if it can be given at once, and ``None`` when the call needs a task of its own."""
         try:
             result = self.owner.responder.respond(self)
-            if result.__class__ is not Continuation:
+            if not isinstance(result, Continuation):
                 return result_frame(self.invocation, result, self.owner.responder.stamp, self.outlet.longest)
             self.continuation = result
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            return self._failure(error)
+            return self.failure(error)
         return None
 
     async def run(self, scope: trio.CancelScope) -> bool:
@@ -292,7 +312,7 @@ class InboundCall:
         if self.state != "answered" and crash_in(error) is not None:
             self.owner.forget(self)
             self.state = "answered"
-            self._post(failure_frame(self.invocation, error))
+            self.post(failure_frame(self.invocation, error))
         self.close()
 
     def close(self) -> None:
@@ -324,7 +344,7 @@ class InboundCall:
             assert frame is not None
             self._post_too_long(frame)
 
-    def _post(self, frame: Frame) -> None:
+    def post(self, frame: Frame) -> None:
         """Sends an answer without waiting, or in its place the error that it is too long to be sent."""
         try:
             self.outlet.post(frame)
@@ -373,9 +393,9 @@ class InboundCall:
         if self.cut_short:
             log.debug("a cancelled handler raised while it cleaned up", id=self.id, exc_info=error)
             return None
-        return self._failure(error)
+        return self.failure(error)
 
-    def _failure(self, error: BaseException) -> Frame:
+    def failure(self, error: BaseException) -> Frame:
         if isinstance(error, RpcError):
             return failure_frame(self.invocation, error)
         try:

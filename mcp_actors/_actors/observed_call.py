@@ -173,8 +173,8 @@ class ObservedCall(InboundCall):
         finally:
             self._waited = trio.current_time() - began
 
-    def _failure(self, error: BaseException) -> Frame:
-        self._failure_of = super()._failure(error)
+    def failure(self, error: BaseException) -> Frame:
+        self._failure_of = super().failure(error)
         return self._failure_of
 
     async def finish(self) -> None:

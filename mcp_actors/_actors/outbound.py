@@ -109,6 +109,32 @@ class OutboundCalls:
             SessionExpired: The server has forgotten the session.
             RemoteProtocolError: The result is no object.
         """
+        pending, outlet = self.begin(method, params, options, call=call, id=id, metadata=metadata)
+        try:
+            if pending.unsent is not None:
+                await self._send(pending.unsent, pending, outlet)
+            answer = await pending.wait()
+        except BaseException as error:
+            self._gave_up(pending, error, options, call)
+            raise
+        finally:
+            del self.pending[pending.id]
+        return _result_of(answer)
+
+    def begin(
+        self,
+        method: str,
+        params: dict[str, Any],
+        options: CallOptions,
+        *,
+        call: InboundCall | None = None,
+        id: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> tuple[OutboundCall, Outlet]:
+        """Sends a request if there is room, as the first part of `request`; raises as that does.
+
+        Returns the call, which is pending, and the outlet that it goes to.
+        """
         carrier = self._carrier
         if carrier is None:
             raise self.loss()
@@ -125,23 +151,59 @@ class OutboundCalls:
         deadline = self.clock.start(options.idle, options.cap)
         pending = OutboundCall(id, method, deadline, on_progress, self._limits.progress_queue)
         pending.on_message = options.on_message
-        self.pending[id] = pending
         outlet, about = (carrier.outlet, None) if call is None else (call.outlet, call.id)
         frame = Frame(encode_request(id, method, params), about, metadata=metadata, method=method, request=id)
+        self.pending[id] = pending
         try:
-            pending.sent = self._sent(frame, outlet) or await self._send(frame, pending, outlet)
-            answer = await pending.wait()
+            if not outlet.send_nowait(frame):
+                pending.unsent = frame
         except BaseException as error:
-            # For an answer it was said when that arrived, before reports of progress that its caller has to see first.
+            del self.pending[id]
             carrier.request_ended(id)
-            if isinstance(error, CallTimeout):
-                error.received = self.received
-            if pending.sent and options.cancellable and self._lost is None and not pending.answered:
-                self._take_back(id, isinstance(error, CallTimeout), outlet, about)
+            if isinstance(error, trio.BrokenResourceError):
+                raise self.loss(error) from error
+            raise
+        return pending, outlet
+
+    def take(self, pending: OutboundCall, options: CallOptions) -> dict[str, Any]:
+        """Returns the result of a request that was begun, now that it is there; raises as `request` does."""
+        try:
+            answer = pending.taken()
+        except BaseException as error:
+            self._gave_up(pending, error, options)
             raise
         finally:
-            del self.pending[id]
+            del self.pending[pending.id]
         return _result_of(answer)
+
+    def give_up(self, pending: OutboundCall, options: CallOptions) -> None:
+        """Nobody waits any more for a request that was begun: the peer is sent a cancellation."""
+        del self.pending[pending.id]
+        self._gave_up(pending, None, options)
+
+    def forget(self, pending: OutboundCall) -> None:
+        """Takes back a request that was begun and for which there is no room."""
+        del self.pending[pending.id]
+        if self._carrier is not None:
+            self._carrier.request_ended(pending.id)
+
+    def _gave_up(
+        self,
+        pending: OutboundCall,
+        error: BaseException | None,
+        options: CallOptions,
+        call: InboundCall | None = None,
+    ) -> None:
+        """Nobody waits for the answer any more: the peer is told, if it may have anything left to do."""
+        # For an answer it was said when that arrived, before reports of progress that its caller has to see first.
+        carrier = self._carrier
+        if carrier is not None:
+            carrier.request_ended(pending.id)
+        if isinstance(error, CallTimeout):
+            error.received = self.received
+        if pending.unsent is None and options.cancellable and carrier is not None and not pending.answered:
+            outlet, about = (carrier.outlet, None) if call is None else (call.outlet, call.id)
+            self._take_back(pending.id, isinstance(error, CallTimeout), outlet, about)
 
     def _take_back(self, id: int, timed_out: bool, outlet: Outlet, about: RequestId | None) -> None:
         method = "notifications/cancelled"
@@ -150,13 +212,7 @@ class OutboundCalls:
         with suppress(trio.BrokenResourceError):
             outlet.post(Frame(told, about, method=method, cancels=id))
 
-    def _sent(self, frame: Frame, outlet: Outlet) -> bool:
-        try:
-            return outlet.send_nowait(frame)
-        except trio.BrokenResourceError as error:
-            raise self.loss(error) from error
-
-    async def _send(self, frame: Frame, pending: OutboundCall, outlet: Outlet) -> bool:
+    async def _send(self, frame: Frame, pending: OutboundCall, outlet: Outlet) -> None:
         """Waits for room, but no longer than for the answer: then it was not sent."""
         while True:
             with trio.move_on_at(math.inf if self.clock.is_stopped else pending.deadline.at):
@@ -164,10 +220,11 @@ class OutboundCalls:
                     await outlet.send(frame)
                 except trio.BrokenResourceError as error:
                     raise self.loss(error) from error
-                return True
+                pending.unsent = None
+                return
             if not self.clock.is_stopped and pending.deadline.at <= trio.current_time():
                 pending.expire()
-                return False
+                return
 
     def came_instead(self, beginning: str, session: str) -> None:
         """Remembers, and tells the log of, the first things that came and were no messages."""
@@ -249,7 +306,7 @@ class OutboundCalls:
         self._lost = self._carrier.connection_lost(broken)
         self._carrier = None
         self.clock.end()
-        for pending in self.pending.values():
+        for pending in list(self.pending.values()):
             pending.resolve(_renewed(self._lost))
 
 

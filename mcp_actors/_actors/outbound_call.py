@@ -12,6 +12,7 @@ import trio
 
 from mcp_actors._actors.deadline import Deadline
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcResult, RequestId
+from mcp_actors.abc import Frame
 from mcp_actors.errors import CallTimeout
 
 __all__ = [
@@ -84,6 +85,7 @@ class OutboundCall:
 
     __slots__ = (
         "_answer",
+        "_done",
         "_progress",
         "_reporting",
         "_task",
@@ -93,7 +95,7 @@ class OutboundCall:
         "method",
         "on_message",
         "on_progress",
-        "sent",
+        "unsent",
     )
 
     def __init__(
@@ -104,12 +106,14 @@ class OutboundCall:
         self.deadline = deadline
         self.on_progress = on_progress
         self.on_message: MessageCallback | None = None
-        self.sent = False
+        self.unsent: Frame | None = None
+        """The frame, as long as it has found no room."""
         self.dropped = 0
         self._answer: JsonRpcResult | JsonRpcError | BaseException | None = None
         self._progress: deque[Progress] | None = deque(maxlen=queue) if on_progress else None
         self._reporting: trio.CancelScope | None = None
         self._task: trio.lowlevel.Task | None = None
+        self._done: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         state = "answered" if self._answer is not None else "waiting"
@@ -128,6 +132,20 @@ class OutboundCall:
             else:
                 self._task = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort)
+        if isinstance(self._answer, BaseException):
+            raise self._answer
+        return self._answer
+
+    def when_done(self, done: Callable[[], None]) -> None:
+        """Has ``done`` called, in the read path, in place of a task that waits: now, if it was answered already."""
+        if self._answer is not None:
+            done()
+        else:
+            self._done = done
+
+    def taken(self) -> JsonRpcResult | JsonRpcError:
+        """Returns the answer that `when_done` has told of; raises what `fail` was given."""
+        assert self._answer is not None
         if isinstance(self._answer, BaseException):
             raise self._answer
         return self._answer
@@ -184,6 +202,9 @@ class OutboundCall:
         if self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
+        elif self._done is not None:
+            done, self._done = self._done, None
+            done()
 
     def statistics(self) -> OutboundCallStatistics:
         """Returns a snapshot of the call."""

@@ -103,12 +103,14 @@ class Session:
                     link.attach(dispatcher, self._crashed)
                     task_status.started()
                     self._end_calls(await self._read())
+                    await dispatcher.wait_for_deferred()
             except BaseException:
                 self._stop_writing()
                 raise
             finally:
                 try:
                     dispatcher.end(self._breaking)
+                    dispatcher.abandon_deferred()
                     await link.aclose()
                 finally:
                     self._stop_writing()

@@ -52,6 +52,11 @@ class TaskPool:
     def __repr__(self) -> str:
         return f"<TaskPool {'closed' if self._closed else 'open'} idle={len(self._idle)}/{self._max_idle}>"
 
+    @property
+    def has_queue(self) -> bool:
+        """Whether a call is to be begun that has not begun."""
+        return bool(self._queue)
+
     def start(self, call: InboundCall) -> None:
         """Runs ``call`` soon, in a task of its own; calls begin in this order. Never waits."""
         if self._queue is None:

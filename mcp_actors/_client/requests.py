@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import trio
 
-from mcp_actors._actors.outbound_call import CallOptions, ProgressCallback
+from mcp_actors._actors.outbound import OutboundCalls
+from mcp_actors._actors.outbound_call import CallOptions, OutboundCall, ProgressCallback
 from mcp_actors._actors.session import Session
 from mcp_actors._client.callbacks import guarded
 from mcp_actors._client.connectivity import Connectivity, Negotiated
@@ -251,6 +252,22 @@ class Requests:
                     raise
                 may_wait = False
                 await self._connectivity.live_session(options.idle, session)
+
+    def begin(
+        self, method: str, params: dict[str, Any], options: CallOptions
+    ) -> tuple[OutboundCalls, OutboundCall] | None:
+        """Sends any request, as `send` does, for whoever waits without a task (`OutboundCall.when_done`).
+
+        Returns ``None`` where it cannot be sent at once, or where `send` may have to send it again.
+        """
+        session = self._session
+        if session is None or session.outbound.ended or session.link.channel.mirrors:
+            return None
+        pending, _ = session.outbound.begin(method, params, options)
+        if pending.unsent is not None:
+            session.outbound.forget(pending)
+            return None
+        return session.outbound, pending
 
     @property
     def negotiated(self) -> Negotiated:

@@ -52,7 +52,7 @@ async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handl
     """
     if passed == len(middleware):
         result = handler(ctx)
-        return await result() if result.__class__ is Continuation else result
+        return await result() if isinstance(result, Continuation) else result
     of_call: Context | None = ctx
 
     def call_next(other: Context | None = None, /) -> Awaitable[Any]:

@@ -17,6 +17,7 @@ from mcp_actors.context import Context
 from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable, invalid_params
 from mcp_actors.gateway.description import described, merged_instructions, presented, without_tasks
 from mcp_actors.gateway.forwarding.client_news import ROOTS_CHANGED, pass_roots_changed, set_log_level
+from mcp_actors.gateway.forwarding.forwarded_call import ForwardedCall
 from mcp_actors.gateway.forwarding.forwarding import forward
 from mcp_actors.gateway.lists.listing import LIST_KINDS, ListKind
 from mcp_actors.gateway.lists.lists import LIST_TIMEOUT, ListedRow
@@ -234,13 +235,19 @@ class Gateway(Server[StateT]):
         name = string_param(ctx.params, "name")
         if name in self._features.tools:
             return self._own["tools/call"](ctx)
-        return Continuation(self._forward_named, _TOOLS, ctx)
+        return self._forwarded(_TOOLS, name, ctx)
 
     def _get_prompt(self, ctx: Context[StateT]) -> Any:
         name = string_param(ctx.params, "name")
         if name in self._features.prompts:
             return self._own["prompts/get"](ctx)
-        return Continuation(self._forward_named, _PROMPTS, ctx)
+        return self._forwarded(_PROMPTS, name, ctx)
+
+    def _forwarded(self, kind: ListKind, name: str, ctx: Context[StateT]) -> Continuation:
+        route = self._live[ctx._scope].routes.listed(ctx, kind, name)
+        if route is None:
+            return Continuation(self._forward_named, kind, ctx)
+        return ForwardedCall(ctx, route, {**ctx.params, "name": route.target})
 
     async def _forward_named(self, kind: ListKind, ctx: Context[StateT]) -> Any:
         name = ctx.params["name"]

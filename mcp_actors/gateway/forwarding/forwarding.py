@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcp_actors._eras.era import Era, read_result
-from mcp_actors._eras.modern.meta_keys import SERVER_INFO
+from mcp_actors._eras.era import Era
 from mcp_actors._server.client_requests import missing_capability
 from mcp_actors.context import Context
 from mcp_actors.errors import (
     URL_ELICITATION_REQUIRED,
-    CallTimeout,
     McpError,
     RemoteProtocolError,
     RpcError,
@@ -22,6 +20,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.gateway.forwarding.call_options import call_options
 from mcp_actors.gateway.forwarding.failures import failure_for_client
+from mcp_actors.gateway.forwarding.results import asks_for_input, failure_of, result_for_caller
 from mcp_actors.gateway.forwarding.tasks import made_with_tasks
 from mcp_actors.gateway.lists.routes import Route
 from mcp_actors.gateway.questions.callbacks import is_asked_by_result
@@ -32,7 +31,7 @@ from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.middleware.callers import caller_of
 from mcp_actors.types import ElicitResult, ElicitUrlParams
 
-__all__ = ["forward"]
+__all__ = ["forward", "may_be_held"]
 
 # How often one call may ask a client, so that no upstream asks without an end.
 MAX_ROUNDS = 10
@@ -40,10 +39,18 @@ MAX_ROUNDS = 10
 _ASKED = frozenset({"sampling", "elicitation", "roots"})
 
 
-async def forward(ctx: Context[Any], route: Route, params: dict[str, Any]) -> Any:
+async def forward(
+    ctx: Context[Any], route: Route, params: dict[str, Any], first: dict[str, Any] | None = None
+) -> Any:
     """Makes the caller's request at an upstream, with ``params`` in place of its own, and returns the result.
 
     Cancelled, the upstream is sent a cancellation.
+
+    Args:
+        ctx: The caller's request.
+        route: The upstream.
+        params: The params for the upstream.
+        first: The result of the first request, if it was made already: it asks for input.
 
     Raises:
         RpcError: The upstream answered with an error, or what `failure_for_client` makes of a failure.
@@ -51,27 +58,36 @@ async def forward(ctx: Context[Any], route: Route, params: dict[str, Any]) -> An
         McpError: What asking a client with a session raises.
     """
     upstream = route.upstream
-    if not is_asked_by_result(ctx):
-        return await _forward(ctx, upstream, params, None)
+    if first is not None or not is_asked_by_result(ctx):
+        return await _forward(ctx, upstream, params, None, first)
     if ctx.call.invocation.state is not None:
         held = upstream.held.held_for(ctx)
         if held is not None:
             held.take_answers(ctx)
             return await held.wait(ctx)
-    if _may_be_held(ctx, upstream):
+    if may_be_held(ctx, upstream):
         return await upstream.held.make(ctx, lambda held: _forward(ctx, upstream, params, held))
     return await _forward(ctx, upstream, params, None)
 
 
-def _may_be_held(ctx: Context[Any], upstream: UpstreamActor) -> bool:
-    """Whether a server with sessions, which this one is as far as anybody knows, could ask a client without one."""
+def may_be_held(ctx: Context[Any], upstream: UpstreamActor) -> bool:
+    """Whether a call is held while its client is asked.
+
+    That is so if a server with sessions, which this one is as far as anybody knows, could ask a client without one.
+    """
+    if not is_asked_by_result(ctx):
+        return False
     if not ctx.call.invocation.method.may_ask or _ASKED.isdisjoint(ctx.peer.raw_capabilities):
         return False
     return upstream.met is None or not upstream.met.era.asks_by_retry
 
 
 async def _forward(
-    ctx: Context[Any], upstream: UpstreamActor, params: dict[str, Any], held: HeldCall | None
+    ctx: Context[Any],
+    upstream: UpstreamActor,
+    params: dict[str, Any],
+    held: HeldCall | None,
+    first: dict[str, Any] | None = None,
 ) -> Any:
     caller = caller_of(ctx)
     upstream.load.begin(caller)
@@ -79,7 +95,7 @@ async def _forward(
     try:
         connection = upstream.at_hand(ctx) or await upstream.connect(ctx)
         connection.begin(ctx, held)
-        return await _made(ctx, upstream, connection, params, held)
+        return await _made(ctx, upstream, connection, params, held, first)
     finally:
         upstream.load.end(caller)
         if connection is not None:
@@ -93,6 +109,7 @@ async def _made(
     connection: UpstreamConnection,
     params: dict[str, Any],
     held: HeldCall | None,
+    first: dict[str, Any] | None,
 ) -> Any:
     """Makes the request as often as the upstream asks the client for something."""
     era, name = connection.era, upstream.settings.name
@@ -102,14 +119,17 @@ async def _made(
         await connection.set_log_level(level)
     for _ in range(MAX_ROUNDS + 1):
         try:
-            result, is_answer = await _sent(ctx, upstream, connection, params, held)
+            if first is None:
+                result, is_answer = await _sent(ctx, upstream, connection, params, held)
+            else:
+                result, is_answer, first = first, False, None
         except RpcError as error:
             if held is not None and await _has_visited_urls(held, error, era):
                 continue
             raise
         if is_answer:
             return result
-        if era.asks_by_retry and result.get("resultType") == "input_required":
+        if asks_for_input(era, result):
             try:
                 if is_asked_by_result(ctx):
                     return passed_on(ctx, era, result)
@@ -117,7 +137,7 @@ async def _made(
             except RemoteProtocolError as error:
                 raise failure_for_client(name, error) from error
             continue
-        return _for_caller(ctx, upstream, era, result)
+        return result_for_caller(ctx, upstream, era, result)
     raise UpstreamMisbehaved(name, f"it still asks for input after {MAX_ROUNDS} rounds")
 
 
@@ -135,61 +155,17 @@ async def _sent(
         if connection.traits.has_tasks and ctx.method == "tools/call":
 
             def finish(later: Context[Any], result: dict[str, Any]) -> Any:
-                return _for_caller(later, upstream, connection.era, result)
+                return result_for_caller(later, upstream, connection.era, result)
 
             result, is_answer = await made_with_tasks(
                 ctx, upstream.settings.name, connection, params, options, finish
             )
         else:
             result = await connection.client._requests.send(ctx.method, params, options)
-    except RpcError as error:
-        upstream.answered(connection)
-        raise failure_for_client(upstream.settings.name, error) from None
-    except CallTimeout as error:
-        upstream.timed_out(connection)
-        raise failure_for_client(upstream.settings.name, error) from None
     except McpError as error:
-        raise failure_for_client(upstream.settings.name, error) from error
+        raise failure_of(upstream, connection, error) from None
     upstream.answered(connection)
     return result, is_answer
-
-
-def _for_caller(ctx: Context[Any], upstream: UpstreamActor, era: Era, result: dict[str, Any]) -> Any:
-    """Returns a result in a form that the caller's revision can write."""
-    method = ctx.call.invocation.method
-    if era is ctx.era:
-        answer: Any = result
-    else:
-        meta = result.get("_meta")
-        if isinstance(meta, dict) and SERVER_INFO in meta:
-            # Who has answered is said by each hop of itself.
-            kept = {key: value for key, value in meta.items() if key != SERVER_INFO}
-            result = {**result, "_meta": kept} if kept else {k: v for k, v in result.items() if k != "_meta"}
-        if method.result is dict:
-            answer = result
-        else:
-            try:
-                answer = read_result(era, result, method.result)
-            except RemoteProtocolError as error:
-                raise failure_for_client(upstream.settings.name, error) from error
-    return _with_hints(ctx, answer) if method.cacheable else answer
-
-
-def _with_hints(ctx: Context[Any], answer: Any) -> Any:
-    """Returns a result whose caching hints are no wider and no longer than those of the upstream.
-
-    One that says nothing must not be reused. What an upstream calls public is private where the gateway knows its
-    callers: which of them may read it, is the gateway's business.
-    """
-    private = ctx.principal is not None
-    if isinstance(answer, dict):
-        answer = {"ttlMs": 0, "cacheScope": "private", **answer}
-        if private:
-            answer["cacheScope"] = "private"
-    else:
-        answer.ttl_ms = answer.ttl_ms or 0
-        answer.cache_scope = "private" if private else answer.cache_scope or "private"
-    return answer
 
 
 async def _has_visited_urls(held: HeldCall, error: RpcError, era: Era) -> bool:

@@ -1,0 +1,67 @@
+"""The results and errors of upstreams on their way back to the caller."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mcp_actors._eras.era import Era, read_result
+from mcp_actors._eras.modern.meta_keys import SERVER_INFO
+from mcp_actors.context import Context
+from mcp_actors.errors import CallTimeout, McpError, RemoteProtocolError, RpcError
+from mcp_actors.gateway.forwarding.failures import failure_for_client
+from mcp_actors.gateway.upstream.actor import UpstreamActor
+from mcp_actors.gateway.upstream.connection import UpstreamConnection
+
+__all__ = ["asks_for_input", "failure_of", "result_for_caller"]
+
+
+def failure_of(upstream: UpstreamActor, connection: UpstreamConnection, error: McpError) -> RpcError:
+    """Returns the error that the caller is sent, and takes note of what a request says of its upstream by failing."""
+    if isinstance(error, RpcError):
+        upstream.answered(connection)
+    elif isinstance(error, CallTimeout):
+        upstream.timed_out(connection)
+    return failure_for_client(upstream.settings.name, error)
+
+
+def asks_for_input(era: Era, result: dict[str, Any]) -> bool:
+    """Whether a result asks the client for something, MCP 2026-07-28, Multi Round-Trip Requests."""
+    return era.asks_by_retry and result.get("resultType") == "input_required"
+
+
+def result_for_caller(ctx: Context[Any], upstream: UpstreamActor, era: Era, result: dict[str, Any]) -> Any:
+    """Returns a result in a form that the caller's revision can write."""
+    method = ctx.call.invocation.method
+    if era is ctx.era:
+        answer: Any = result
+    else:
+        meta = result.get("_meta")
+        if isinstance(meta, dict) and SERVER_INFO in meta:
+            # Who has answered is said by each hop of itself.
+            kept = {key: value for key, value in meta.items() if key != SERVER_INFO}
+            result = {**result, "_meta": kept} if kept else {k: v for k, v in result.items() if k != "_meta"}
+        if method.result is dict:
+            answer = result
+        else:
+            try:
+                answer = read_result(era, result, method.result)
+            except RemoteProtocolError as error:
+                raise failure_for_client(upstream.settings.name, error) from error
+    return _with_hints(ctx, answer) if method.cacheable else answer
+
+
+def _with_hints(ctx: Context[Any], answer: Any) -> Any:
+    """Returns a result whose caching hints are no wider and no longer than those of the upstream.
+
+    One that says nothing must not be reused. What an upstream calls public is private where the gateway knows its
+    callers: which of them may read it, is the gateway's business.
+    """
+    private = ctx.principal is not None
+    if isinstance(answer, dict):
+        answer = {"ttlMs": 0, "cacheScope": "private", **answer}
+        if private:
+            answer["cacheScope"] = "private"
+    else:
+        answer.ttl_ms = answer.ttl_ms or 0
+        answer.cache_scope = "private" if private else answer.cache_scope or "private"
+    return answer
