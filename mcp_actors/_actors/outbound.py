@@ -205,7 +205,7 @@ class OutboundCalls:
             outlet, about = (carrier.outlet, None) if call is None else (call.outlet, call.id)
             self._take_back(pending.id, isinstance(error, CallTimeout), outlet, about)
 
-    def _take_back(self, id: int, timed_out: bool, outlet: Outlet, about: RequestId | None) -> None:
+    def _take_back(self, id: RequestId, timed_out: bool, outlet: Outlet, about: RequestId | None) -> None:
         method = "notifications/cancelled"
         reason = "timed out" if timed_out else "the caller gave up"
         told = encode_notification(method, {"requestId": id, "reason": reason})

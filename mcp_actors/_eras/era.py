@@ -18,6 +18,7 @@ from mcp_actors.principal import Principal
 from mcp_actors.types import ClientCapabilities, Implementation
 
 __all__ = [
+    "RESULT_STAMPS",
     "Era",
     "EraName",
     "Invocation",
@@ -30,6 +31,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+RESULT_STAMPS = ("resultType", "ttlMs", "cacheScope")
+"""The members that only results of the stateless revisions have."""
 
 EraName = Literal["legacy", "modern"]
 """Whether a revision has sessions (legacy) or each request stands for itself (modern)."""
@@ -87,6 +91,9 @@ class Era:
     """Whether a client says in each request what it can do; what is missing there has an error of its own."""
     resumes: bool = False
     """Whether clients come back by themselves for a stream that was closed before its end."""
+    has_all_results: bool = True
+    """Whether complete results of every other revision are results of this one, once `seal` has taken away what it
+    lacks: then they are passed on without being read. Lists are not meant, whose rows have changed in each revision."""
 
     def structure(self, value: Any, cls: type) -> Any:
         """JSON to the neutral vocabulary; what this revision does not know is kept in ``extra``."""

@@ -126,10 +126,8 @@ class MethodDispatch:
             layers = features.middleware
             if method.name in features.around:
                 params = invocation.params
-                layers = [
-                    *(each.function for each in features.around[method.name] if each.when(params)),
-                    *layers,
-                ]
+                around = [each.function for each in features.around[method.name] if each.when(params)]
+                layers = around + layers if around else layers
             if layers:
                 return Continuation(through, layers, ctx, handler)
         return handler(ctx)

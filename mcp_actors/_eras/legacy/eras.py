@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from mcp_actors._eras.convert import make_converter
-from mcp_actors._eras.era import Era, Invocation, Method
+from mcp_actors._eras.era import RESULT_STAMPS, Era, Invocation, Method
 from mcp_actors._eras.legacy.client_rules import CLIENT_RULES
 from mcp_actors._eras.legacy.methods import (
     client_methods,
@@ -22,9 +22,6 @@ __all__ = ["DEFAULT_LOG_LEVEL", "LATEST_LEGACY", "LEGACY"]
 
 DEFAULT_LOG_LEVEL = "info"
 
-# What only results of the stateless revisions have; peers with sessions compare empty results with exactly {}.
-_STAMPS = ("resultType", "ttlMs", "cacheScope")
-
 
 def _make_seal(unstructure: Callable[[Any], Any], *, structured: bool) -> Callable[..., dict[str, Any]]:
     def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,7 +29,8 @@ def _make_seal(unstructure: Callable[[Any], Any], *, structured: bool) -> Callab
         if result is None:
             return {}
         body: dict[str, Any] = result.copy() if result.__class__ is dict else unstructure(result)
-        for name in _STAMPS:
+        # Peers with sessions compare empty results with exactly {}.
+        for name in RESULT_STAMPS:
             body.pop(name, None)
         # An object of the vocabulary is right already; a plain dict may come from anywhere.
         if method.name == "tools/call" and not (
@@ -74,6 +72,7 @@ def _make_era(revision: str) -> Era:
         progress_message=revision >= "2025-03-26",
         mirrors_version=revision >= "2025-06-18",
         resumes=revision >= "2025-11-25",
+        has_all_results=revision >= "2025-11-25",
     )
 
 

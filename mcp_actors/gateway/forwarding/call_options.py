@@ -39,11 +39,11 @@ _OF_ONE_HOP = ENVELOPE | {LOG_LEVEL, SUBSCRIPTION_ID, "io.modelcontextprotocol/r
 def call_options(ctx: Context[Any], connection: UpstreamConnection, present: Present) -> CallOptions:
     """Returns the options of a request that is made on behalf of a client."""
     defaults = connection.client._requests.options
-    invocation = ctx.call.invocation
+    invocation, era = ctx.call.invocation, connection.era
     names_requests = connection.traits.names_requests
     # A task shows its reports to whoever looks at it.
     wants_progress = invocation.progress_token is not None or ctx.call.voice is not None
-    if not (invocation.meta or wants_progress or names_requests or connection.era.declares_in_requests):
+    if not (invocation.meta or wants_progress or names_requests or era.declares_in_requests):
         return defaults
     return CallOptions(
         idle=defaults.idle,
@@ -51,13 +51,13 @@ def call_options(ctx: Context[Any], connection: UpstreamConnection, present: Pre
         on_progress=_reporter(present) if wants_progress else None,
         meta={key: value for key, value in invocation.meta.items() if key not in _OF_ONE_HOP},
         is_forwarded=True,
-        envelope=_envelope(ctx, connection) if connection.era.declares_in_requests else None,
-        on_message=_message_taker(connection.era, present) if names_requests else None,
+        envelope=_envelope(ctx, connection, era) if era.declares_in_requests else None,
+        on_message=_message_taker(era, present) if names_requests else None,
     )
 
 
-def _envelope(ctx: Context[Any], connection: UpstreamConnection) -> dict[str, Any]:
-    era, own = connection.era, connection.client._connectivity.session.outbound.meta
+def _envelope(ctx: Context[Any], connection: UpstreamConnection, era: Era) -> dict[str, Any]:
+    own = connection.client._connectivity.session.outbound.meta
     peer = ctx.peer
     declared = peer.raw_capabilities
     if declared and peer.era is not era:

@@ -83,9 +83,10 @@ class ForwardedCall(Deferred):
         finally:
             self._ended()
         upstream.answered(connection)
-        if asks_for_input(connection.era, result):
+        era = connection.era
+        if asks_for_input(era, result):
             return Continuation(forward, ctx, route, params, result)
-        return result_for_caller(ctx, upstream, connection.era, result)
+        return result_for_caller(ctx, upstream, era, result)
 
     def abandon(self) -> None:
         self._outbound.give_up(self._pending, self._options)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcp_actors._eras.era import Era, read_result
+from mcp_actors._eras.era import RESULT_STAMPS, Era, Method, read_result
 from mcp_actors._eras.modern.meta_keys import SERVER_INFO
 from mcp_actors.context import Context
-from mcp_actors.errors import CallTimeout, McpError, RemoteProtocolError, RpcError
+from mcp_actors.errors import CallTimeout, McpError, RemoteProtocolError, RpcError, UpstreamMisbehaved
 from mcp_actors.gateway.forwarding.failures import failure_for_client
 from mcp_actors.gateway.upstream.actor import UpstreamActor
 from mcp_actors.gateway.upstream.connection import UpstreamConnection
@@ -30,24 +30,38 @@ def asks_for_input(era: Era, result: dict[str, Any]) -> bool:
 
 
 def result_for_caller(ctx: Context[Any], upstream: UpstreamActor, era: Era, result: dict[str, Any]) -> Any:
-    """Returns a result in a form that the caller's revision can write."""
-    method = ctx.call.invocation.method
-    if era is ctx.era:
-        answer: Any = result
-    else:
-        meta = result.get("_meta")
-        if isinstance(meta, dict) and SERVER_INFO in meta:
-            # Who has answered is said by each hop of itself.
-            kept = {key: value for key, value in meta.items() if key != SERVER_INFO}
-            result = {**result, "_meta": kept} if kept else {k: v for k, v in result.items() if k != "_meta"}
-        if method.result is dict:
-            answer = result
-        else:
-            try:
-                answer = read_result(era, result, method.result)
-            except RemoteProtocolError as error:
-                raise failure_for_client(upstream.settings.name, error) from error
+    """Returns a result in a form that the caller's revision can write. What came is nobody else's, and may be changed.
+
+    Raises:
+        UpstreamMisbehaved: It is no result of the request.
+    """
+    invocation = ctx.call.invocation
+    method, own = invocation.method, invocation.era
+    answer = result if era is own else _converted(upstream, era, own, method, result)
     return _with_hints(ctx, answer) if method.cacheable else answer
+
+
+def _converted(upstream: UpstreamActor, era: Era, own: Era, method: Method, result: dict[str, Any]) -> Any:
+    meta = result.get("_meta")
+    if meta is not None:
+        if not isinstance(meta, dict):
+            raise UpstreamMisbehaved(upstream.settings.name, "the _meta of its answer is no object")
+        # Who has answered is said by each hop of itself.
+        meta.pop(SERVER_INFO, None)
+        if not meta:
+            del result["_meta"]
+    if method.result is dict:
+        return result
+    if not own.has_all_results or (era.asks_by_retry and result.get("resultType", "complete") != "complete"):
+        try:
+            return read_result(era, result, method.result)
+        except RemoteProtocolError as error:
+            raise failure_for_client(upstream.settings.name, error) from error
+    if not era.asks_by_retry:
+        # A server with sessions does not know these members: it cannot ask, nor say what may be reused, by them.
+        for name in RESULT_STAMPS:
+            result.pop(name, None)
+    return result
 
 
 def _with_hints(ctx: Context[Any], answer: Any) -> Any:
