@@ -19,7 +19,6 @@ from mcp_actors._actors.continuation import Continuation, Deferred
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.responses import result_frame
 from mcp_actors._actors.task_pool import TaskPool
-from mcp_actors.abc import Frame
 
 __all__ = ["begun_without_task"]
 
@@ -48,7 +47,7 @@ def begun_without_task(call: InboundCall, pool: TaskPool) -> bool:
         if deferred.begin(partial(_done, call, pool)):
             return True
     except Exception as error:
-        _end(call, call.failure(error))
+        call.end_now(call.failure(error))
         return True
     call.deferred = None
     return False
@@ -66,11 +65,4 @@ def _done(call: InboundCall, pool: TaskPool) -> None:
         frame = result_frame(call.invocation, result, call.owner.responder.stamp, call.outlet.longest)
     except Exception as error:
         frame = call.failure(error)
-    _end(call, frame)
-
-
-def _end(call: InboundCall, frame: Frame) -> None:
-    call.state = "answered"
-    call.owner.forget(call)
-    call.post(frame)
-    call.close()
+    call.end_now(frame)

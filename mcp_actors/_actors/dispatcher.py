@@ -30,7 +30,7 @@ from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.observing import outbound_calls_for
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.received import Received
-from mcp_actors._actors.responses import refusal_frame, too_long_frame
+from mcp_actors._actors.responses import post_answer, refusal_frame
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation, NotAnswered
 from mcp_actors._wire.codec import decode_value, encode_notification
@@ -221,7 +221,7 @@ class Dispatcher:
         except Exception as error:  # a defect of ours must not end the session
             log.error("request could not be opened", session=self.name, method=request.method, exc_info=error)
             answer = self._refusal(request.id, RpcError(INTERNAL_ERROR, "internal error"))
-        self._post(answer, outlet)
+        post_answer(answer, outlet)
         return None
 
     def malformed(self, error: MalformedMessage, outlet: Outlet) -> None:
@@ -229,13 +229,13 @@ class Dispatcher:
         self.counters.malformed += 1
         log.debug("malformed message", session=self.name, error=str(error))
         if self.rules.answers_malformed:
-            self._post(refusal_frame(error.id, error.code, str(error)), outlet)
+            post_answer(refusal_frame(error.id, error.code, str(error)), outlet)
         else:
             self.outbound.came_instead(error.beginning, self.name)
 
     def refuse(self, id: RequestId | None, error: RpcError, outlet: Outlet) -> None:
         """Answers what cannot be served with an error."""
-        self._post(self._refusal(id, error), outlet)
+        post_answer(self._refusal(id, error), outlet)
 
     def _refusal(self, id: RequestId | None, error: RpcError) -> Frame:
         self.counters.refused += 1
@@ -265,18 +265,6 @@ class Dispatcher:
         answered = (JsonRpcRequest, MalformedMessage) if self.rules.answers_malformed else (JsonRpcRequest,)
         answers = sum(isinstance(each, answered) for each in messages)
         return Batch(outlet, answers) if answers else outlet
-
-    def _post(self, frame: Frame, outlet: Outlet) -> None:
-        try:
-            try:
-                outlet.post(frame)
-            except LocalProtocolError:
-                outlet.post(too_long_frame(frame.about, len(frame.data), outlet.longest))
-        except LocalProtocolError as error:
-            # An outlet that takes less than an error without data is of no use to any client.
-            log.warning("answer not sent", session=self.name, error=str(error))
-        except trio.BrokenResourceError:
-            log.debug("answer not sent: the connection is gone", session=self.name, id=frame.about)
 
     def _unanswered(self, message: NoAnswer) -> None:
         if message.about is None or not self.outbound.unanswered(message.about, message.reason):

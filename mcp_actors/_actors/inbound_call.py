@@ -22,12 +22,12 @@ import trio
 
 from mcp_actors._actors.admission import Admission, Limiters
 from mcp_actors._actors.beats import Beats, ProgressReports
-from mcp_actors._actors.call_statistics import CallStatistics
+from mcp_actors._actors.call_statistics import CallStatistics, statistics_of
 from mcp_actors._actors.continuation import Continuation, Deferred
 from mcp_actors._actors.dispatch_rules import DispatchRules
 from mcp_actors._actors.last_report import wait_for_last_report
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._actors.responses import failure_frame, result_frame, too_long_frame
+from mcp_actors._actors.responses import failure_frame, post_answer, result_frame, too_long_frame
 from mcp_actors._actors.voice import Voice
 from mcp_actors._eras.era import Invocation
 from mcp_actors._exception_groups import sole_cause
@@ -171,32 +171,31 @@ class InboundCall:
         """The peer no longer wants the answer: the handler sees `trio.Cancelled` and nothing is sent."""
         if self.state != "answered":
             self.state = "cancelled"
-            if self.scope is not None:
-                self.scope.cancel(reason=f"cancelled by the peer: {reason or 'no reason given'}")
-            elif self.deferred is not None:
-                self._abandon(None)
+            self._unwind(f"cancelled by the peer: {reason or 'no reason given'}")
 
     def end_with(self, error: RpcError) -> None:
         """Whoever runs the server ends the call: the handler sees `trio.Cancelled`, and the peer is sent ``error``."""
         if self.state == "running" or self.state == "waiting":
             self.state = "replaced"
             self.replacement = error
-            if self.scope is not None:
-                self.scope.cancel(reason=error.message)
-            elif self.deferred is not None:
-                self._abandon(error)
+            self._unwind(error.message)
 
-    def _abandon(self, error: RpcError | None) -> None:
-        """Ends a call that no task waits for."""
-        deferred, self.deferred = self.deferred, None
-        assert deferred is not None
-        deferred.abandon()
+    def _unwind(self, reason: str) -> None:
+        if self.scope is not None:
+            self.scope.cancel(reason=reason)
+        elif self.deferred is not None:
+            self.deferred.abandon()
+            ending = self.replacement
+            self.end_now(None if ending is None else failure_frame(self.invocation, ending))
+
+    def end_now(self, frame: Frame | None) -> None:
+        """Ends a call that has no task, with an answer if there is one. Never waits."""
         self.state = "answered"
         self.owner.forget(self)
-        if error is None:
+        if frame is None:
             self.outlet.settle()
         else:
-            self.post(failure_frame(self.invocation, error))
+            post_answer(frame, self.outlet)
         self.close()
 
     def drain(self) -> None:
@@ -310,15 +309,13 @@ class InboundCall:
     def fail(self, error: BaseException) -> None:
         """Answers with an error what a defect of the engine has ended, unless the call itself was cancelled."""
         if self.state != "answered" and crash_in(error) is not None:
-            self.owner.forget(self)
-            self.state = "answered"
-            self.post(failure_frame(self.invocation, error))
+            self.end_now(failure_frame(self.invocation, error))
         self.close()
 
     def close(self) -> None:
         """The call is over: its id may be used again, its place and its scope are free. Legal any number of times."""
         # The scope, the continuation and what it leads to refer to each other and to what the peer sent.
-        self.scope = self.continuation = self._on_drain = self.replacement = None
+        self.scope = self.continuation = self.deferred = self._on_drain = self.replacement = None
         if self.reports is not None:
             self.reports.stop()
             self.reports = None
@@ -344,20 +341,8 @@ class InboundCall:
             assert frame is not None
             self._post_too_long(frame)
 
-    def post(self, frame: Frame) -> None:
-        """Sends an answer without waiting, or in its place the error that it is too long to be sent."""
-        try:
-            self.outlet.post(frame)
-        except LocalProtocolError:
-            self._post_too_long(frame)
-        except trio.BrokenResourceError:
-            log.debug("answer not sent: the connection is gone", id=self.id)
-
     def _post_too_long(self, frame: Frame) -> None:
-        try:
-            self.outlet.post(too_long_frame(self.id, len(frame.data), self.outlet.longest))
-        except (trio.BrokenResourceError, LocalProtocolError) as error:
-            log.debug("answer not sent", id=self.id, error=str(error))
+        post_answer(too_long_frame(self.id, len(frame.data), self.outlet.longest), self.outlet)
 
     async def _outcome(self) -> Frame | None:
         continuation, self.continuation = self.continuation, None
@@ -410,10 +395,4 @@ class InboundCall:
 
     def statistics(self) -> CallStatistics:
         """Returns where the call stands."""
-        method = self.invocation.method
-        target = self.invocation.params.get(method.target) if method.target and method.shown else None
-        age = trio.current_time() - self.started
-        principal = self.invocation.principal
-        name = target if isinstance(target, str) else None
-        user = None if principal is None else principal.subject
-        return CallStatistics(self.id, method.name, name, age, self.state, user)
+        return statistics_of(self.invocation, trio.current_time() - self.started, self.state)

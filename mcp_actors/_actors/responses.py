@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import trio
+
 from mcp_actors._eras.era import Invocation
 from mcp_actors._wire.codec import encode_failure, encode_reply
 from mcp_actors._wire.messages import RequestId
-from mcp_actors.abc import Frame
+from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import (
     INTERNAL_ERROR,
     InsufficientScope,
+    LocalProtocolError,
     MethodNotFound,
     MissingCapability,
     Overloaded,
@@ -23,6 +26,7 @@ __all__ = [
     "InvalidResult",
     "error_frame",
     "failure_frame",
+    "post_answer",
     "refusal_frame",
     "result_frame",
     "too_long_frame",
@@ -80,6 +84,20 @@ def failure_frame(invocation: Invocation, error: BaseException) -> Frame:
     if isinstance(error, InsufficientScope):
         frame.scopes = error.needed
     return frame
+
+
+def post_answer(frame: Frame, outlet: Outlet) -> None:
+    """Sends an answer without waiting, or in its place the error that it is too long to be sent."""
+    try:
+        try:
+            outlet.post(frame)
+        except LocalProtocolError:
+            outlet.post(too_long_frame(frame.about, len(frame.data), outlet.longest))
+    except LocalProtocolError as error:
+        # An outlet that takes less than an error without data is of no use to any client.
+        log.warning("answer not sent", id=frame.about, error=str(error))
+    except trio.BrokenResourceError:
+        log.debug("answer not sent: the connection is gone", id=frame.about)
 
 
 def error_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:
