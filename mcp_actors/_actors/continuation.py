@@ -16,7 +16,8 @@ class Continuation(partial[Any]):
     continuation if the call needs a task. A continuation that is never called has done nothing.
     """
 
-    __slots__ = ()
+    begun = False
+    """Whether it was begun without a task, and waits for what somebody else reads."""
 
 
 class Deferred(Continuation):

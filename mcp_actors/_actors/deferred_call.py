@@ -24,16 +24,16 @@ __all__ = ["begun_without_task"]
 
 
 def begun_without_task(call: InboundCall, pool: TaskPool) -> bool:
-    """Begins a call if it can do without a task; returns false if it needs one, or was not begun for another reason.
+    """Begins a call whose continuation can do without a task now; returns false, having done nothing, if it needs one.
 
     Args:
-        call: The call, which has nothing more to enter.
+        call: The call, which is admitted, or waits for that.
         pool: Starts the task that the rest of it may need.
     """
     deferred = call.continuation
     assert call.admission is not None
-    # Calls begin in the order of their requests. Telemetry is told of the task of a call, and reports of progress are
-    # passed on by it.
+    # Calls begin in the order of their requests. Telemetry is told when the task of a call goes on, and the task of a
+    # call passes reports of progress on.
     if (
         not isinstance(deferred, Deferred)
         or call.__class__ is not InboundCall
@@ -42,20 +42,17 @@ def begun_without_task(call: InboundCall, pool: TaskPool) -> bool:
         or pool.has_queue
     ):
         return False
-    call.deferred = deferred
+    deferred.begun = True
     try:
-        if deferred.begin(partial(_done, call, pool)):
-            return True
+        deferred.begun = deferred.begin(partial(_done, call, deferred, pool))
     except Exception as error:
         call.end_now(call.failure(error))
         return True
-    call.deferred = None
-    return False
+    return deferred.begun
 
 
-def _done(call: InboundCall, pool: TaskPool) -> None:
-    deferred, call.deferred = call.deferred, None
-    assert deferred is not None
+def _done(call: InboundCall, deferred: Deferred, pool: TaskPool) -> None:
+    call.continuation = None
     try:
         result = deferred.outcome()
         if isinstance(result, Continuation):

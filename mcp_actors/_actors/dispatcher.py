@@ -365,7 +365,7 @@ class Dispatcher:
 
     async def wait_for_deferred(self) -> None:
         """Waits for the calls that have no task, as a nursery does for the others."""
-        if any(each.deferred is not None for each in self.calls.values()):
+        if any(each.has_no_task for each in self.calls.values()):
             ended = trio.Event()
             self.on_idle = ended.set
             await ended.wait()
@@ -373,7 +373,7 @@ class Dispatcher:
     def abandon_deferred(self) -> None:
         """Ends the calls that have no task which would be cancelled."""
         for call in list(self.calls.values()):
-            if call.deferred is not None:
+            if call.has_no_task:
                 call.cancel("the session ended")
 
     def end(self, broken: BaseException | None) -> None:

@@ -106,7 +106,6 @@ class InboundCall:
         "_on_drain",
         "admission",
         "continuation",
-        "deferred",
         "invocation",
         "key",
         "outlet",
@@ -130,8 +129,6 @@ class InboundCall:
         self.started = trio.current_time()
         self.admission: Admission | None = None
         self.continuation: Continuation | None = None
-        # Begun, and waited for by no task.
-        self.deferred: Deferred | None = None
         self.state = "running"
         # What is sent in place of the function's result: questions, or the error of whoever runs the server.
         self.replacement: Any = None
@@ -163,6 +160,11 @@ class InboundCall:
         return self.state == "cancelled" or self.state == "replaced"
 
     @property
+    def has_no_task(self) -> bool:
+        """Whether it was begun, and no task waits for it (`mcp_actors._actors.deferred_call`)."""
+        return self.continuation is not None and self.continuation.begun
+
+    @property
     def stands(self) -> bool:
         """Whether it is not about to be answered: a subscription goes on until the session ends."""
         return self._on_drain is not None
@@ -183,10 +185,10 @@ class InboundCall:
     def _unwind(self, reason: str) -> None:
         if self.scope is not None:
             self.scope.cancel(reason=reason)
-        elif self.deferred is not None:
-            self.deferred.abandon()
-            ending = self.replacement
-            self.end_now(None if ending is None else failure_frame(self.invocation, ending))
+        elif self.has_no_task:
+            assert isinstance(self.continuation, Deferred)
+            self.continuation.abandon()
+            self.end_now(self.replacement and failure_frame(self.invocation, self.replacement))
 
     def end_now(self, frame: Frame | None) -> None:
         """Ends a call that has no task, with an answer if there is one. Never waits."""
@@ -315,7 +317,7 @@ class InboundCall:
     def close(self) -> None:
         """The call is over: its id may be used again, its place and its scope are free. Legal any number of times."""
         # The scope, the continuation and what it leads to refer to each other and to what the peer sent.
-        self.scope = self.continuation = self.deferred = self._on_drain = self.replacement = None
+        self.scope = self.continuation = self._on_drain = self.replacement = None
         if self.reports is not None:
             self.reports.stop()
             self.reports = None

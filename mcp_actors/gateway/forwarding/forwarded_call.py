@@ -79,7 +79,8 @@ class ForwardedCall(Deferred):
         try:
             result = self._outbound.take(self._pending, self._options)
         except McpError as error:
-            raise failure_of(upstream, connection, error) from None
+            failure = failure_of(upstream, connection, error)
+            raise failure from None
         finally:
             self._ended()
         upstream.answered(connection)

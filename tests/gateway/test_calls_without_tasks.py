@@ -1,0 +1,175 @@
+"""A call that waits for nothing but the answer of an upstream has no task, and ends as every other call does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from mcp_actors import Limits
+from mcp_actors.abc import FrameChannel
+from mcp_actors.errors import INTERNAL_ERROR, RpcError
+from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.task_kinds import CALL_WORKER
+from mcp_actors.testing import ScriptedPeer, raw_client
+from tests.gateway.hostile import HostileUpstream
+from tests.messages import LEGACY, call, cancelled
+
+GRACE = 30.0
+
+
+class SlowUpstream(HostileUpstream):
+    """An upstream that answers a call when the test says so."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        super().__init__(nursery, tools__call=self._call)
+        self.gate = trio.Event()
+
+    async def _call(self, channel: FrameChannel, message: dict[str, Any]) -> dict[str, Any]:
+        await self.gate.wait()
+        return {"content": [{"type": "text", "text": "late"}]}
+
+    def cancelled(self) -> int:
+        """The number of calls that were taken back."""
+        return sum(each.get("method") == "notifications/cancelled" for each in self.received)
+
+
+@asynccontextmanager
+async def in_front_of(slow: SlowUpstream) -> AsyncIterator[tuple[Gateway, ScriptedPeer]]:
+    """Yields a gateway in front of an upstream, and a client of it that has listed the tools."""
+    way = await slow.begin()
+    upstream = Upstream(name="u", target=lambda: way, era="legacy", timeout=100)
+    gateway = Gateway([upstream], limits=Limits(end_grace=GRACE, drain_grace=GRACE))
+    async with raw_client(gateway) as peer:
+        await peer.initialize(LEGACY)
+        await peer.request("list", "tools/list")
+        yield gateway, peer
+
+
+def tasks_of_calls() -> list[str]:
+    """The names of the tasks that run calls of tools at the moment."""
+    found, waiting = [], [trio.lowlevel.current_root_task()]
+    while waiting:
+        task = waiting.pop()
+        assert task is not None
+        found += [task.name] if task.name == f"{CALL_WORKER.name} tools/call" else []
+        waiting += [each for nursery in task.child_nurseries for each in nursery.child_tasks]
+    return found
+
+
+def in_flight(gateway: Gateway) -> tuple[int, int]:
+    """The calls in flight at the gateway, and those at the upstream."""
+    tree = gateway.tree()
+    return sum(len(each.calls) for each in tree.sessions), sum(each.in_flight for each in tree.upstreams)
+
+
+async def test_it_is_answered(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        await peer.send(call(1, "u_x"))
+        await peer.send(call(2, "u_x"))
+        await wait_all_tasks_blocked()
+        assert (tasks_of_calls(), in_flight(gateway)) == ([], (2, 2))
+        slow.gate.set()
+        answers = [await peer.receive(), await peer.receive()]
+        assert sorted(each["id"] for each in answers) == [1, 2]
+        assert answers[0]["result"]["content"][0]["text"] == "late"
+        assert in_flight(gateway) == (0, 0)
+
+
+async def test_one_with_a_report_of_progress_to_pass_on_has_a_task(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        await peer.send(call(1, "u_x", token="t"))
+        await wait_all_tasks_blocked()
+        assert (len(tasks_of_calls()), in_flight(gateway)) == (1, (1, 1))
+
+
+async def test_the_client_cancels_it(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        await peer.send(call(1, "u_x"))
+        await wait_all_tasks_blocked()
+        await peer.send(cancelled(1))
+        await wait_all_tasks_blocked()
+        assert (slow.cancelled(), in_flight(gateway)) == (1, (0, 0))
+        slow.gate.set()
+        # Nothing is sent for it, and its id may be used again.
+        assert (await peer.request(1, "ping"))["result"] == {}
+
+
+async def test_an_operator_ends_it(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        await peer.send(call(1, "u_x"))
+        await wait_all_tasks_blocked()
+        (of_client,) = gateway._runtime.calls()
+        of_client.end_with(RpcError(-32000, "an operator has ended it"))
+        assert (await peer.receive())["error"]["message"] == "an operator has ended it"
+        await wait_all_tasks_blocked()
+        assert (slow.cancelled(), in_flight(gateway)) == (1, (0, 0))
+
+
+async def test_the_connection_of_its_client_breaks(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        await peer.send(call(1, "u_x"))
+        await wait_all_tasks_blocked()
+        (session,) = gateway._runtime._sessions
+        session.lose("the wire was cut")
+        await wait_all_tasks_blocked()
+        assert (slow.cancelled(), in_flight(gateway)) == (1, (0, 0))
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered in time", "too slow"])
+async def test_the_server_stops_and_waits_for_it_as_long_as_for_others(
+    nursery: trio.Nursery, autojump_clock: MockClock, answered: bool
+) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        await peer.send(call(1, "u_x"))
+        await wait_all_tasks_blocked()
+        (session,) = gateway._runtime._sessions
+        began = trio.current_time()
+        session.stop()
+        if answered:
+            await trio.sleep(GRACE / 2)
+            assert in_flight(gateway) == (1, 1)
+            slow.gate.set()
+            assert (await peer.receive())["result"]["content"][0]["text"] == "late"
+        await session.ended.wait()
+        await wait_all_tasks_blocked()
+        assert trio.current_time() - began == pytest.approx(GRACE / 2 if answered else GRACE, abs=1)
+        assert (slow.cancelled(), in_flight(gateway)) == (0 if answered else 1, (0, 0))
+
+
+async def test_the_upstream_never_answers(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        await peer.send(call(1, "u_x"))
+        assert (await peer.receive())["error"]["code"] == 504
+        await wait_all_tasks_blocked()
+        assert (slow.cancelled(), in_flight(gateway)) == (1, (0, 0))
+
+
+async def test_a_defect_costs_the_call_and_not_the_connection_that_its_answer_came_on(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowUpstream(nursery)
+    slow.gate.set()
+    async with in_front_of(slow) as (gateway, peer):
+        with monkeypatch.context() as patched, capture_logs() as logs:
+            patched.setattr("mcp_actors.gateway.forwarding.forwarded_call.result_for_caller", None)
+            answer = await peer.request(1, "tools/call", {"name": "u_x", "arguments": {}})
+        assert answer["error"]["code"] == INTERNAL_ERROR
+        assert "TypeError" in str([each.get("exc_info") for each in logs])
+        answer = await peer.request(2, "tools/call", {"name": "u_x", "arguments": {}})
+        assert answer["result"]["content"][0]["text"] == "late"
+        assert (slow.connects, in_flight(gateway)) == (1, (0, 0))
