@@ -1,7 +1,7 @@
 """Passes a request on to an upstream, and its result back.
 
-Between equal revisions a result passes as it came. Between different ones it is read into the objects of the protocol,
-which the revision of the caller then writes in its own way.
+What becomes of results and errors on the way back, is in `mcp_actors.gateway.forwarding.results`. Calls that wait for
+nothing but the answer go the short way of `mcp_actors.gateway.forwarding.forwarded_call`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,13 @@
-"""The results and errors of upstreams on their way back to the caller."""
+"""The results and errors of upstreams on their way back to the caller.
+
+=====================================  =============================================================================
+the revision of the caller             a result of another revision
+=====================================  =============================================================================
+is 2025-11-25 or 2026-07-28            passes as it came, but for what says who has answered, and for the stamps of
+                                       results that only the revisions without sessions have
+is an earlier one                      is read into the objects of the protocol, which that revision then writes
+=====================================  =============================================================================
+"""
 
 from __future__ import annotations
 

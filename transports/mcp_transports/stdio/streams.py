@@ -136,6 +136,11 @@ class DescriptorReceiveStream(_Descriptor, trio.abc.ReceiveStream):
                 self._left -= len(data)
             return data
 
+    async def deliver(self, take: Callable[[bytes], bool]) -> None:
+        """Gives ``take`` what arrives, and ``b""`` at the end, until it returns false; raises as `receive_some`."""
+        while take(await self.receive_some()):
+            pass
+
 
 class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
     """Sends to a descriptor and owns it; ``before_end`` is awaited before it is reported as broken."""
