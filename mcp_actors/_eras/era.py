@@ -11,6 +11,7 @@ from cattrs import Converter
 
 from mcp_actors._eras.client_rules import ClientRules
 from mcp_actors._eras.convert import structure_error_text
+from mcp_actors._eras.vocabulary import named
 from mcp_actors._wire.codec import LONGEST_ID
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
@@ -38,19 +39,30 @@ EraName = Literal["legacy", "modern"]
 class Method(msgspec.Struct, frozen=True):
     """One request method of one revision. A method absent from an era's table does not exist in it: -32601.
 
-    ``requires`` is the dotted capability that the *receiver* must have declared (``"resources.subscribe"``).
-    ``target`` names the member of ``params`` that says what is meant (a tool's name, a resource's uri); ``shown`` is
-    whether operators are shown it: a handle that is a secret is not.
+    ``takes`` and ``gives`` are what its `params` and its `result` are structured as, by the name in `mcp_actors.types`:
+    only what is used is loaded. ``requires`` is the dotted capability that the *receiver* must have declared
+    (``"resources.subscribe"``). ``target`` names the member of ``params`` that says what is meant (a tool's name, a
+    resource's uri); ``shown`` is whether operators are shown it: a handle that is a secret is not.
     """
 
     name: str
-    params: type
-    result: type
+    takes: str | type
+    gives: str | type
     requires: str | None = None
     target: str | None = None
     cacheable: bool = False
     may_ask: bool = False
     shown: bool = True
+
+    @property
+    def params(self) -> Any:
+        """The class of its params, or the union of several."""
+        return named(self.takes)
+
+    @property
+    def result(self) -> Any:
+        """The class of its result."""
+        return named(self.gives)
 
 
 @attrs.frozen(eq=False)

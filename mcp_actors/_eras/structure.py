@@ -12,8 +12,15 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import attrs
 from cattrs import Converter
 
-from mcp_actors._eras.vocabulary import MAY_BE_ABSENT, Hook, constants_of, is_constant, wire_name
-from mcp_actors.types import InputRequest, TextResourceContents
+from mcp_actors._eras.vocabulary import (
+    MAY_BE_ABSENT,
+    Hook,
+    are_questions,
+    constants_of,
+    is_constant,
+    wire_name,
+)
+from mcp_actors.types import TextResourceContents
 from mcp_actors.types.caching import not_negative
 
 __all__ = ["StructureError", "class_reader", "reader_of"]
@@ -143,8 +150,8 @@ def _union_reader(converter: Converter, parts: list[Any]) -> Hook | None:
         return _read_id
     if TextResourceContents in parts:
         return _contents_reader(converter, parts)
-    if set(parts) == set(get_args(InputRequest)):
-        return _input_request_reader(converter)
+    if are_questions(parts):
+        return _input_request_reader(converter, parts)
     tag = next(name for name in ("type", "mode") if is_constant(parts[0], name))
     return _tag_reader(converter, wire_name(tag), {getattr(part, tag): part for part in parts})
 
@@ -201,10 +208,10 @@ def _contents_reader(converter: Converter, parts: list[Any]) -> Hook:
     return read
 
 
-def _input_request_reader(converter: Converter) -> Hook:
+def _input_request_reader(converter: Converter, parts: list[Any]) -> Hook:
     """The hook for the ``{method, params}`` of an input request, whose class depends on the method."""
     by_method: dict[str, list[Any]] = {}
-    for part in get_args(InputRequest):
+    for part in parts:
         by_method.setdefault(part.method, []).append(part)
     hooks = {method: _union_reader(converter, parts) for method, parts in by_method.items()}
 

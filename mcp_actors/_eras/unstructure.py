@@ -14,8 +14,8 @@ from cattrs import Converter
 from cattrs.fns import identity
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from mcp_actors._eras.vocabulary import Hook, constants_of, is_vocabulary, wire_name
-from mcp_actors.types import UNSET, InputRequest
+from mcp_actors._eras.vocabulary import Hook, are_questions, constants_of, is_vocabulary, wire_name
+from mcp_actors.types import UNSET
 
 __all__ = ["class_writer", "writer_by_class"]
 
@@ -89,7 +89,7 @@ def _writer_of(annotation: Any, write_any: Hook) -> Hook | None:
 def _union_writer(parts: list[Any], write_any: Hook) -> Hook | None:
     if len(parts) == 1:
         return _writer_of(parts[0], write_any)
-    if set(parts) == set(get_args(InputRequest)):
+    if are_questions(parts):
         return lambda value: (
             value if value.__class__ is dict else {"method": value.method, "params": write_any(value)}
         )
