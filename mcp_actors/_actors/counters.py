@@ -7,6 +7,7 @@ import attrs
 from mcp_actors._actors.call_statistics import CallStatistics
 from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import OutboundCallStatistics
+from mcp_actors._record import ValueRecord
 
 __all__ = ["Counters", "SessionStatistics", "Totals"]
 
@@ -55,8 +56,8 @@ class Totals:
             self.bytes_out += link.bytes_out
 
 
-@attrs.frozen
-class SessionStatistics:
+@attrs.frozen(eq=False, repr=False)
+class SessionStatistics(ValueRecord):
     """A snapshot of a session and of everything below it."""
 
     name: str

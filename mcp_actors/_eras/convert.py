@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from cattrs import Converter, transform_error
+from cattrs import BaseConverter, transform_error
 from cattrs.errors import BaseValidationError
 
 from mcp_actors._eras.structure import StructureError, class_reader, reader_of
@@ -34,7 +34,7 @@ def structure_error_text(error: BaseException) -> str:
 def make_converter(
     absent: Mapping[str, frozenset[str]] | None = None,
     downgrade: Mapping[str, Callable[[Any], Any]] | None = None,
-) -> Converter:
+) -> BaseConverter:
     """Returns a converter for one revision; without arguments, one that has every member of every revision.
 
     Both arguments apply to subclasses too.
@@ -45,7 +45,7 @@ def make_converter(
         downgrade: functions, by such names too, that return the object that is written instead of their argument,
             possibly of another class, or the argument itself if nothing needs to change.
     """
-    converter = Converter(detailed_validation=False)
+    converter = BaseConverter(detailed_validation=False)
     absent_by_class = absent or {}
     downgrade_by_class = downgrade or {}
     write_any = writer_by_class(converter)

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 import msgspec
-from cattrs import Converter
+from cattrs import BaseConverter
 
 from mcp_actors._eras.client_rules import ClientRules
 from mcp_actors._eras.convert import structure_error_text
@@ -76,7 +76,7 @@ class Era:
 
     name: EraName
     version: str
-    converter: Converter
+    converter: BaseConverter
     server_methods: Mapping[str, Method]
     client_methods: Mapping[str, Method]
     client_notifications: frozenset[str]

@@ -25,7 +25,7 @@ __all__ = ["FormResult", "Questions"]
 T = TypeVar("T")
 
 
-@attrs.define
+@attrs.define(eq=False, repr=False)
 class FormResult(t.ElicitResult, Generic[T]):
     """The reaction of the user to a form that was asked for by a class: ``data`` is an object of it.
 
