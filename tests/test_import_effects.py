@@ -26,8 +26,10 @@ NOT_FOR_STDIO = {
     "mcp_actors.tasks", "mcp_actors.asyncio", "mcp_actors.sync", "mcp_actors.bridges.mirrored",
     "mcp_actors.telemetry", "mcp_actors._actors.observed_call", "mcp_actors._actors.observed_outbound", "opentelemetry",
     "joserfc", "coredis", "mcp_actors.shared.redis", "mcp_actors.auth", "mcp_transports.auth",
-    "mcp_actors.types.completion", "mcp_actors.types.form", "mcp_actors.types.input_required",
-    "mcp_actors.types.prompts", "mcp_actors.types.roots", "mcp_actors.types.sampling", "mcp_actors.types.tasks",
+    "mcp_actors.types.client_capabilities", "mcp_actors.types.completion", "mcp_actors.types.form",
+    "mcp_actors.types.input_required", "mcp_actors.types.messages", "mcp_actors.types.prompts",
+    "mcp_actors.types.resource_messages", "mcp_actors.types.roots", "mcp_actors.types.sampling",
+    "mcp_actors.types.tasks",
     "mcp_transports.http", "mcp_transports.tcp", "mcp_transports.unix", "mcp_transports.websocket",
 }  # fmt: skip
 

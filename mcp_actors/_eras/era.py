@@ -9,6 +9,7 @@ import attrs
 import msgspec
 from cattrs import BaseConverter
 
+from mcp_actors import types as t
 from mcp_actors._eras.client_rules import ClientRules
 from mcp_actors._eras.convert import structure_error_text
 from mcp_actors._eras.vocabulary import named
@@ -16,7 +17,7 @@ from mcp_actors._wire.codec import LONGEST_ID
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
 from mcp_actors.principal import Principal
-from mcp_actors.types import ClientCapabilities, Implementation
+from mcp_actors.types import Implementation
 
 __all__ = [
     "Era",
@@ -124,7 +125,7 @@ class Peer:
         self.raw_capabilities = raw_capabilities
         self.raw_info = raw_info
         self.log_level = log_level
-        self._capabilities: ClientCapabilities | None = None
+        self._capabilities: t.ClientCapabilities | None = None
         self._info: Implementation | None = None
 
     @property
@@ -133,10 +134,10 @@ class Peer:
         return self.era.version
 
     @property
-    def capabilities(self) -> ClientCapabilities:
+    def capabilities(self) -> t.ClientCapabilities:
         """The capabilities that the client declared; raises `RpcError` -32602 when they are malformed."""
         if self._capabilities is None:
-            self._capabilities = structured(self.era, self.raw_capabilities, ClientCapabilities)
+            self._capabilities = structured(self.era, self.raw_capabilities, t.ClientCapabilities)
         return self._capabilities
 
     @property

@@ -131,15 +131,17 @@ __all__ = [
 _NAMES = {
     "caching": ("CacheScope",),
     "capabilities": (
-        "ClientCapabilities",
-        "ElicitationCapability",
         "Implementation",
         "PromptsCapability",
         "ResourcesCapability",
-        "RootsCapability",
-        "SamplingCapability",
         "ServerCapabilities",
         "ToolsCapability",
+    ),
+    "client_capabilities": (
+        "ClientCapabilities",
+        "ElicitationCapability",
+        "RootsCapability",
+        "SamplingCapability",
     ),
     "completion": (
         "CompleteParams",
@@ -161,11 +163,11 @@ _NAMES = {
     ),
     "elicitation": (
         "ElicitAction",
-        "ElicitationCompleteParams",
         "ElicitFormParams",
         "ElicitParams",
         "ElicitResult",
         "ElicitUrlParams",
+        "ElicitationCompleteParams",
         "fill_defaults",
     ),
     "form": (
@@ -184,21 +186,36 @@ _NAMES = {
         "validate_form_answer",
     ),
     "icons": ("Icon",),
-    "input_required": ("InputRequest", "InputRequiredResult", "InputResponse"),
+    "input_required": (
+        "InputRequest",
+        "InputRequiredResult",
+        "InputResponse",
+    ),
     "lifecycle": (
-        "CancelledParams",
         "DiscoverResult",
+        "InitializeResult",
+    ),
+    "logging": (
+        "LOGGING_LEVELS",
+        "LoggingLevel",
+        "LoggingMessageParams",
+        "SetLevelParams",
+    ),
+    "media": (
+        "Audio",
+        "File",
+        "Image",
+    ),
+    "messages": (
+        "CancelledParams",
         "EmptyResult",
         "InitializeParams",
-        "InitializeResult",
         "NotificationParams",
         "PaginatedParams",
         "ProgressParams",
         "ProgressToken",
         "RequestParams",
     ),
-    "logging": ("LOGGING_LEVELS", "LoggingLevel", "LoggingMessageParams", "SetLevelParams"),
-    "media": ("Audio", "File", "Image"),
     "prompts": (
         "GetPromptParams",
         "GetPromptResult",
@@ -207,23 +224,29 @@ _NAMES = {
         "PromptArgument",
         "PromptMessage",
     ),
+    "resource_messages": (
+        "ListResourceTemplatesResult",
+        "ListResourcesResult",
+        "ReadResourceParams",
+        "ReadResourceResult",
+        "ResourceTemplate",
+        "ResourceUpdatedParams",
+        "SubscribeParams",
+        "UnsubscribeParams",
+    ),
     "resources": (
         "Annotations",
         "BlobResourceContents",
-        "ListResourcesResult",
-        "ListResourceTemplatesResult",
-        "ReadResourceParams",
-        "ReadResourceResult",
         "Resource",
         "ResourceContents",
-        "ResourceTemplate",
-        "ResourceUpdatedParams",
         "Role",
-        "SubscribeParams",
         "TextResourceContents",
-        "UnsubscribeParams",
     ),
-    "roots": ("ListRootsParams", "ListRootsResult", "Root"),
+    "roots": (
+        "ListRootsParams",
+        "ListRootsResult",
+        "Root",
+    ),
     "sampling": (
         "CreateMessageParams",
         "CreateMessageResult",
@@ -250,7 +273,10 @@ _NAMES = {
         "ToolAnnotations",
         "ToolExecution",
     ),
-    "unset": ("UNSET", "Unset"),
+    "unset": (
+        "UNSET",
+        "Unset",
+    ),
 }
 
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}

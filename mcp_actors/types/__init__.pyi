@@ -2,15 +2,17 @@
 
 from mcp_actors.types.caching import CacheScope
 from mcp_actors.types.capabilities import (
-    ClientCapabilities,
-    ElicitationCapability,
     Implementation,
     PromptsCapability,
     ResourcesCapability,
-    RootsCapability,
-    SamplingCapability,
     ServerCapabilities,
     ToolsCapability,
+)
+from mcp_actors.types.client_capabilities import (
+    ClientCapabilities,
+    ElicitationCapability,
+    RootsCapability,
+    SamplingCapability,
 )
 from mcp_actors.types.completion import (
     CompleteParams,
@@ -56,20 +58,19 @@ from mcp_actors.types.form import (
 )
 from mcp_actors.types.icons import Icon
 from mcp_actors.types.input_required import InputRequest, InputRequiredResult, InputResponse
-from mcp_actors.types.lifecycle import (
+from mcp_actors.types.lifecycle import DiscoverResult, InitializeResult
+from mcp_actors.types.logging import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams
+from mcp_actors.types.media import Audio, File, Image
+from mcp_actors.types.messages import (
     CancelledParams,
-    DiscoverResult,
     EmptyResult,
     InitializeParams,
-    InitializeResult,
     NotificationParams,
     PaginatedParams,
     ProgressParams,
     ProgressToken,
     RequestParams,
 )
-from mcp_actors.types.logging import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams
-from mcp_actors.types.media import Audio, File, Image
 from mcp_actors.types.prompts import (
     GetPromptParams,
     GetPromptResult,
@@ -78,21 +79,23 @@ from mcp_actors.types.prompts import (
     PromptArgument,
     PromptMessage,
 )
-from mcp_actors.types.resources import (
-    Annotations,
-    BlobResourceContents,
+from mcp_actors.types.resource_messages import (
     ListResourcesResult,
     ListResourceTemplatesResult,
     ReadResourceParams,
     ReadResourceResult,
-    Resource,
-    ResourceContents,
     ResourceTemplate,
     ResourceUpdatedParams,
-    Role,
     SubscribeParams,
-    TextResourceContents,
     UnsubscribeParams,
+)
+from mcp_actors.types.resources import (
+    Annotations,
+    BlobResourceContents,
+    Resource,
+    ResourceContents,
+    Role,
+    TextResourceContents,
 )
 from mcp_actors.types.roots import ListRootsParams, ListRootsResult, Root
 from mcp_actors.types.sampling import (

@@ -16,7 +16,6 @@ from mcp_actors.types import (
     UNSET,
     AudioContent,
     CallToolResult,
-    ClientCapabilities,
     EmbeddedResource,
     ImageContent,
     ResourceLink,
@@ -145,7 +144,7 @@ def _plain_property(name: str, schema: Any) -> Any:
     return plain
 
 
-def no_forms_that_were_not_declared(capabilities: ClientCapabilities) -> ClientCapabilities:
+def no_forms_that_were_not_declared(capabilities: t.ClientCapabilities) -> t.ClientCapabilities:
     """Without elicitation for a client that visits URLs only: in the revisions without modes it would promise forms."""
     elicitation = capabilities.elicitation
     if elicitation is None or elicitation.url is None or elicitation.form is not None:
