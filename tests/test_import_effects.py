@@ -30,6 +30,8 @@ NOT_FOR_STDIO = {
     "mcp_actors.types.input_required", "mcp_actors.types.messages", "mcp_actors.types.prompts",
     "mcp_actors.types.resource_messages", "mcp_actors.types.roots", "mcp_actors.types.sampling",
     "mcp_actors.types.tasks",
+    "mcp_transports.stdio.client", "mcp_transports.stdio.child", "mcp_transports.stdio.starting",
+    "difflib", "mimetypes",
     "mcp_transports.http", "mcp_transports.tcp", "mcp_transports.unix", "mcp_transports.websocket",
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ from mcp_actors.types import Annotations, BlobResourceContents, Icon, Resource, 
 __all__ = ["Resources", "check_uri"]
 
 # RFC 3986 section 3.1; the variables of a template may stand for it.
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{")
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{"
 _CONTENTS = (TextResourceContents, BlobResourceContents)
 _BYTES = (bytes, bytearray, memoryview)
 
@@ -298,7 +298,7 @@ def check_uri(uri: Any) -> None:
     """Raises `TypeError` for what is no URI that clients can ask for."""
     if not isinstance(uri, str):
         raise TypeError('a resource has a URI, which comes first: write @server.resource("data://NAME")')
-    if not _SCHEME.match(uri):
+    if not re.match(_SCHEME, uri):
         raise TypeError(
             f'{uri!r} has no scheme, without which it is no URI: write for example "data://{uri}"'
         )
