@@ -15,9 +15,10 @@ __all__ = ["ValueRecord"]
 
 
 class ValueRecord:
-    """A frozen class of attrs that is made with ``eq=False, repr=False``, since this has them.
+    """A class of attrs that is made with ``eq=False, repr=False``, since this has them.
 
-    A record equals another one of the same class whose attributes are all equal.
+    A record equals another one of the same class whose attributes are all equal. One whose attributes may change says
+    ``__hash__ = None``.
     """
 
     __slots__ = ()

@@ -12,9 +12,11 @@ from mcp_actors._record import ValueRecord
 __all__ = ["Counters", "SessionStatistics", "Totals"]
 
 
-@attrs.define
-class Counters:
+@attrs.define(eq=False, repr=False)
+class Counters(ValueRecord):
     """The events on a session since it began, counted."""
+
+    __hash__ = None  # type: ignore[assignment]
 
     requests: int = 0
     """Requests that arrived."""
@@ -36,9 +38,11 @@ class Counters:
         self.refused += other.refused
 
 
-@attrs.define
-class Totals:
+@attrs.define(eq=False, repr=False)
+class Totals(ValueRecord):
     """The events of all conversations together, those that have ended included, since the server was first served."""
+
+    __hash__ = None  # type: ignore[assignment]
 
     counters: Counters = attrs.field(factory=Counters)
     sessions: int = 0
