@@ -49,7 +49,6 @@ from mcp_actors.errors import (
     UnexpectedResult,
     UnsupportedVersion,
 )
-from mcp_actors.types import Audio, File, Image
 
 __all__ = [
     "Audio",
@@ -97,10 +96,13 @@ __all__ = [
 
 # A server has no use for the client, nor a client for the server, and each takes a third of the time of a start.
 _LATE = {
+    "Audio": "mcp_actors.types",
     "Client": "mcp_actors.client",
     "ClientGroup": "mcp_actors.client_group",
     "ClientPool": "mcp_actors.client_pool",
     "Context": "mcp_actors.context",
+    "File": "mcp_actors.types",
+    "Image": "mcp_actors.types",
     "Server": "mcp_actors.server",
     "SyncContext": "mcp_actors.context",
 }

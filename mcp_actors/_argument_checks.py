@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -92,5 +92,6 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     if len(name) > COMPARED_CHARACTERS:
         return ""
     known = [each for each, _ in zip(names, range(COMPARED_NAMES), strict=False)]
-    close = difflib.get_close_matches(name, known, n=1)
+    # Loaded where it is used: a program without mistakes has no use for it.
+    close = importlib.import_module("difflib").get_close_matches(name, known, n=1)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -12,6 +12,7 @@ from typing import Literal
 
 import attrs
 
+from mcp_actors._record import ValueRecord
 from mcp_actors.principal import Principal
 
 __all__ = ["Account", "Budget", "BudgetStatistics", "Limited", "holder_of"]
@@ -23,8 +24,8 @@ Limited = Literal["holder", "all"]
 _IPV6_NETWORK = 64
 
 
-@attrs.frozen
-class BudgetStatistics:
+@attrs.frozen(eq=False, repr=False)
+class BudgetStatistics(ValueRecord):
     """A snapshot of a `Budget`, in its unit."""
 
     held: int

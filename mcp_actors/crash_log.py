@@ -14,6 +14,8 @@ from collections import Counter
 
 import attrs
 
+from mcp_actors._record import ValueRecord
+
 __all__ = ["Crash", "CrashLog", "crash_log"]
 
 # Crashes that are kept, and characters of each: what peers can cause must not fill the memory.
@@ -21,8 +23,8 @@ KEPT = 64
 CHARACTERS = 200
 
 
-@attrs.frozen
-class Crash:
+@attrs.frozen(eq=False, repr=False)
+class Crash(ValueRecord):
     """One crash of a task."""
 
     kind: str

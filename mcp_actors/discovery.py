@@ -168,6 +168,8 @@ def _entry_points() -> Mapping[str, _EntryPoint]:
 
 def _require_port(url: str) -> None:
     """Raises `ValueError` for a port that is none, the same for every binding."""
+    if "://" not in url:
+        return
     authority = re.match(r"[^:]+://(?:[^/?#]*@)?(?:\[[^\]]*\]|[^/?#:]*):([^/?#@]*)(?:[/?#]|$)", url)
     if authority and authority[1] and not (authority[1].isdecimal() and int(authority[1]) < 65536):
         raise ValueError(f"the port of a URL is a number from 0 to 65535, not {authority[1]!r:.80}")

@@ -11,9 +11,9 @@ import re
 __all__ = ["printable", "safe", "safe_json", "spelled_out", "without_paths"]
 
 # Looked at one by one: so long as a text is ASCII, it costs nothing.
-_SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
+_SUSPECT = r"[^\n\t\x20-\x7e]"
 # A URL with a host, and what follows that, but for a full stop or the like behind it.
-_PATH = re.compile(r"""\b(https?|wss?)://([^\s/?\#'"]++)[/?\#](?:[^\s'"]*[^\s'":;,.)])?""", re.IGNORECASE)
+_PATH = r"""(?i)\b(https?|wss?)://([^\s/?\#'"]++)[/?\#](?:[^\s'"]*[^\s'":;,.)])?"""
 # They are not printable for Python, and do no harm.
 _BLANKS = frozenset(
     "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
@@ -33,17 +33,19 @@ def spelled_out(text: str) -> str:
 
 def safe(text: str) -> str:
     """Returns a text as `spelled_out` does, but for line feeds, tabulators and blanks, which stay."""
-    return _SUSPECT.sub(lambda found: found[0] if _is_harmless(found[0]) else _escape(found[0]), text)
+    return re.sub(_SUSPECT, lambda found: found[0] if _is_harmless(found[0]) else _escape(found[0]), text)
 
 
 def safe_json(text: str) -> str:
     """Returns a JSON text of the same value, in which such characters are escaped as JSON has it."""
-    return _SUSPECT.sub(lambda found: found[0] if _is_harmless(found[0]) else _json_escape(found[0]), text)
+    return re.sub(
+        _SUSPECT, lambda found: found[0] if _is_harmless(found[0]) else _json_escape(found[0]), text
+    )
 
 
 def without_paths(text: str) -> str:
     """Returns a text whose URLs of HTTP and WebSocket end with their host: some services have a key in the path."""
-    return _PATH.sub(r"\1://\2/...", text)
+    return re.sub(_PATH, r"\1://\2/...", text)
 
 
 def _is_harmless(character: str) -> bool:

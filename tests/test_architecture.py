@@ -28,6 +28,7 @@ FLOORS = {
     "mcp_actors.crash_log": 0,
     "mcp_actors.http_refusals": 0,
     "mcp_actors.printable": 0,
+    "mcp_actors._record": 0,
     "mcp_actors.supervision": 1,
     "mcp_actors.task_kinds": 1,
     "mcp_actors._exception_groups": 0,

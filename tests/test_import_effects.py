@@ -26,32 +26,67 @@ NOT_FOR_STDIO = {
     "mcp_actors.tasks", "mcp_actors.asyncio", "mcp_actors.sync", "mcp_actors.bridges.mirrored",
     "mcp_actors.telemetry", "mcp_actors._actors.observed_call", "mcp_actors._actors.observed_outbound", "opentelemetry",
     "joserfc", "coredis", "mcp_actors.shared.redis", "mcp_actors.auth", "mcp_transports.auth",
+    "mcp_actors.types.client_capabilities", "mcp_actors.types.completion", "mcp_actors.types.form",
+    "mcp_actors.types.input_required", "mcp_actors.types.messages", "mcp_actors.types.prompts",
+    "mcp_actors.types.resource_messages", "mcp_actors.types.roots", "mcp_actors.types.sampling",
+    "mcp_actors.types.tasks",
+    "mcp_transports.stdio.client", "mcp_transports.stdio.child", "mcp_transports.stdio.starting",
+    "difflib", "mimetypes",
     "mcp_transports.http", "mcp_transports.tcp", "mcp_transports.unix", "mcp_transports.websocket",
 }  # fmt: skip
 
 
-def in_a_fresh_interpreter(program: str) -> Any:
-    """Runs ``program``, which prints JSON, where no test has imported anything yet."""
+def in_a_fresh_interpreter(program: str, *, read: str = "") -> Any:
+    """Runs ``program``, which prints JSON at last, where no test has imported anything yet."""
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
         cwd=ROOT,
+        input=read,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout)
+    return json.loads(result.stdout.splitlines()[-1])
 
 
 IMPORT = "import mcp_actors, mcp_transports.stdio, mcp_transports.memory; server = mcp_actors.Server('x')\n"
-TOOL = "def add(a: int, b: int = 0) -> int: return a + b\nserver.tool(add)\n"
-FOUND = IMPORT + TOOL + "from mcp_actors import discovery; discovery.server_transport('stdio:')\n"
+TOOL = """
+called = []
+
+@server.tool
+def add(a: int, b: int = 0) -> int:
+    called.append(a)
+    return a + b
+"""
+PARAMS = {
+    "_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "it", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+}
+SESSION = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "it", "version": "1"}}
+CALL = {"name": "add", "arguments": {"a": 1}}
+# What a client of either era sends until its first call is answered.
+MODERN = [("server/discover", PARAMS), ("tools/list", PARAMS), ("tools/call", {**PARAMS, **CALL})]
+LEGACY = [("initialize", SESSION), ("tools/list", {}), ("tools/call", CALL)]
 
 
-def test_a_stdio_server_imports_only_what_it_uses() -> None:
-    program = FOUND + "import json, sys; print(json.dumps(sorted(sys.modules)))"
-    loaded = set(in_a_fresh_interpreter(program))
+@pytest.mark.parametrize("requests", [MODERN, LEGACY], ids=["modern", "legacy"])
+def test_a_stdio_server_imports_only_what_it_uses(requests: list[tuple[str, dict[str, Any]]]) -> None:
+    sent = [
+        {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        for number, (method, params) in enumerate(requests)
+    ]
+    program = (
+        IMPORT + TOOL + "server.run('stdio:')\n"
+        "import json, sys; print(json.dumps([called, sorted(sys.modules)]))"
+    )
+    called, modules = in_a_fresh_interpreter(program, read="\n".join(map(json.dumps, sent)))
+    assert called == [1]
+    loaded = set(modules)
     # structlog itself looks for rich, and takes it where it is installed.
     by_structlog = set(
         in_a_fresh_interpreter("import structlog, json, sys; print(json.dumps(sorted(sys.modules)))")

@@ -10,13 +10,14 @@ import trio
 
 from mcp_actors._actors.budgets import ClientMemory
 from mcp_actors._eras.era import Invocation
+from mcp_actors._record import ValueRecord
 from mcp_actors.errors import Overloaded
 
 __all__ = ["Admission", "ConcurrencyLimiter", "LimiterStatistics", "Limiters"]
 
 
-@attrs.frozen
-class LimiterStatistics:
+@attrs.frozen(eq=False, repr=False)
+class LimiterStatistics(ValueRecord):
     """A snapshot of a `ConcurrencyLimiter`."""
 
     inside: int

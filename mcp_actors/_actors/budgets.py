@@ -6,6 +6,7 @@ import attrs
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._eras.era import Invocation
+from mcp_actors._record import ValueRecord
 from mcp_actors.budget import Account, Budget, BudgetStatistics, holder_of
 from mcp_actors.errors import Overloaded
 
@@ -15,8 +16,8 @@ __all__ = ["WEIGHED_BYTES", "Budgets", "ClientMemory", "HeldBytes", "MemoryStati
 WEIGHED_BYTES = 16 * 1024
 
 
-@attrs.frozen
-class MemoryStatistics:
+@attrs.frozen(eq=False, repr=False)
+class MemoryStatistics(ValueRecord):
     """The bytes that clients make a server hold, by principal or address."""
 
     in_flight: BudgetStatistics

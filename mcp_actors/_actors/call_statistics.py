@@ -5,13 +5,14 @@ from __future__ import annotations
 import attrs
 
 from mcp_actors._eras.era import Invocation
+from mcp_actors._record import ValueRecord
 from mcp_actors._wire.messages import RequestId
 
 __all__ = ["CallStatistics", "statistics_of"]
 
 
-@attrs.frozen
-class CallStatistics:
+@attrs.frozen(eq=False, repr=False)
+class CallStatistics(ValueRecord):
     """A snapshot of an inbound call."""
 
     id: RequestId

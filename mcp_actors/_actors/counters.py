@@ -7,13 +7,16 @@ import attrs
 from mcp_actors._actors.call_statistics import CallStatistics
 from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import OutboundCallStatistics
+from mcp_actors._record import ValueRecord
 
 __all__ = ["Counters", "SessionStatistics", "Totals"]
 
 
-@attrs.define
-class Counters:
+@attrs.define(eq=False, repr=False)
+class Counters(ValueRecord):
     """The events on a session since it began, counted."""
+
+    __hash__ = None  # type: ignore[assignment]
 
     requests: int = 0
     """Requests that arrived."""
@@ -35,9 +38,11 @@ class Counters:
         self.refused += other.refused
 
 
-@attrs.define
-class Totals:
+@attrs.define(eq=False, repr=False)
+class Totals(ValueRecord):
     """The events of all conversations together, those that have ended included, since the server was first served."""
+
+    __hash__ = None  # type: ignore[assignment]
 
     counters: Counters = attrs.field(factory=Counters)
     sessions: int = 0
@@ -55,8 +60,8 @@ class Totals:
             self.bytes_out += link.bytes_out
 
 
-@attrs.frozen
-class SessionStatistics:
+@attrs.frozen(eq=False, repr=False)
+class SessionStatistics(ValueRecord):
     """A snapshot of a session and of everything below it."""
 
     name: str

@@ -28,6 +28,7 @@ import trio
 from mcp_actors._actors.covering import covering, covers
 from mcp_actors._actors.subscription import Subscription
 from mcp_actors._eras.changes import Event, EventKind, shared_kinds
+from mcp_actors._record import ValueRecord
 from mcp_actors._uri.template import LONGEST_URI
 from mcp_actors.abc import Bus
 from mcp_actors.budget import Account
@@ -55,8 +56,8 @@ class Filter(Protocol):
     def resource_subscriptions(self) -> Sequence[str] | None: ...
 
 
-@attrs.frozen
-class EventBusStatistics:
+@attrs.frozen(eq=False, repr=False)
+class EventBusStatistics(ValueRecord):
     """A look at the bus."""
 
     subscriptions: int

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import attrs
 
+from mcp_actors._record import ValueRecord
+
 __all__ = ["Limits"]
 
 MIB = 1024 * 1024
 
 
-@attrs.frozen(kw_only=True)
-class Limits:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Limits(ValueRecord):
     """Bounds of one connection and, where the name says so, of one server: frames, calls, seconds."""
 
     max_in_flight: int = 1024

@@ -15,6 +15,7 @@ import trio
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.received import Received, received
 from mcp_actors._actors.waiting_tasks import WaitingTasks
+from mcp_actors._record import ValueRecord
 from mcp_actors.abc import Frame, FrameChannel, HttpRequest, Outlet
 from mcp_actors.errors import LocalProtocolError
 
@@ -27,8 +28,8 @@ MAX_BURST_FRAMES = 64
 MESSAGES_IN_A_TURN = 16
 
 
-@attrs.frozen
-class LinkStatistics:
+@attrs.frozen(eq=False, repr=False)
+class LinkStatistics(ValueRecord):
     """A snapshot of a link."""
 
     outbox: int

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.deadline import Deadline
+from mcp_actors._record import ValueRecord
 from mcp_actors._wire.messages import JsonRpcError, JsonRpcResult, RequestId
 from mcp_actors.abc import Frame
 from mcp_actors.errors import CallTimeout
@@ -25,8 +26,8 @@ __all__ = [
 ]
 
 
-@attrs.frozen
-class Progress:
+@attrs.frozen(eq=False, repr=False)
+class Progress(ValueRecord):
     """One report of a peer's progress."""
 
     progress: float
@@ -40,8 +41,8 @@ ProgressCallback = Callable[[Progress], Awaitable[None] | None]
 MessageCallback = Callable[[str, dict[str, Any]], bool]
 
 
-@attrs.frozen(kw_only=True)
-class CallOptions:
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CallOptions(ValueRecord):
     """The options of one request, created where the call is and passed on as one value."""
 
     idle: float
@@ -66,8 +67,8 @@ class CallOptions:
     and returns whether it has taken it."""
 
 
-@attrs.frozen
-class OutboundCallStatistics:
+@attrs.frozen(eq=False, repr=False)
+class OutboundCallStatistics(ValueRecord):
     """A snapshot of a pending call."""
 
     id: RequestId

@@ -10,6 +10,7 @@ import trio
 
 from mcp_actors._actors.waiting_tasks import WaitingTasks
 from mcp_actors._eras.changes import Event, EventKind
+from mcp_actors._record import ValueRecord
 from mcp_actors.budget import Account
 
 __all__ = ["Subscription", "SubscriptionStatistics"]
@@ -29,8 +30,8 @@ class SubscriptionIndex(Protocol):
     def forget(self, subscription: Subscription) -> None: ...
 
 
-@attrs.frozen
-class SubscriptionStatistics:
+@attrs.frozen(eq=False, repr=False)
+class SubscriptionStatistics(ValueRecord):
     """A look at one subscription."""
 
     pending: int

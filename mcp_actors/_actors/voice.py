@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from mcp_actors.types import InputRequest, InputResponse
+from mcp_actors import types as t
 
 __all__ = ["Voice"]
 
@@ -19,7 +19,7 @@ class Voice(Protocol):
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         """Takes a notification: `Context.log` and `Context.notify`."""
 
-    async def ask(self, questions: Mapping[str, InputRequest]) -> Mapping[str, InputResponse]:
+    async def ask(self, questions: Mapping[str, t.InputRequest]) -> Mapping[str, t.InputResponse]:
         """Returns the client's answers by the same keys: `Context.ask`. The client has declared that it can answer."""
 
     def stop(self) -> None:

@@ -14,24 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from cattrs import Converter, transform_error
+from cattrs import BaseConverter, transform_error
 from cattrs.errors import BaseValidationError
 
 from mcp_actors._eras.structure import StructureError, class_reader, reader_of
 from mcp_actors._eras.unstructure import class_writer, writer_by_class
-from mcp_actors._eras.vocabulary import Hook, is_vocabulary, wire_name
-from mcp_actors.types import (
-    CompletionReference,
-    ContentBlock,
-    ElicitParams,
-    InputRequest,
-    ResourceContents,
-    SamplingContent,
-)
+from mcp_actors._eras.vocabulary import Hook, is_union, is_vocabulary, rows_of, wire_name
 
 __all__ = ["StructureError", "make_converter", "structure_error_text", "wire_name"]
-
-_UNIONS = (ContentBlock, SamplingContent, CompletionReference, ElicitParams, InputRequest, ResourceContents)
 
 
 def structure_error_text(error: BaseException) -> str:
@@ -42,46 +32,39 @@ def structure_error_text(error: BaseException) -> str:
 
 
 def make_converter(
-    absent: Mapping[type, frozenset[str]] | None = None,
-    downgrade: Mapping[type, Callable[[Any], Any]] | None = None,
-) -> Converter:
+    absent: Mapping[str, frozenset[str]] | None = None,
+    downgrade: Mapping[str, Callable[[Any], Any]] | None = None,
+) -> BaseConverter:
     """Returns a converter for one revision; without arguments, one that has every member of every revision.
 
     Both arguments apply to subclasses too.
 
     Args:
-        absent: the attributes that the revision does not have, by class. They are not written, and received members of
-            that name are kept in ``extra`` like any other unknown member.
-        downgrade: functions, by class, that return the object that is written instead of their argument, possibly of
-            another class, or the argument itself if nothing needs to change.
+        absent: the attributes that the revision does not have, by the name of their class. They are not written, and
+            received members of that name are kept in ``extra`` like any other unknown member.
+        downgrade: functions, by such names too, that return the object that is written instead of their argument,
+            possibly of another class, or the argument itself if nothing needs to change.
     """
-    converter = Converter(detailed_validation=False)
+    converter = BaseConverter(detailed_validation=False)
     absent_by_class = absent or {}
     downgrade_by_class = downgrade or {}
     write_any = writer_by_class(converter)
+
+    def absent_for(cls: type) -> frozenset[str]:
+        return frozenset[str]().union(*rows_of(absent_by_class, cls))
 
     def writer(cls: type) -> Hook:
         return class_writer(
             converter,
             cls,
-            _absent_for(absent_by_class, cls),
-            _downgrade_for(downgrade_by_class, cls),
+            absent_for(cls),
+            next(iter(rows_of(downgrade_by_class, cls)), None),
             write_any,
         )
 
     converter.register_structure_hook_factory(
-        is_vocabulary, lambda cls: class_reader(converter, cls, _absent_for(absent_by_class, cls))
+        is_vocabulary, lambda cls: class_reader(converter, cls, absent_for(cls))
     )
-    converter.register_structure_hook_factory(
-        _UNIONS.__contains__, lambda union: cast(Hook, reader_of(converter, union))
-    )
+    converter.register_structure_hook_factory(is_union, lambda union: cast(Hook, reader_of(converter, union)))
     converter.register_unstructure_hook_factory(is_vocabulary, writer)
     return converter
-
-
-def _absent_for(absent: Mapping[type, frozenset[str]], cls: type) -> frozenset[str]:
-    return frozenset[str]().union(*(absent.get(each, ()) for each in cls.__mro__))
-
-
-def _downgrade_for(downgrade: Mapping[type, Callable[[Any], Any]], cls: type) -> Callable[[Any], Any] | None:
-    return next((downgrade[each] for each in cls.__mro__ if each in downgrade), None)

@@ -7,15 +7,17 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 import msgspec
-from cattrs import Converter
+from cattrs import BaseConverter
 
+from mcp_actors import types as t
 from mcp_actors._eras.client_rules import ClientRules
 from mcp_actors._eras.convert import structure_error_text
+from mcp_actors._eras.vocabulary import named
 from mcp_actors._wire.codec import LONGEST_ID
 from mcp_actors._wire.messages import RequestId
 from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
 from mcp_actors.principal import Principal
-from mcp_actors.types import ClientCapabilities, Implementation
+from mcp_actors.types import Implementation
 
 __all__ = [
     "RESULT_STAMPS",
@@ -42,19 +44,30 @@ EraName = Literal["legacy", "modern"]
 class Method(msgspec.Struct, frozen=True):
     """One request method of one revision. A method absent from an era's table does not exist in it: -32601.
 
-    ``requires`` is the dotted capability that the *receiver* must have declared (``"resources.subscribe"``).
-    ``target`` names the member of ``params`` that says what is meant (a tool's name, a resource's uri); ``shown`` is
-    whether operators are shown it: a handle that is a secret is not.
+    ``takes`` and ``gives`` are what its `params` and its `result` are structured as, by the name in `mcp_actors.types`:
+    only what is used is loaded. ``requires`` is the dotted capability that the *receiver* must have declared
+    (``"resources.subscribe"``). ``target`` names the member of ``params`` that says what is meant (a tool's name, a
+    resource's uri); ``shown`` is whether operators are shown it: a handle that is a secret is not.
     """
 
     name: str
-    params: type
-    result: type
+    takes: str | type
+    gives: str | type
     requires: str | None = None
     target: str | None = None
     cacheable: bool = False
     may_ask: bool = False
     shown: bool = True
+
+    @property
+    def params(self) -> Any:
+        """The class of its params, or the union of several."""
+        return named(self.takes)
+
+    @property
+    def result(self) -> Any:
+        """The class of its result."""
+        return named(self.gives)
 
 
 @attrs.frozen(eq=False)
@@ -68,7 +81,7 @@ class Era:
 
     name: EraName
     version: str
-    converter: Converter
+    converter: BaseConverter
     server_methods: Mapping[str, Method]
     client_methods: Mapping[str, Method]
     client_notifications: frozenset[str]
@@ -119,7 +132,7 @@ class Peer:
         self.raw_capabilities = raw_capabilities
         self.raw_info = raw_info
         self.log_level = log_level
-        self._capabilities: ClientCapabilities | None = None
+        self._capabilities: t.ClientCapabilities | None = None
         self._info: Implementation | None = None
 
     @property
@@ -128,10 +141,10 @@ class Peer:
         return self.era.version
 
     @property
-    def capabilities(self) -> ClientCapabilities:
+    def capabilities(self) -> t.ClientCapabilities:
         """The capabilities that the client declared; raises `RpcError` -32602 when they are malformed."""
         if self._capabilities is None:
-            self._capabilities = structured(self.era, self.raw_capabilities, ClientCapabilities)
+            self._capabilities = structured(self.era, self.raw_capabilities, t.ClientCapabilities)
         return self._capabilities
 
     @property

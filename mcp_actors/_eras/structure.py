@@ -10,10 +10,17 @@ from collections.abc import Mapping
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import attrs
-from cattrs import Converter
+from cattrs import BaseConverter
 
-from mcp_actors._eras.vocabulary import MAY_BE_ABSENT, Hook, constants_of, is_constant, wire_name
-from mcp_actors.types import InputRequest, TextResourceContents
+from mcp_actors._eras.vocabulary import (
+    MAY_BE_ABSENT,
+    Hook,
+    are_questions,
+    constants_of,
+    is_constant,
+    wire_name,
+)
+from mcp_actors.types import TextResourceContents
 from mcp_actors.types.caching import not_negative
 
 __all__ = ["StructureError", "class_reader", "reader_of"]
@@ -34,7 +41,7 @@ class StructureError(ValueError):
         return f"{text}: {self.problem}" if text else self.problem
 
 
-def class_reader(converter: Converter, cls: type, absent: frozenset[str]) -> Hook:
+def class_reader(converter: BaseConverter, cls: type, absent: frozenset[str]) -> Hook:
     """Returns the hook for one class of `mcp_actors.types`, without the attributes in ``absent``."""
     members, needed = _members(converter, cls, absent)
     constant = next((name for name in constants_of(cls, absent) if name in needed), None)
@@ -75,7 +82,7 @@ def class_reader(converter: Converter, cls: type, absent: frozenset[str]) -> Hoo
 
 
 def _members(
-    converter: Converter, cls: type, absent: frozenset[str]
+    converter: BaseConverter, cls: type, absent: frozenset[str]
 ) -> tuple[dict[str, tuple[str, Hook | None, bool, type | None]], list[str]]:
     """The members by their JSON name, and the names of the required ones.
 
@@ -111,7 +118,7 @@ def _clamping(hook: Hook | None) -> Hook:
     return lambda value, _=None: max(0, hook(value))
 
 
-def reader_of(converter: Converter, annotation: Any) -> Hook | None:
+def reader_of(converter: BaseConverter, annotation: Any) -> Hook | None:
     """Returns the hook for one annotation, or ``None`` where every JSON value is accepted."""
     if annotation is Any:
         return None
@@ -129,7 +136,7 @@ def reader_of(converter: Converter, annotation: Any) -> Hook | None:
     return _late_reader(converter, annotation)
 
 
-def _union_reader(converter: Converter, parts: list[Any]) -> Hook | None:
+def _union_reader(converter: BaseConverter, parts: list[Any]) -> Hook | None:
     if len(parts) == 1:
         return reader_of(converter, parts[0])
     lists = [part for part in parts if get_origin(part) is list]
@@ -143,13 +150,13 @@ def _union_reader(converter: Converter, parts: list[Any]) -> Hook | None:
         return _read_id
     if TextResourceContents in parts:
         return _contents_reader(converter, parts)
-    if set(parts) == set(get_args(InputRequest)):
-        return _input_request_reader(converter)
+    if are_questions(parts):
+        return _input_request_reader(converter, parts)
     tag = next(name for name in ("type", "mode") if is_constant(parts[0], name))
     return _tag_reader(converter, wire_name(tag), {getattr(part, tag): part for part in parts})
 
 
-def _late_reader(converter: Converter, cls: Any) -> Hook:
+def _late_reader(converter: BaseConverter, cls: Any) -> Hook:
     """A hook that asks the converter for its class at the first value, since classes may contain each other."""
     hook: Hook | None = None
 
@@ -162,7 +169,7 @@ def _late_reader(converter: Converter, cls: Any) -> Hook:
     return read
 
 
-def _tag_reader(converter: Converter, tag: str, classes: Mapping[str, Any]) -> Hook:
+def _tag_reader(converter: BaseConverter, tag: str, classes: Mapping[str, Any]) -> Hook:
     implied = MAY_BE_ABSENT.get(tag, "")
     # Filled at the first value of each class, since classes may contain each other.
     hooks: dict[str, Hook] = {}
@@ -186,7 +193,7 @@ def _tag_reader(converter: Converter, tag: str, classes: Mapping[str, Any]) -> H
     return read
 
 
-def _contents_reader(converter: Converter, parts: list[Any]) -> Hook:
+def _contents_reader(converter: BaseConverter, parts: list[Any]) -> Hook:
     text, blob = (_late_reader(converter, part) for part in parts)
 
     def read(value: Any, _: Any = None) -> Any:
@@ -201,10 +208,10 @@ def _contents_reader(converter: Converter, parts: list[Any]) -> Hook:
     return read
 
 
-def _input_request_reader(converter: Converter) -> Hook:
+def _input_request_reader(converter: BaseConverter, parts: list[Any]) -> Hook:
     """The hook for the ``{method, params}`` of an input request, whose class depends on the method."""
     by_method: dict[str, list[Any]] = {}
-    for part in get_args(InputRequest):
+    for part in parts:
         by_method.setdefault(part.method, []).append(part)
     hooks = {method: _union_reader(converter, parts) for method, parts in by_method.items()}
 

@@ -263,7 +263,7 @@ def record_struct(
     )
 
 
-_PLACE = re.compile(r" - at (?:`key` in )?`\$?(.*)`\Z", re.DOTALL)
+_PLACE = r"(?s) - at (?:`key` in )?`\$?(.*)`\Z"
 _QUOTED = re.compile(r"`([^`]*)`")
 _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean"}
 
@@ -271,7 +271,7 @@ _JSON_NAMES = {"str": "string", "int": "integer", "float": "number", "bool": "bo
 def problems_of(error: msgspec.ValidationError) -> list[Problem]:
     """Returns the first thing that msgspec found wrong, or all that a converter within it found."""
     text = str(error)
-    place = _PLACE.search(text)
+    place = re.search(_PLACE, text)
     path = place[1].removeprefix(".") if place else ""
     if isinstance(error.__cause__, ConversionError):
         return [Problem(_joined(path, each.path), each.text) for each in error.__cause__.problems]

@@ -26,9 +26,9 @@ _OUTCOMES = frozenset(
 )
 
 _GOOGLE_HEADER = re.compile(r"([A-Za-z][A-Za-z ]*):\s*\Z")
-_GOOGLE_ENTRY = re.compile(r"(\*{0,2}[A-Za-z_]\w*)\s*(?:\([^)]*\)|\[[^\]]*\])?\s*:(?:\s+(.*))?\Z")
+_GOOGLE_ENTRY = r"(\*{0,2}[A-Za-z_]\w*)\s*(?:\([^)]*\)|\[[^\]]*\])?\s*:(?:\s+(.*))?\Z"
 _NUMPY_RULE = re.compile(r"-{3,}\s*\Z")
-_NUMPY_ENTRY = re.compile(r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?\Z")
+_NUMPY_ENTRY = r"(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?\Z"
 _REST_FIELD = re.compile(r":(\w+)((?:\s+[^:]+)?):(?:\s+(.*))?\Z")
 _REST_PARAMETERS = frozenset(
     ["param", "parameter", "arg", "argument", "key", "keyword", "ivar", "var", "attr"]
@@ -100,7 +100,7 @@ class _Reader:
                 if _indent(line) <= indent:
                     return
                 depth = _indent(line) if depth is None else depth
-                entry = _GOOGLE_ENTRY.match(line.strip()) if _indent(line) <= depth else None
+                entry = re.match(_GOOGLE_ENTRY, line.strip()) if _indent(line) <= depth else None
                 if entry:
                     words = self._start(entry[1], entry[2]) if keep else None
                 elif words is not None:
@@ -115,7 +115,7 @@ class _Reader:
                 return
             if line.strip():
                 if _indent(line) == 0:
-                    entry = _NUMPY_ENTRY.match(line)
+                    entry = re.match(_NUMPY_ENTRY, line)
                     if not entry:
                         return
                     words = [self._start(name, None) for name in entry[1].split(",")] if keep else []

@@ -17,7 +17,7 @@ __all__ = ["Problem", "explain", "json_type", "path_text"]
 MAX_QUOTED = 80
 MAX_LISTED = 20
 
-_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+_PLAIN_NAME = r"[A-Za-z_][A-Za-z0-9_-]*\Z"
 
 
 class SchemaError(Protocol):
@@ -47,7 +47,7 @@ def path_text(steps: Iterable[str | int], start: str = "") -> str:
     for step in steps:
         if isinstance(step, int):
             text += f"[{step}]"
-        elif _PLAIN_NAME.match(step):
+        elif re.match(_PLAIN_NAME, step):
             text += f".{step}" if text else step
         else:
             text += f"[{_quoted(step)}]"

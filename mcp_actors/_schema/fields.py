@@ -12,6 +12,8 @@ from typing import Any, Literal, TypeVar
 import attrs
 import msgspec
 
+from mcp_actors._record import ValueRecord
+
 __all__ = ["NO_DEFAULT", "TypeField", "components", "read_fields", "read_hints", "record_kind", "strip"]
 
 Kind = Literal["struct", "typeddict", "namedtuple", "dataclass", "attrs"]
@@ -29,8 +31,8 @@ _ALIAS_TYPE: Any = getattr(typing, "TypeAliasType", ())
 _QUALIFIERS = (typing.Required, typing.NotRequired, typing.Final, getattr(typing, "ReadOnly", typing.Final))
 
 
-@attrs.frozen
-class TypeField:
+@attrs.frozen(eq=False, repr=False)
+class TypeField(ValueRecord):
     """One field of a class.
 
     ``wire`` is its name in JSON and ``argument`` its name in the constructor. ``init`` is false for a field that the

@@ -141,7 +141,7 @@ def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = Fals
     return Signature(schema, bind, docstring.description, injected_name, returned, where)
 
 
-@attrs.define(init=False)
+@attrs.define(init=False, eq=False, repr=False)
 class JsonType:
     """The JSON Schema of a type, with its members at the root.
 

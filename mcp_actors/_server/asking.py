@@ -7,17 +7,17 @@ from typing import Any
 
 import trio
 
+from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._server.asked_tasks import answer_later, hosts_tasks
 from mcp_actors._server.client_requests import input_required, read_answer, read_recorded
 from mcp_actors._server.scope import ServerScope
-from mcp_actors.types import ElicitResult, ElicitUrlParams, InputRequest, InputResponse
 
 __all__ = ["ask_by_requests", "ask_by_retry"]
 
 
 async def ask_by_requests(
-    call: InboundCall, scope: ServerScope, questions: Mapping[str, InputRequest], ttl: float | None
+    call: InboundCall, scope: ServerScope, questions: Mapping[str, t.InputRequest], ttl: float | None
 ) -> dict[str, Any]:
     """Sends one question after the other, each for at most `Limits.ask_timeout` seconds, and returns the answers.
 
@@ -27,7 +27,7 @@ async def ask_by_requests(
     """
     answers: dict[str, Any] = {}
     for key, each in questions.items():
-        if isinstance(each, ElicitUrlParams) and each.elicitation_id is not None:
+        if isinstance(each, t.ElicitUrlParams) and each.elicitation_id is not None:
             answers[key] = await _send_to_url(call, scope, each, each.elicitation_id, ttl)
         else:
             answers[key] = await _answer(call, scope, each, ttl)
@@ -35,8 +35,8 @@ async def ask_by_requests(
 
 
 async def _answer(
-    call: InboundCall, scope: ServerScope, question: InputRequest, ttl: float | None
-) -> InputResponse:
+    call: InboundCall, scope: ServerScope, question: t.InputRequest, ttl: float | None
+) -> t.InputResponse:
     seconds, era, method = scope.limits.ask_timeout, call.invocation.era, question.method
     params = era.unstructure(question)
     if ttl is not None and hosts_tasks(call.invocation.peer.raw_capabilities, era, method):
@@ -47,8 +47,8 @@ async def _answer(
 
 
 async def _send_to_url(
-    call: InboundCall, scope: ServerScope, question: ElicitUrlParams, id: str, ttl: float | None
-) -> InputResponse:
+    call: InboundCall, scope: ServerScope, question: t.ElicitUrlParams, id: str, ttl: float | None
+) -> t.InputResponse:
     """Asks for a visit to a URL. Once that is agreed to, the client can be told of its end by the id."""
     session = scope.session_of(call.owner)
     if session is not None:
@@ -57,7 +57,7 @@ async def _send_to_url(
     agreed = False
     try:
         answer = await _answer(call, scope, question, ttl)
-        agreed = isinstance(answer, ElicitResult) and answer.action == "accept"
+        agreed = isinstance(answer, t.ElicitResult) and answer.action == "accept"
         return answer
     finally:
         if not agreed:
@@ -65,7 +65,7 @@ async def _send_to_url(
 
 
 async def ask_by_retry(
-    call: InboundCall, scope: ServerScope, kept: dict[str, Any], questions: Mapping[str, InputRequest]
+    call: InboundCall, scope: ServerScope, kept: dict[str, Any], questions: Mapping[str, t.InputRequest]
 ) -> dict[str, Any]:
     """Returns the answers that the request carries; if one is missing, ends the call with the questions.
 

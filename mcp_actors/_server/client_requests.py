@@ -16,41 +16,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mcp_actors import types as t
 from mcp_actors._eras.era import Era, structured
+from mcp_actors._eras.vocabulary import named
 from mcp_actors.errors import INVALID_PARAMS, LocalProtocolError, RemoteProtocolError, RpcError
-from mcp_actors.types import (
-    CreateMessageParams,
-    CreateMessageResult,
-    ElicitFormParams,
-    ElicitResult,
-    ElicitUrlParams,
-    InputRequest,
-    InputResponse,
-    ListRootsParams,
-    ListRootsResult,
-    validate_form_answer,
-)
 
 __all__ = ["flat_form", "input_required", "missing_capability", "read_answer", "read_recorded"]
 
 _FIELD_TYPES = frozenset({"string", "number", "integer", "boolean", "array"})
 
-_ANSWER: dict[type, type] = {
-    ElicitFormParams: ElicitResult,
-    ElicitUrlParams: ElicitResult,
-    CreateMessageParams: CreateMessageResult,
-    ListRootsParams: ListRootsResult,
+_ANSWERS = {
+    "elicitation/create": "ElicitResult",
+    "sampling/createMessage": "CreateMessageResult",
+    "roots/list": "ListRootsResult",
 }
 
 
 def missing_capability(
-    question: InputRequest, declared: Mapping[str, Any], era: Era
+    question: t.InputRequest, declared: Mapping[str, Any], era: Era
 ) -> dict[str, Any] | None:
     """Returns the capability that the client did not declare, in the form of the error's data, or ``None``."""
     if question.method not in era.client_methods:
         # To declare what the agreed revision does not have means nothing.
         declared = {}
-    if isinstance(question, CreateMessageParams):
+    if isinstance(question, t.CreateMessageParams):
         sampling = declared.get("sampling")
         if not isinstance(sampling, Mapping):
             return {"sampling": {}}
@@ -60,10 +49,10 @@ def missing_capability(
         if wants_context and era.declares_sampling_context and "context" not in sampling:
             return {"sampling": {"context": {}}}
         return None
-    if isinstance(question, ListRootsParams):
+    if isinstance(question, t.ListRootsParams):
         return None if isinstance(declared.get("roots"), Mapping) else {"roots": {}}
     elicitation = declared.get("elicitation")
-    if isinstance(question, ElicitUrlParams):
+    if isinstance(question, t.ElicitUrlParams):
         return (
             None
             if isinstance(elicitation, Mapping) and "url" in elicitation
@@ -103,23 +92,23 @@ def _field(name: str, schema: Any) -> dict[str, Any]:
     return field
 
 
-def read_answer(question: InputRequest, raw: Any, era: Era) -> InputResponse:
+def read_answer(question: t.InputRequest, raw: Any, era: Era) -> t.InputResponse:
     """The typed answer. Raises `RemoteProtocolError` when it is not what was asked for."""
     try:
-        answer: InputResponse = structured(era, raw, _ANSWER[type(question)])
+        answer: t.InputResponse = structured(era, raw, named(_ANSWERS[question.method]))
     except RpcError as error:
         raise RemoteProtocolError(
             f"the client's answer to {question.method} is malformed: {error.message}"
         ) from None
     if (
-        isinstance(question, ElicitFormParams)
-        and isinstance(answer, ElicitResult)
+        isinstance(question, t.ElicitFormParams)
+        and isinstance(answer, t.ElicitResult)
         and answer.action == "accept"
     ):
-        problems = validate_form_answer(question.requested_schema, answer.content or {})
+        problems = t.validate_form_answer(question.requested_schema, answer.content or {})
         if problems:
             raise RemoteProtocolError(f"the client's answer does not fit the form: {'; '.join(problems)}")
-    if isinstance(answer, ListRootsResult):
+    if isinstance(answer, t.ListRootsResult):
         for root in answer.roots:
             # MCP 2025-11-25, Roots, Data Types. The scheme of a URI is the same in capitals (RFC 3986 section 3.1).
             if root.uri[:7].lower() != "file://":
@@ -128,8 +117,8 @@ def read_answer(question: InputRequest, raw: Any, era: Era) -> InputResponse:
 
 
 def read_recorded(
-    question: InputRequest, key: str, recorded: Mapping[str, Any], era: Era
-) -> InputResponse | None:
+    question: t.InputRequest, key: str, recorded: Mapping[str, Any], era: Era
+) -> t.InputResponse | None:
     """The answer among those that a retry carried, ``None`` if there is none. A malformed one is -32602."""
     if key not in recorded:
         return None
@@ -139,7 +128,7 @@ def read_recorded(
         raise RpcError(INVALID_PARAMS, f"inputResponses[{key!r}]: {error}") from None
 
 
-def input_required(questions: Mapping[str, InputRequest], state: str, era: Era) -> dict[str, Any]:
+def input_required(questions: Mapping[str, t.InputRequest], state: str, era: Era) -> dict[str, Any]:
     """The result that asks; its requests carry neither id nor ``_meta``."""
     requests = {
         key: {"method": each.method, "params": era.unstructure(each)} for key, each in questions.items()

@@ -11,6 +11,7 @@ import attrs
 import msgspec
 import trio
 
+from mcp_actors import types as t
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.injection import injected_parameter
 from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param, uri_param
@@ -20,7 +21,6 @@ from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.text_arguments import TextArgument
 from mcp_actors.errors import LocalProtocolError, invalid_params
-from mcp_actors.types import CompleteResult, Completion
 
 __all__ = ["MAX_VALUES", "Completions"]
 
@@ -119,14 +119,14 @@ class Completions:
     def handlers(self) -> Mapping[str, Handler]:
         return {"completion/complete": self._complete}
 
-    def _complete(self, ctx: Invoked) -> CompleteResult | Continuation:
+    def _complete(self, ctx: Invoked) -> t.CompleteResult | Continuation:
         found, value = self._asked_for(ctx.params)
         if isinstance(found, TextArgument):
-            return CompleteResult(_beginning_with(value, found.choices))
+            return t.CompleteResult(_beginning_with(value, found.choices))
         arguments = _arguments(found, ctx.params, value)
         if not found.function.inline:
             return Continuation(_run, found, ctx, arguments)
-        return CompleteResult(_completion(found.function.call(ctx, arguments)))
+        return t.CompleteResult(_completion(found.function.call(ctx, arguments)))
 
     def _asked_for(self, params: Mapping[str, Any]) -> tuple[_CompletionEntry | TextArgument, str]:
         ref = _object_param(params, "ref")
@@ -157,8 +157,8 @@ class Completions:
         return f"<Completions of {len(self._entries)} arguments>"
 
 
-async def _run(entry: _CompletionEntry, ctx: Invoked, arguments: dict[str, Any]) -> CompleteResult:
-    return CompleteResult(_completion(await entry.function.call(ctx, arguments)))
+async def _run(entry: _CompletionEntry, ctx: Invoked, arguments: dict[str, Any]) -> t.CompleteResult:
+    return t.CompleteResult(_completion(await entry.function.call(ctx, arguments)))
 
 
 def _object_param(params: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -190,13 +190,13 @@ def _arguments(entry: _CompletionEntry, params: Mapping[str, Any], value: str) -
     return {entry.names[0]: value, entry.names[1]: settled}
 
 
-def _beginning_with(value: str, choices: Iterable[str]) -> Completion:
+def _beginning_with(value: str, choices: Iterable[str]) -> t.Completion:
     wanted = value.casefold()
     return _first([choice for choice in choices if choice.casefold().startswith(wanted)])
 
 
-def _completion(found: Any) -> Completion:
-    if isinstance(found, Completion):
+def _completion(found: Any) -> t.Completion:
+    if isinstance(found, t.Completion):
         if len(found.values) <= MAX_VALUES:
             return found
         total = len(found.values) if found.total is None else found.total
@@ -206,10 +206,10 @@ def _completion(found: Any) -> Completion:
     return _first(found)
 
 
-def _first(found: Iterable[Any]) -> Completion:
+def _first(found: Iterable[Any]) -> t.Completion:
     values = list(islice(found, MAX_VALUES + 1))
     if not all(isinstance(value, str) for value in values):
         raise InvalidResult("values that are no strings")
     if len(values) <= MAX_VALUES:
-        return Completion(values, len(values), False)
-    return Completion(values[:MAX_VALUES], len(found) if isinstance(found, Sized) else None, True)
+        return t.Completion(values, len(values), False)
+    return t.Completion(values[:MAX_VALUES], len(found) if isinstance(found, Sized) else None, True)

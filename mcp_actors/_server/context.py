@@ -7,6 +7,7 @@ from typing import Any, Generic
 
 import trio
 
+from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.era import Era, Peer
 from mcp_actors._server.access import principal_of, request_of
@@ -17,7 +18,7 @@ from mcp_actors._wire.messages import RequestId
 from mcp_actors.abc import HttpRequest
 from mcp_actors.logging import logger
 from mcp_actors.principal import Principal
-from mcp_actors.types import InputRequest, LoggingLevel
+from mcp_actors.types import LoggingLevel
 
 __all__ = ["Context"]
 
@@ -227,6 +228,6 @@ class Context(Questions, Generic[StateT]):
         """
         self.call.close_stream()
 
-    def _key_of(self, question: InputRequest) -> str:
+    def _key_of(self, question: t.InputRequest) -> str:
         self._asked += 1
         return f"{question.method.partition('/')[0]}-{self._asked}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from mcp_actors import types as t
 from mcp_actors._actors.responses import InvalidResult
+from mcp_actors._eras.era import Method
 from mcp_actors._server.context import Context
 from mcp_actors._server.handler import Continuation, Handler
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.types import EmptyResult, SubscriptionsListenResult
 
 __all__ = ["CallNext", "Middleware", "NotificationMiddleware", "through"]
 
@@ -21,8 +22,6 @@ class CallNext(Protocol):
         """Calls it with ``ctx``: by default with the context that this middleware was given."""
 
 
-# The results of which nothing has to be there, so that a function may return none.
-_WITHOUT_MEMBERS = (dict, EmptyResult, SubscriptionsListenResult)
 Middleware = Callable[[Context, CallNext], Awaitable[Any]]
 """``async def f(ctx, call_next)``, which runs round a request; see `Server.middleware`."""
 
@@ -67,8 +66,13 @@ async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handl
     finally:
         # What goes on behind the call has `call_next`, and must not keep the call, and its session, by it.
         of_call = None
-    if result is None and ctx.call.invocation.method.result not in _WITHOUT_MEMBERS:
+    if result is None and not _may_be_none(ctx.call.invocation.method):
         function = middleware[passed]
         name = getattr(function, "__name__", type(function).__name__)
         raise InvalidResult(f"the middleware {name} returned None: write 'return await call_next()'")
     return result
+
+
+def _may_be_none(method: Method) -> bool:
+    """Whether nothing has to be in its result, so that a function may return none."""
+    return method.result in (dict, t.EmptyResult, t.SubscriptionsListenResult)

@@ -78,7 +78,7 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "list": (Callable, "a function"),  # type: ignore[dict-item]
 }
 # RFC 6749 section 3.3.
-_SCOPE = re.compile(r"[\x21\x23-\x5B\x5D-\x7E]+")
+_SCOPE = r"[\x21\x23-\x5B\x5D-\x7E]+"
 _ANNOTATIONS: dict[type, type] = {ToolOptions: ToolAnnotations, ResourceOptions: Annotations}
 
 
@@ -101,7 +101,9 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
             raise TypeError(f"{name}={value!r}: write {taken[1]}")
         if name == "icons" and not all(isinstance(each, Icon) for each in value):
             raise TypeError(f"icons={value!r}: write a list of Icon objects, such as Icon(src='https://…')")
-        if name == "scopes" and not all(isinstance(each, str) and _SCOPE.fullmatch(each) for each in value):
+        if name == "scopes" and not all(
+            isinstance(each, str) and re.fullmatch(_SCOPE, each) for each in value
+        ):
             raise TypeError(f"scopes={value!r}: write a list of scopes, such as ['files:read']")
         if name == "meta":
             try:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from mcp_actors import types as t
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
@@ -16,7 +17,7 @@ from mcp_actors._server.pagination import page
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.text_arguments import TextArgument, text_arguments
 from mcp_actors.errors import invalid_params
-from mcp_actors.types import GetPromptResult, Icon, ListPromptsResult, Prompt, PromptArgument, PromptMessage
+from mcp_actors.types import Icon
 
 __all__ = ["Prompts"]
 
@@ -24,7 +25,7 @@ __all__ = ["Prompts"]
 class _PromptEntry(msgspec.Struct, frozen=True, eq=False):
     key: str
     serial: int
-    prompt: Prompt
+    prompt: t.Prompt
     arguments: Mapping[str, TextArgument]
     bind: Callable[[dict[str, Any]], dict[str, Any]]
     function: Function
@@ -48,7 +49,7 @@ class Prompts(Registry[_PromptEntry]):
         inline: bool = False,
         loop: Loop = None,
         scopes: Iterable[str] = (),
-    ) -> Prompt:
+    ) -> t.Prompt:
         """Adds ``call`` as a prompt and returns how clients see it.
 
         Its parameters are the prompt's arguments: text, optional when they have a default, described by the
@@ -60,7 +61,7 @@ class Prompts(Registry[_PromptEntry]):
         name = name_of(call) if name is None else name
         signature = read_signature(call, injected=self._injected)
         arguments = text_arguments(signature.input_schema, of=f"prompt {name!r}")
-        prompt = Prompt(
+        prompt = t.Prompt(
             name,
             title=title,
             description=description or signature.description or title or name,
@@ -81,7 +82,7 @@ class Prompts(Registry[_PromptEntry]):
         self.insert(_PromptEntry(name, serial, prompt, by_name, signature.bind, ready, frozenset(scopes)))
         return prompt
 
-    def get(self, name: str) -> Prompt | None:
+    def get(self, name: str) -> t.Prompt | None:
         """The prompt as clients see it, or ``None``."""
         entry = self.by_key.get(name)
         return None if entry is None else entry.prompt
@@ -94,11 +95,11 @@ class Prompts(Registry[_PromptEntry]):
     def handlers(self) -> Mapping[str, Handler]:
         return {"prompts/list": self._list, "prompts/get": self._get}
 
-    def _list(self, ctx: Invoked) -> ListPromptsResult:
+    def _list(self, ctx: Invoked) -> t.ListPromptsResult:
         entries, cursor = page(self.listing(), ctx.params, kind="prompts", size=self._page_size)
-        return ListPromptsResult([entry.prompt for entry in entries], cursor)
+        return t.ListPromptsResult([entry.prompt for entry in entries], cursor)
 
-    def _get(self, ctx: Invoked) -> GetPromptResult | Continuation:
+    def _get(self, ctx: Invoked) -> t.GetPromptResult | Continuation:
         name = string_param(ctx.params, "name")
         entry = self.by_key.get(name)
         if entry is None:
@@ -113,7 +114,7 @@ class Prompts(Registry[_PromptEntry]):
             return Continuation(_read, entry, value)
 
 
-async def _run(entry: _PromptEntry, ctx: Invoked, arguments: dict[str, Any]) -> GetPromptResult:
+async def _run(entry: _PromptEntry, ctx: Invoked, arguments: dict[str, Any]) -> t.GetPromptResult:
     value = await entry.function.call(ctx, arguments)
     try:
         return _result(value, entry.prompt)
@@ -121,12 +122,12 @@ async def _run(entry: _PromptEntry, ctx: Invoked, arguments: dict[str, Any]) -> 
         return await _read(entry, value)
 
 
-async def _read(entry: _PromptEntry, value: Any) -> GetPromptResult:
+async def _read(entry: _PromptEntry, value: Any) -> t.GetPromptResult:
     return _result(await with_files_read(value), entry.prompt)
 
 
-def _listed(argument: TextArgument) -> PromptArgument:
-    return PromptArgument(
+def _listed(argument: TextArgument) -> t.PromptArgument:
+    return t.PromptArgument(
         argument.name, title=argument.title, description=argument.description, required=argument.required
     )
 
@@ -152,18 +153,18 @@ def _bound(entry: _PromptEntry, params: Mapping[str, Any]) -> dict[str, Any]:
         raise invalid_params(str(error)) from None
 
 
-def _result(value: Any, prompt: Prompt) -> GetPromptResult:
-    if isinstance(value, GetPromptResult):
+def _result(value: Any, prompt: t.Prompt) -> t.GetPromptResult:
+    if isinstance(value, t.GetPromptResult):
         return value
     messages = []
     for item in value if isinstance(value, list | tuple) else (value,):
-        blocks = None if isinstance(item, PromptMessage) else as_blocks(item)
+        blocks = None if isinstance(item, t.PromptMessage) else as_blocks(item)
         if blocks is not None:
-            messages += [PromptMessage("user", block) for block in blocks]
-        elif isinstance(item, PromptMessage):
+            messages += [t.PromptMessage("user", block) for block in blocks]
+        elif isinstance(item, t.PromptMessage):
             messages.append(item)
         else:
             raise InvalidResult(
                 f"{type(item).__name__}; a prompt returns strings, content blocks, PromptMessages or a GetPromptResult"
             )
-    return GetPromptResult(messages, prompt.description)
+    return t.GetPromptResult(messages, prompt.description)

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 
 import attrs
 
+from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.sampling_history import history_problem
 from mcp_actors._schema.pydantic_types import ConversionError
@@ -17,26 +18,15 @@ from mcp_actors._server.asking import ask_by_requests, ask_by_retry
 from mcp_actors._server.client_requests import flat_form, missing_capability
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.errors import LocalProtocolError, MissingCapability, RemoteProtocolError, invalid_params
-from mcp_actors.types import (
-    CreateMessageParams,
-    CreateMessageResult,
-    ElicitFormParams,
-    ElicitResult,
-    ElicitUrlParams,
-    InputRequest,
-    ListRootsParams,
-    Root,
-    SamplingMessage,
-    TextContent,
-)
+from mcp_actors.types import TextContent
 
 __all__ = ["FormResult", "Questions"]
 
 T = TypeVar("T")
 
 
-@attrs.define
-class FormResult(ElicitResult, Generic[T]):
+@attrs.define(eq=False, repr=False)
+class FormResult(t.ElicitResult, Generic[T]):
     """The reaction of the user to a form that was asked for by a class: ``data`` is an object of it.
 
     ``data`` is ``None`` unless ``action`` is ``"accept"``; ``content`` is the same as JSON has it.
@@ -54,7 +44,7 @@ class Questions:
     _scope: ServerScope
     _kept: dict[str, Any]
 
-    def _key_of(self, question: InputRequest) -> str:
+    def _key_of(self, question: t.InputRequest) -> str:
         """Returns the key of the next question of this function, the same one in each run of it."""
         raise NotImplementedError
 
@@ -76,7 +66,7 @@ class Questions:
         *,
         key: str | None = None,
         ttl: float | None = None,
-    ) -> ElicitResult: ...
+    ) -> t.ElicitResult: ...
 
     async def elicit(
         self,
@@ -85,7 +75,7 @@ class Questions:
         *,
         key: str | None = None,
         ttl: float | None = None,
-    ) -> ElicitResult:
+    ) -> t.ElicitResult:
         """Asks the person at the client to fill in a form. Code before this line may run again: see `ask`.
 
         MCP 2026-07-28, Elicitation.
@@ -107,16 +97,16 @@ class Questions:
             McpError: As `ask`.
         """
         if isinstance(schema, Mapping):
-            question = ElicitFormParams(message=message, requested_schema=flat_form(schema))
-            result: ElicitResult = await self._ask_one(question, key, ttl)
+            question = t.ElicitFormParams(message=message, requested_schema=flat_form(schema))
+            result: t.ElicitResult = await self._ask_one(question, key, ttl)
             return result
-        question = ElicitFormParams(message=message, requested_schema=flat_form(JsonType(schema).schema))
+        question = t.ElicitFormParams(message=message, requested_schema=flat_form(JsonType(schema).schema))
         made = conversion(schema)
         return self._filled_in(await self._ask_one(question, key, ttl), made)
 
     async def elicit_url(
         self, message: str, url: str | Callable[[str], str], *, key: str | None = None
-    ) -> ElicitResult:
+    ) -> t.ElicitResult:
         """Asks the person to do something at a URL. Code before this line may run again: see `ask`.
 
         MCP 2026-07-28, Elicitation. The result says whether the person agreed to open the URL, not what came of it:
@@ -134,19 +124,19 @@ class Questions:
         """
         id = secrets.token_urlsafe(16)
         page = url if isinstance(url, str) else url(id)
-        question = ElicitUrlParams(message=message, url=page, elicitation_id=id)
-        result: ElicitResult = await self._ask_one(question, key)
+        question = t.ElicitUrlParams(message=message, url=page, elicitation_id=id)
+        result: t.ElicitResult = await self._ask_one(question, key)
         return result
 
     async def sample(
         self,
-        messages: str | Sequence[SamplingMessage],
+        messages: str | Sequence[t.SamplingMessage],
         *,
         max_tokens: int,
         key: str | None = None,
         ttl: float | None = None,
         **more: Any,
-    ) -> CreateMessageResult:
+    ) -> t.CreateMessageResult:
         """Asks the client's model. Code before this line may run again: see `ask`.
 
         MCP 2026-07-28, Sampling.
@@ -164,12 +154,12 @@ class Questions:
             McpError: As `ask`.
         """
         if isinstance(messages, str):
-            messages = [SamplingMessage(role="user", content=TextContent(text=messages))]
-        question = CreateMessageParams(messages=list(messages), max_tokens=max_tokens, **more)
-        result: CreateMessageResult = await self._ask_one(question, key, ttl)
+            messages = [t.SamplingMessage(role="user", content=TextContent(text=messages))]
+        question = t.CreateMessageParams(messages=list(messages), max_tokens=max_tokens, **more)
+        result: t.CreateMessageResult = await self._ask_one(question, key, ttl)
         return result
 
-    async def list_roots(self, *, key: str | None = None) -> list[Root]:
+    async def list_roots(self, *, key: str | None = None) -> list[t.Root]:
         """Asks for the folders that the server may work in. Code before this line may run again: see `ask`.
 
         MCP 2026-07-28, Roots.
@@ -180,9 +170,11 @@ class Questions:
         Raises:
             McpError: As `ask`.
         """
-        return list((await self._ask_one(ListRootsParams(), key)).roots)
+        return list((await self._ask_one(t.ListRootsParams(), key)).roots)
 
-    async def ask(self, questions: Mapping[str, InputRequest], *, ttl: float | None = None) -> dict[str, Any]:
+    async def ask(
+        self, questions: Mapping[str, t.InputRequest], *, ttl: float | None = None
+    ) -> dict[str, Any]:
         """Asks the client several things at once. Code before this line may run again.
 
         A legacy client is sent requests while this call waits, each for at most `Limits.ask_timeout` seconds. To a
@@ -217,7 +209,7 @@ class Questions:
         invocation = self.call.invocation
         peer, era = invocation.peer, invocation.era
         for each in questions.values():
-            if isinstance(each, CreateMessageParams) and (problem := history_problem(each.messages)):
+            if isinstance(each, t.CreateMessageParams) and (problem := history_problem(each.messages)):
                 raise LocalProtocolError(problem)
             needed = missing_capability(each, peer.raw_capabilities, era)
             if needed is not None:
@@ -234,12 +226,12 @@ class Questions:
             )
         return await ask_by_retry(self.call, self._scope, self._kept, questions)
 
-    async def _ask_one(self, question: InputRequest, key: str | None, ttl: float | None = None) -> Any:
+    async def _ask_one(self, question: t.InputRequest, key: str | None, ttl: float | None = None) -> Any:
         if key is None:
             key = self._key_of(question)
         return (await self.ask({key: question}, ttl=ttl))[key]
 
-    def _filled_in(self, answer: ElicitResult, made: Callable[[Any], T]) -> FormResult[T]:
+    def _filled_in(self, answer: t.ElicitResult, made: Callable[[Any], T]) -> FormResult[T]:
         """The answer with an object of the class that was asked for; raises as `read_answer` and `read_recorded`."""
         data: T | None = None
         if answer.action == "accept":

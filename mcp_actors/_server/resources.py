@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import msgspec
 
+from mcp_actors import types as t
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.handler import Continuation, Handler, Invoked, uri_param
@@ -19,22 +20,12 @@ from mcp_actors._server.text_arguments import TextArgument, text_arguments
 from mcp_actors._uri.template import UriTemplate
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ResourceNotFound
-from mcp_actors.types import (
-    Annotations,
-    BlobResourceContents,
-    Icon,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceResult,
-    Resource,
-    ResourceTemplate,
-    TextResourceContents,
-)
+from mcp_actors.types import Annotations, BlobResourceContents, Icon, Resource, TextResourceContents
 
 __all__ = ["Resources", "check_uri"]
 
 # RFC 3986 section 3.1; the variables of a template may stand for it.
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{")
+_SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{"
 _CONTENTS = (TextResourceContents, BlobResourceContents)
 _BYTES = (bytes, bytearray, memoryview)
 
@@ -49,7 +40,7 @@ class _ResourceEntry(msgspec.Struct, frozen=True, eq=False):
 
     key: str
     serial: int
-    listed: Resource | ResourceTemplate
+    listed: Resource | t.ResourceTemplate
     template: UriTemplate | None
     arguments: Mapping[str, TextArgument]
     bind: Callable[[dict[str, Any]], dict[str, Any]]
@@ -101,7 +92,7 @@ class Resources(Registry[_ResourceEntry]):
         loop: Loop = None,
         scopes: Iterable[str] = (),
         list: Callable[..., Any] | None = None,
-    ) -> Resource | ResourceTemplate:
+    ) -> Resource | t.ResourceTemplate:
         """Adds what ``call`` reads under ``uri`` and returns how clients see it.
 
         A ``uri`` with ``{`` in it is a template: ``call`` takes its variables, as text, by name. What it returns is
@@ -128,7 +119,7 @@ class Resources(Registry[_ResourceEntry]):
             raise TypeError(f"resource {uri!r}: list= is for templates")
         if template is not None and size is not None:
             raise TypeError(f"resource template {uri!r}: a template has no size")
-        listed = (Resource if template is None else ResourceTemplate)(
+        listed = (Resource if template is None else t.ResourceTemplate)(
             uri,
             name,
             title=title,
@@ -240,13 +231,13 @@ class Resources(Registry[_ResourceEntry]):
             self._parts = (entries, rows, templates)
         return rows, templates
 
-    def _list(self, ctx: Invoked) -> ListResourcesResult | Continuation:
+    def _list(self, ctx: Invoked) -> t.ListResourcesResult | Continuation:
         rows, templates = self._split()
         if any(entry.lister is not None for entry in templates):
             return Continuation(self._list_dynamic, ctx)
         return self._page(rows, ctx)
 
-    async def _list_dynamic(self, ctx: Invoked) -> ListResourcesResult:
+    async def _list_dynamic(self, ctx: Invoked) -> t.ListResourcesResult:
         return self._page(await self.rows(ctx), ctx)
 
     async def rows(self, ctx: Invoked) -> Sequence[_Row]:
@@ -266,16 +257,16 @@ class Resources(Registry[_ResourceEntry]):
         """Returns the entries of ``resources/templates/list``."""
         return self._split()[1]
 
-    def _page(self, rows: Sequence[_Row], ctx: Invoked) -> ListResourcesResult:
+    def _page(self, rows: Sequence[_Row], ctx: Invoked) -> t.ListResourcesResult:
         shown, cursor = page(rows, ctx.params, kind="resources", size=self._page_size)
-        return ListResourcesResult([row.resource for row in shown], cursor)
+        return t.ListResourcesResult([row.resource for row in shown], cursor)
 
-    def _list_templates(self, ctx: Invoked) -> ListResourceTemplatesResult:
+    def _list_templates(self, ctx: Invoked) -> t.ListResourceTemplatesResult:
         shown, cursor = page(self._split()[1], ctx.params, kind="templates", size=self._page_size)
-        templates = [entry.listed for entry in shown if isinstance(entry.listed, ResourceTemplate)]
-        return ListResourceTemplatesResult(templates, cursor)
+        templates = [entry.listed for entry in shown if isinstance(entry.listed, t.ResourceTemplate)]
+        return t.ListResourceTemplatesResult(templates, cursor)
 
-    def _read(self, ctx: Invoked) -> ReadResourceResult | Continuation:
+    def _read(self, ctx: Invoked) -> t.ReadResourceResult | Continuation:
         uri = uri_param(ctx.params)
         entry, arguments = self._found(uri)
         if not entry.function.inline:
@@ -307,7 +298,7 @@ def check_uri(uri: Any) -> None:
     """Raises `TypeError` for what is no URI that clients can ask for."""
     if not isinstance(uri, str):
         raise TypeError('a resource has a URI, which comes first: write @server.resource("data://NAME")')
-    if not _SCHEME.match(uri):
+    if not re.match(_SCHEME, uri):
         raise TypeError(
             f'{uri!r} has no scheme, without which it is no URI: write for example "data://{uri}"'
         )
@@ -315,7 +306,7 @@ def check_uri(uri: Any) -> None:
 
 async def _run(
     entry: _ResourceEntry, ctx: Invoked, arguments: dict[str, Any], uri: str
-) -> ReadResourceResult:
+) -> t.ReadResourceResult:
     return _result(await entry.function.call(ctx, arguments), uri, entry)
 
 
@@ -329,12 +320,12 @@ def _check_parameters(uri: str, arguments: Mapping[str, TextArgument], variables
         raise TypeError(f"resource {uri!r}: no parameter for the variable {', '.join(missing)}")
 
 
-def _result(value: Any, uri: str, entry: _ResourceEntry) -> ReadResourceResult:
-    if isinstance(value, ReadResourceResult):
+def _result(value: Any, uri: str, entry: _ResourceEntry) -> t.ReadResourceResult:
+    if isinstance(value, t.ReadResourceResult):
         return value
     if isinstance(value, list | tuple) and any(isinstance(item, _CONTENTS) for item in value):
-        return ReadResourceResult([_contents(item, uri, entry) for item in value])
-    return ReadResourceResult([_contents(value, uri, entry)])
+        return t.ReadResourceResult([_contents(item, uri, entry) for item in value])
+    return t.ReadResourceResult([_contents(value, uri, entry)])
 
 
 def _contents(value: Any, uri: str, entry: _ResourceEntry) -> TextResourceContents | BlobResourceContents:

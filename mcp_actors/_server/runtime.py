@@ -19,6 +19,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.session_reports import report_served
 from mcp_actors._actors.stateless import StatelessCalls
 from mcp_actors._exception_groups import one_error
+from mcp_actors._record import ValueRecord
 from mcp_actors._server.context import Context
 from mcp_actors._server.dispatch import stamp_of
 from mcp_actors._server.features import Features
@@ -43,8 +44,8 @@ class SupportsStatistics(Protocol):
     def statistics(self) -> Any: ...
 
 
-@attrs.frozen
-class ServerStatistics:
+@attrs.frozen(eq=False, repr=False)
+class ServerStatistics(ValueRecord):
     """The whole live actor tree of a server."""
 
     name: str

@@ -16,7 +16,7 @@ VARIABLE = "MCP_ACTORS_STATE_KEY"
 
 _KEY_BYTES = 32
 _SHORTEST = 16
-_HEXADECIMAL = re.compile(r"(?:[0-9A-Fa-f]{2})+")
+_HEXADECIMAL = r"(?:[0-9A-Fa-f]{2})+"
 
 
 def state_key_of_environment() -> bytes:
@@ -29,7 +29,7 @@ def state_key_of_environment() -> bytes:
     if not text:
         return secrets.token_bytes(_KEY_BYTES)
     try:
-        if _HEXADECIMAL.fullmatch(text):
+        if re.fullmatch(_HEXADECIMAL, text):
             key = bytes.fromhex(text)
         else:
             standard = text.replace("-", "+").replace("_", "/").rstrip("=")

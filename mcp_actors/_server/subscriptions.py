@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import trio
 
+from mcp_actors import types as t
 from mcp_actors._actors.dispatcher import Dispatcher
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.subscription import Subscription
@@ -22,7 +23,7 @@ from mcp_actors._server.context import Context
 from mcp_actors._server.handler import Continuation, Handler
 from mcp_actors.errors import ConnectionLost, MissingCapability, SessionExpired, invalid_params
 from mcp_actors.task_kinds import CHANGE_DELIVERY
-from mcp_actors.types import ServerCapabilities, SubscriptionFilter, SubscriptionsListenResult
+from mcp_actors.types import ServerCapabilities
 
 __all__ = ["ListenMember", "SessionSubscriber", "listen_handler"]
 
@@ -31,10 +32,10 @@ def _params(event: Event) -> dict[str, Any]:
     return {} if event.uri is None else {"uri": event.uri}
 
 
-def honoured(asked: SubscriptionFilter, declared: ServerCapabilities) -> SubscriptionFilter:
+def honoured(asked: t.SubscriptionFilter, declared: ServerCapabilities) -> t.SubscriptionFilter:
     """The part of a filter that this server can honour; the rest is left out of the acknowledgement."""
     resources = declared.resources
-    return SubscriptionFilter(
+    return t.SubscriptionFilter(
         tools_list_changed=(asked.tools_list_changed and declared.tools is not None) or None,
         prompts_list_changed=(asked.prompts_list_changed and declared.prompts is not None) or None,
         resources_list_changed=(asked.resources_list_changed and resources is not None) or None,
@@ -58,10 +59,10 @@ class ListenMember:
 def listen_handler(bus: EventBus, topics: Mapping[str, ListenMember]) -> Handler:
     """``subscriptions/listen``: the acknowledgement first, then every event, tagged, until either side ends it."""
 
-    async def listen(ctx: Context) -> SubscriptionsListenResult:
+    async def listen(ctx: Context) -> t.SubscriptionsListenResult:
         if "notifications" not in ctx.params:
             raise invalid_params("'notifications' must be an object")
-        asked = structured(ctx.era, ctx.params["notifications"], SubscriptionFilter)
+        asked = structured(ctx.era, ctx.params["notifications"], t.SubscriptionFilter)
         keys = _asked_keys(asked, topics, ctx) if topics else {}
         granted = honoured(asked, ctx.server.capabilities)
         # The id goes back with its own JSON type: an integer stays one.
@@ -87,13 +88,13 @@ def listen_handler(bus: EventBus, topics: Mapping[str, ListenMember]) -> Handler
                             await _notify_of(subscription, keys, ctx, tag)
             finally:
                 ctx.server.on_unlisten(ctx)
-        return SubscriptionsListenResult(meta=tag)
+        return t.SubscriptionsListenResult(meta=tag)
 
     return lambda ctx: Continuation(listen, ctx)
 
 
 def _asked_keys(
-    asked: SubscriptionFilter, topics: Mapping[str, ListenMember], ctx: Context
+    asked: t.SubscriptionFilter, topics: Mapping[str, ListenMember], ctx: Context
 ) -> dict[ListenMember, list[str]]:
     """Returns the keys that a filter asks for of each topic; raises `RpcError` for what cannot be asked for."""
     keys: dict[ListenMember, list[str]] = {}
@@ -144,7 +145,7 @@ class SessionSubscriber:
     def __init__(self, session: Dispatcher, bus: EventBus, kinds: Set[EventKind]) -> None:
         self._session = session
         self._delivering = False
-        declared = SubscriptionFilter(
+        declared = t.SubscriptionFilter(
             tools_list_changed="tools" in kinds,
             prompts_list_changed="prompts" in kinds,
             resources_list_changed="resources" in kinds,

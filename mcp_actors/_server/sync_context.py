@@ -7,19 +7,13 @@ from typing import Any, TypeVar, overload
 
 import trio
 
+from mcp_actors import types as t
 from mcp_actors._server.context import Context
 from mcp_actors._server.on_loop import on_loop
 from mcp_actors._server.questions import FormResult
 from mcp_actors._server.scope import StateT
 from mcp_actors.errors import CallCancelled, LocalProtocolError
-from mcp_actors.types import (
-    CreateMessageResult,
-    ElicitResult,
-    InputRequest,
-    LoggingLevel,
-    Root,
-    SamplingMessage,
-)
+from mcp_actors.types import LoggingLevel
 
 __all__ = ["SyncContext"]
 
@@ -81,7 +75,7 @@ class SyncContext(Context[StateT]):
         *,
         key: str | None = None,
         ttl: float | None = None,
-    ) -> ElicitResult: ...
+    ) -> t.ElicitResult: ...
 
     def elicit(
         self,
@@ -96,28 +90,28 @@ class SyncContext(Context[StateT]):
 
     def elicit_url(  # type: ignore[override]
         self, message: str, url: str | Callable[[str], str], *, key: str | None = None
-    ) -> ElicitResult:
+    ) -> t.ElicitResult:
         """Asks the person to do something at a URL; see `Context.elicit_url`."""
         return self._wait(super().elicit_url, message, url, key=key)
 
     def sample(  # type: ignore[override]
         self,
-        messages: str | Sequence[SamplingMessage],
+        messages: str | Sequence[t.SamplingMessage],
         *,
         max_tokens: int,
         key: str | None = None,
         ttl: float | None = None,
         **more: Any,
-    ) -> CreateMessageResult:
+    ) -> t.CreateMessageResult:
         """Asks the client's model; see `Context.sample`."""
         return self._wait(super().sample, messages, max_tokens=max_tokens, key=key, ttl=ttl, **more)
 
-    def list_roots(self, *, key: str | None = None) -> list[Root]:  # type: ignore[override]
+    def list_roots(self, *, key: str | None = None) -> list[t.Root]:  # type: ignore[override]
         """Asks for the folders that the server may work in; see `Context.list_roots`."""
         return self._wait(super().list_roots, key=key)
 
     def ask(  # type: ignore[override]
-        self, questions: Mapping[str, InputRequest], *, ttl: float | None = None
+        self, questions: Mapping[str, t.InputRequest], *, ttl: float | None = None
     ) -> dict[str, Any]:
         """Asks the client several things at once; see `Context.ask`."""
         return self._wait(super().ask, questions, ttl=ttl)

@@ -11,15 +11,14 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from urllib.parse import unquote_to_bytes
 
-import attrs
+import msgspec
 
 from mcp_actors._uri.parse import OPERATORS, Expression, Variable
 
 __all__ = ["Step", "match_steps", "plain_pattern", "steps_of"]
 
 
-@attrs.frozen
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """A part of a URI: the text ``prefix``, then, if ``stops`` is not ``None``, at least one character not in it.
 
     ``variables`` are those that get their values from this run of characters: one variable, or several whose
@@ -73,7 +72,7 @@ def steps_of(parts: Sequence[str | Expression]) -> Iterator[Step]:
         # A query that continues in the next expression is one run: nothing shows where the first part ends.
         if query is not None:
             if isinstance(part, Expression) and part.operator == "&":
-                query = attrs.evolve(query, variables=query.variables + part.variables)
+                query = msgspec.structs.replace(query, variables=query.variables + part.variables)
                 continue
             yield query
             query = None

@@ -27,9 +27,9 @@ PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 """The printable ASCII characters without the space: everything else is percent-encoded in a literal."""
 
 _NAME = r"(?:\w|%[0-9A-Fa-f]{2})+(?:\.(?:\w|%[0-9A-Fa-f]{2})+)*"
-_VARIABLE = re.compile(rf"({_NAME})(?::([1-9][0-9]{{0,3}})|(\*))?", re.ASCII)
+_VARIABLE = rf"(?a)({_NAME})(?::([1-9][0-9]{{0,3}})|(\*))?"
 # The characters that may not be outside of braces (RFC 6570 section 2.1).
-_BAD_LITERAL = re.compile(r"[\x00-\x20\"'<>\\^`{|}\x7f]|%(?![0-9A-Fa-f]{2})")
+_BAD_LITERAL = r"[\x00-\x20\"'<>\\^`{|}\x7f]|%(?![0-9A-Fa-f]{2})"
 
 
 class Operator(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ def parse(text: str) -> Iterator[str | Expression]:
 
 
 def _literal(literal: str, at: int, text: str) -> str:
-    bad = _BAD_LITERAL.search(literal)
+    bad = re.search(_BAD_LITERAL, literal)
     if bad:
         raise ValueError(f"URI template {text!r}: {bad[0]!r} at {at + bad.start()} may not stand there")
     return quote(literal, safe=PRINTABLE)
@@ -98,7 +98,7 @@ def _expression(inside: str, text: str) -> Expression:
     operator = inside[:1] if inside[:1] in OPERATORS else ""
     variables = []
     for each in inside[len(operator) :].split(","):
-        found = _VARIABLE.fullmatch(each)
+        found = re.fullmatch(_VARIABLE, each)
         if not found:
             raise ValueError(f"URI template {text!r}: {{{inside}}} is no expression")
         variables.append(Variable(found[1], int(found[2]) if found[2] else None, bool(found[3])))

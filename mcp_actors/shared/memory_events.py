@@ -16,6 +16,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from mcp_actors._record import ValueRecord
 from mcp_actors.abc.shared import Replay
 
 __all__ = [
@@ -44,8 +45,8 @@ EVENT_OVERHEAD = 320
 _MAX_DIGITS = 18
 
 
-@attrs.frozen
-class EventLogStatistics:
+@attrs.frozen(eq=False, repr=False)
+class EventLogStatistics(ValueRecord):
     """A snapshot of the content of a `MemoryEventLog`."""
 
     sessions: int

@@ -5,130 +5,14 @@ received members that the class does not have; they are written back. Nothing he
 or which revision has which member.
 """
 
+# A program uses few of these classes, and making one takes a quarter of a millisecond. So a module is loaded when one
+# of its names is first asked for: `__getattr__` does it, and `__init__.pyi` tells type checkers what there is. In the
+# engine, what every server or client loads writes ``t.Prompt`` (``from mcp_actors import types as t``), or the name as
+# text in a table: a ``from mcp_actors.types import Prompt`` would load the module of prompts for everybody.
+
 from __future__ import annotations
 
-from mcp_actors.types.caching import CacheScope
-from mcp_actors.types.capabilities import (
-    ClientCapabilities,
-    ElicitationCapability,
-    Implementation,
-    PromptsCapability,
-    ResourcesCapability,
-    RootsCapability,
-    SamplingCapability,
-    ServerCapabilities,
-    ToolsCapability,
-)
-from mcp_actors.types.completion import (
-    CompleteParams,
-    CompleteResult,
-    Completion,
-    CompletionArgument,
-    CompletionContext,
-    CompletionReference,
-    PromptReference,
-    ResourceTemplateReference,
-)
-from mcp_actors.types.content import (
-    AudioContent,
-    ContentBlock,
-    EmbeddedResource,
-    ImageContent,
-    ResourceLink,
-    TextContent,
-)
-from mcp_actors.types.elicitation import (
-    ElicitAction,
-    ElicitationCompleteParams,
-    ElicitFormParams,
-    ElicitParams,
-    ElicitResult,
-    ElicitUrlParams,
-    fill_defaults,
-)
-from mcp_actors.types.form import (
-    BooleanSchema,
-    EnumOption,
-    EnumSchema,
-    LegacyTitledEnumSchema,
-    NumberSchema,
-    PrimitiveSchema,
-    StringSchema,
-    TitledMultiSelectEnumSchema,
-    TitledSingleSelectEnumSchema,
-    UntitledMultiSelectEnumSchema,
-    UntitledSingleSelectEnumSchema,
-    form_schema,
-    validate_form_answer,
-)
-from mcp_actors.types.icons import Icon
-from mcp_actors.types.input_required import InputRequest, InputRequiredResult, InputResponse
-from mcp_actors.types.lifecycle import (
-    CancelledParams,
-    DiscoverResult,
-    EmptyResult,
-    InitializeParams,
-    InitializeResult,
-    NotificationParams,
-    PaginatedParams,
-    ProgressParams,
-    ProgressToken,
-    RequestParams,
-)
-from mcp_actors.types.logging import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams
-from mcp_actors.types.media import Audio, File, Image
-from mcp_actors.types.prompts import (
-    GetPromptParams,
-    GetPromptResult,
-    ListPromptsResult,
-    Prompt,
-    PromptArgument,
-    PromptMessage,
-)
-from mcp_actors.types.resources import (
-    Annotations,
-    BlobResourceContents,
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    ReadResourceResult,
-    Resource,
-    ResourceContents,
-    ResourceTemplate,
-    ResourceUpdatedParams,
-    Role,
-    SubscribeParams,
-    TextResourceContents,
-    UnsubscribeParams,
-)
-from mcp_actors.types.roots import ListRootsParams, ListRootsResult, Root
-from mcp_actors.types.sampling import (
-    CreateMessageParams,
-    CreateMessageResult,
-    IncludeContext,
-    ModelHint,
-    ModelPreferences,
-    SamplingContent,
-    SamplingMessage,
-    ToolChoice,
-    ToolResultContent,
-    ToolUseContent,
-)
-from mcp_actors.types.subscriptions import (
-    SubscriptionFilter,
-    SubscriptionsAcknowledgedParams,
-    SubscriptionsListenParams,
-    SubscriptionsListenResult,
-)
-from mcp_actors.types.tools import (
-    CallToolParams,
-    CallToolResult,
-    ListToolsResult,
-    Tool,
-    ToolAnnotations,
-    ToolExecution,
-)
-from mcp_actors.types.unset import UNSET, Unset
+import importlib
 
 __all__ = [
     "LOGGING_LEVELS",
@@ -242,3 +126,178 @@ __all__ = [
     "form_schema",
     "validate_form_answer",
 ]
+
+# The names of each module.
+_NAMES = {
+    "caching": ("CacheScope",),
+    "capabilities": (
+        "Implementation",
+        "PromptsCapability",
+        "ResourcesCapability",
+        "ServerCapabilities",
+        "ToolsCapability",
+    ),
+    "client_capabilities": (
+        "ClientCapabilities",
+        "ElicitationCapability",
+        "RootsCapability",
+        "SamplingCapability",
+    ),
+    "completion": (
+        "CompleteParams",
+        "CompleteResult",
+        "Completion",
+        "CompletionArgument",
+        "CompletionContext",
+        "CompletionReference",
+        "PromptReference",
+        "ResourceTemplateReference",
+    ),
+    "content": (
+        "AudioContent",
+        "ContentBlock",
+        "EmbeddedResource",
+        "ImageContent",
+        "ResourceLink",
+        "TextContent",
+    ),
+    "elicitation": (
+        "ElicitAction",
+        "ElicitFormParams",
+        "ElicitParams",
+        "ElicitResult",
+        "ElicitUrlParams",
+        "ElicitationCompleteParams",
+        "fill_defaults",
+    ),
+    "form": (
+        "BooleanSchema",
+        "EnumOption",
+        "EnumSchema",
+        "LegacyTitledEnumSchema",
+        "NumberSchema",
+        "PrimitiveSchema",
+        "StringSchema",
+        "TitledMultiSelectEnumSchema",
+        "TitledSingleSelectEnumSchema",
+        "UntitledMultiSelectEnumSchema",
+        "UntitledSingleSelectEnumSchema",
+        "form_schema",
+        "validate_form_answer",
+    ),
+    "icons": ("Icon",),
+    "input_required": (
+        "InputRequest",
+        "InputRequiredResult",
+        "InputResponse",
+    ),
+    "lifecycle": (
+        "DiscoverResult",
+        "InitializeResult",
+    ),
+    "logging": (
+        "LOGGING_LEVELS",
+        "LoggingLevel",
+        "LoggingMessageParams",
+        "SetLevelParams",
+    ),
+    "media": (
+        "Audio",
+        "File",
+        "Image",
+    ),
+    "messages": (
+        "CancelledParams",
+        "EmptyResult",
+        "InitializeParams",
+        "NotificationParams",
+        "PaginatedParams",
+        "ProgressParams",
+        "ProgressToken",
+        "RequestParams",
+    ),
+    "prompts": (
+        "GetPromptParams",
+        "GetPromptResult",
+        "ListPromptsResult",
+        "Prompt",
+        "PromptArgument",
+        "PromptMessage",
+    ),
+    "resource_messages": (
+        "ListResourceTemplatesResult",
+        "ListResourcesResult",
+        "ReadResourceParams",
+        "ReadResourceResult",
+        "ResourceTemplate",
+        "ResourceUpdatedParams",
+        "SubscribeParams",
+        "UnsubscribeParams",
+    ),
+    "resources": (
+        "Annotations",
+        "BlobResourceContents",
+        "Resource",
+        "ResourceContents",
+        "Role",
+        "TextResourceContents",
+    ),
+    "roots": (
+        "ListRootsParams",
+        "ListRootsResult",
+        "Root",
+    ),
+    "sampling": (
+        "CreateMessageParams",
+        "CreateMessageResult",
+        "IncludeContext",
+        "ModelHint",
+        "ModelPreferences",
+        "SamplingContent",
+        "SamplingMessage",
+        "ToolChoice",
+        "ToolResultContent",
+        "ToolUseContent",
+    ),
+    "subscriptions": (
+        "SubscriptionFilter",
+        "SubscriptionsAcknowledgedParams",
+        "SubscriptionsListenParams",
+        "SubscriptionsListenResult",
+    ),
+    "tools": (
+        "CallToolParams",
+        "CallToolResult",
+        "ListToolsResult",
+        "Tool",
+        "ToolAnnotations",
+        "ToolExecution",
+    ),
+    "unset": (
+        "UNSET",
+        "Unset",
+    ),
+}
+
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    """Loads the module that has ``name``, or is called so, when it is first asked for.
+
+    Raises:
+        AttributeError: There is no such name.
+    """
+    if name in _NAMES:
+        # Importing it makes it an attribute.
+        return importlib.import_module(f"{__name__}.{name}")
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    loaded = importlib.import_module(f"{__name__}.{module}")
+    globals().update((each, getattr(loaded, each)) for each in _NAMES[module])
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES, *_MODULE_OF})

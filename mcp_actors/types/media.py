@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import mimetypes
+import importlib
 import os
 from pathlib import Path
 from typing import Any, ClassVar
@@ -230,7 +230,8 @@ def _type_by_content(data: bytes, kind: str) -> str | None:
 def _type_by_name(name: str | None) -> str | None:
     if name is None:
         return None
-    found, encoding = mimetypes.guess_type(f"file:///{quote(name)}", strict=False)
+    # Loaded where it is used: most servers return no files.
+    found, encoding = importlib.import_module("mimetypes").guess_type(f"file:///{quote(name)}", strict=False)
     if encoding is not None:
         # The type is that of what is packed.
         return "application/gzip" if encoding == "gzip" else "application/octet-stream"

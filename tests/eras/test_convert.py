@@ -8,6 +8,7 @@ import attrs
 import pytest
 from cattrs import Converter, transform_error
 
+from mcp_actors import types
 from mcp_actors._eras.convert import StructureError, make_converter, structure_error_text, wire_name
 from mcp_actors.types import (
     UNSET,
@@ -20,7 +21,6 @@ from mcp_actors.types import (
     CompleteParams,
     CompletionArgument,
     ContentBlock,
-    CreateMessageParams,
     ElicitFormParams,
     ElicitParams,
     ElicitResult,
@@ -383,8 +383,8 @@ def test_a_hook_registered_for_a_class_is_obeyed_inside_others() -> None:
 
 def test_a_converter_can_lack_members_and_tell_objects_otherwise() -> None:
     converter = make_converter(
-        {TextContent: frozenset({"annotations"}), CreateMessageParams: frozenset({"tools"})},
-        {AudioContent: lambda block: TextContent(f"heard {block.mime_type}")},
+        {"TextContent": frozenset({"annotations"}), "CreateMessageParams": frozenset({"tools"})},
+        {"AudioContent": lambda block: TextContent(f"heard {block.mime_type}")},
     )
     block = TextContent("x", annotations=Annotations(priority=1))
     assert converter.unstructure(block) == {"type": "text", "text": "x"}
@@ -393,3 +393,14 @@ def test_a_converter_can_lack_members_and_tell_objects_otherwise() -> None:
     assert converter.unstructure(CallToolResult([AudioContent("", "audio/wav")]))["content"] == [
         {"type": "text", "text": "heard audio/wav"}
     ]
+
+
+def test_a_class_of_another_program_is_not_taken_for_one_of_the_same_name() -> None:
+    @attrs.define
+    class Tool:
+        title: str
+        extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+    converter = make_converter({"Tool": frozenset({"title"})})
+    assert converter.unstructure(Tool("mine")) == {"title": "mine"}
+    assert converter.unstructure(types.Tool("t", {}, title="theirs")) == {"name": "t", "inputSchema": {}}

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
+from mcp_actors import types
 from mcp_actors._eras.era import Era
 from mcp_actors._eras.legacy.eras import LATEST_LEGACY, LEGACY
 from mcp_actors._eras.legacy.revisions import CHANGES_BY_REVISION, REVISIONS
@@ -333,8 +334,9 @@ def test_the_table_names_real_attributes_of_real_revisions() -> None:
     assert [added.since for added in CHANGES_BY_REVISION[:-1]] == list(REVISIONS[1:])
     assert CHANGES_BY_REVISION[-1].since > REVISIONS[-1]
     for added in CHANGES_BY_REVISION:
+        assert [name for name in added.replacements if not hasattr(types, name)] == []
         for cls, names in added.members.items():
-            fields = attrs.fields_dict(cls)
+            fields = attrs.fields_dict(getattr(types, cls))
             assert [n for n in names.split() if n not in fields and n not in ("mode", "result_type")] == []
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import inspect
+from pathlib import Path
 
 import attrs
 import pytest
@@ -30,6 +33,20 @@ def test_every_class_says_what_it_is(cls: type) -> None:
 def test_every_public_name_exists_once() -> None:
     assert len(set(types.__all__)) == len(types.__all__)
     assert [name for name in types.__all__ if not hasattr(types, name)] == []
+
+
+def test_type_checkers_are_told_the_names_that_are_loaded_late() -> None:
+    stub = ast.parse(Path(types.__file__).with_suffix(".pyi").read_text())
+    told = {
+        name.name: getattr(importlib.import_module(node.module or ""), name.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    assert {name: getattr(types, name) for name in types.__all__} == told
+    assert set(told) <= set(dir(types))
+    with pytest.raises(AttributeError, match="no attribute 'Pigeon'"):
+        getattr(types, "Pigeon")  # noqa: B009
 
 
 def test_discriminators_are_constants_and_not_arguments() -> None:

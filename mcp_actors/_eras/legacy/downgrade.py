@@ -9,28 +9,19 @@ from typing import Any, NoReturn
 
 import attrs
 
+from mcp_actors import types as t
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
     UNSET,
     AudioContent,
     CallToolResult,
-    ClientCapabilities,
-    CreateMessageParams,
-    CreateMessageResult,
-    ElicitFormParams,
-    ElicitUrlParams,
     EmbeddedResource,
     ImageContent,
-    InputRequiredResult,
     ResourceLink,
-    SamplingContent,
-    SamplingMessage,
     TextContent,
     TextResourceContents,
     Tool,
-    ToolResultContent,
-    ToolUseContent,
 )
 
 
@@ -42,11 +33,11 @@ def link_as_text(block: ResourceLink) -> TextContent:
     return TextContent(_description(block), annotations=block.annotations)
 
 
-def tool_use_as_text(block: ToolUseContent) -> TextContent:
+def tool_use_as_text(block: t.ToolUseContent) -> TextContent:
     return TextContent(_description(block))
 
 
-def tool_result_as_text(block: ToolResultContent) -> TextContent:
+def tool_result_as_text(block: t.ToolResultContent) -> TextContent:
     return TextContent(_description(block))
 
 
@@ -66,19 +57,19 @@ def _description(block: Any) -> str:
             return text
         case EmbeddedResource(resource=resource):
             return f"[resource left out: {resource.uri}]"
-        case ToolUseContent():
+        case t.ToolUseContent():
             return f"[tool call {block.id}: {block.name} {encode_value(block.input).decode()}]"
-        case ToolResultContent():
+        case t.ToolResultContent():
             failed = " failed" if block.is_error else ""
             return "\n".join([f"[tool call {block.tool_use_id}{failed}]", *map(_description, block.content)])
     return f"[{getattr(block, 'type', type(block).__name__)} left out]"
 
 
-def one_block_a_message(params: CreateMessageParams) -> CreateMessageParams:
+def one_block_a_message(params: t.CreateMessageParams) -> t.CreateMessageParams:
     """Returns params with one block a message: a list of blocks becomes as many messages of the same role."""
     if not any(isinstance(message.content, list) for message in params.messages):
         return params
-    messages: list[SamplingMessage] = []
+    messages: list[t.SamplingMessage] = []
     for message in params.messages:
         if isinstance(message.content, list):
             messages.extend(attrs.evolve(message, content=block) for block in message.content)
@@ -87,7 +78,7 @@ def one_block_a_message(params: CreateMessageParams) -> CreateMessageParams:
     return attrs.evolve(params, messages=messages)
 
 
-def message_in_one_block(message: SamplingMessage) -> SamplingMessage:
+def message_in_one_block(message: t.SamplingMessage) -> t.SamplingMessage:
     """Returns the message with one block, for a message on its own, which cannot become several."""
     return (
         attrs.evolve(message, content=_joined(message.content))
@@ -96,14 +87,14 @@ def message_in_one_block(message: SamplingMessage) -> SamplingMessage:
     )
 
 
-def result_in_one_block(result: CreateMessageResult) -> CreateMessageResult:
+def result_in_one_block(result: t.CreateMessageResult) -> t.CreateMessageResult:
     """Returns the result with one block: several become one text, as a result is one message."""
     return (
         attrs.evolve(result, content=_joined(result.content)) if isinstance(result.content, list) else result
     )
 
 
-def _joined(blocks: list[SamplingContent]) -> SamplingContent:
+def _joined(blocks: list[t.SamplingContent]) -> t.SamplingContent:
     return blocks[0] if len(blocks) == 1 else TextContent("\n".join(map(_description, blocks)))
 
 
@@ -114,7 +105,7 @@ def tool_with_object_output(tool: Tool) -> Tool:
     return attrs.evolve(tool, output_schema=None)
 
 
-def object_output_only(result: CallToolResult | ToolResultContent) -> CallToolResult | ToolResultContent:
+def object_output_only(result: CallToolResult | t.ToolResultContent) -> CallToolResult | t.ToolResultContent:
     """Returns the result without structured content that is no object, which only stateless revisions have.
 
     Its text stays in ``content``.
@@ -124,7 +115,7 @@ def object_output_only(result: CallToolResult | ToolResultContent) -> CallToolRe
     return attrs.evolve(result, structured_content=UNSET)
 
 
-def form_with_plain_enums(params: ElicitFormParams) -> ElicitFormParams:
+def form_with_plain_enums(params: t.ElicitFormParams) -> t.ElicitFormParams:
     """Returns the form for revisions before SEP-1330: titles are in ``enumNames``, and only booleans have defaults.
 
     Raises `LocalProtocolError` for a choice of several values, which those revisions do not have.
@@ -153,7 +144,7 @@ def _plain_property(name: str, schema: Any) -> Any:
     return plain
 
 
-def no_forms_that_were_not_declared(capabilities: ClientCapabilities) -> ClientCapabilities:
+def no_forms_that_were_not_declared(capabilities: t.ClientCapabilities) -> t.ClientCapabilities:
     """Without elicitation for a client that visits URLs only: in the revisions without modes it would promise forms."""
     elicitation = capabilities.elicitation
     if elicitation is None or elicitation.url is None or elicitation.form is not None:
@@ -161,11 +152,11 @@ def no_forms_that_were_not_declared(capabilities: ClientCapabilities) -> ClientC
     return attrs.evolve(capabilities, elicitation=None)
 
 
-def refuse_url_elicitation(params: ElicitUrlParams) -> NoReturn:
+def refuse_url_elicitation(params: t.ElicitUrlParams) -> NoReturn:
     """Raises `LocalProtocolError`."""
     raise LocalProtocolError("this peer's revision has no elicitation by url")
 
 
-def refuse_input_required(result: InputRequiredResult) -> NoReturn:
+def refuse_input_required(result: t.InputRequiredResult) -> NoReturn:
     """Raises `LocalProtocolError`: with sessions, a server asks the client by requests."""
     raise LocalProtocolError("a session is asked by requests: its revision has no input-required results")

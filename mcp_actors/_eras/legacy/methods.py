@@ -4,59 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
-from mcp_actors import types as t
 from mcp_actors._eras.era import Method
 
 __all__ = ["client_methods", "client_notifications", "server_methods", "server_notifications"]
 
-# Both forms of elicitation: `Method.params` is anything that the converter can structure, also a union.
-_ELICIT = cast(type, t.ElicitParams)
-
 _SERVER = (
-    Method("initialize", t.InitializeParams, t.InitializeResult),
-    Method("ping", t.RequestParams, t.EmptyResult),
-    Method("tools/list", t.PaginatedParams, t.ListToolsResult, requires="tools"),
-    Method("tools/call", t.CallToolParams, t.CallToolResult, requires="tools", target="name", may_ask=True),
-    Method("resources/list", t.PaginatedParams, t.ListResourcesResult, requires="resources"),
+    Method("initialize", "InitializeParams", "InitializeResult"),
+    Method("ping", "RequestParams", "EmptyResult"),
+    Method("tools/list", "PaginatedParams", "ListToolsResult", requires="tools"),
+    Method("tools/call", "CallToolParams", "CallToolResult", requires="tools", target="name", may_ask=True),
+    Method("resources/list", "PaginatedParams", "ListResourcesResult", requires="resources"),
     Method(
-        "resources/templates/list", t.PaginatedParams, t.ListResourceTemplatesResult, requires="resources"
+        "resources/templates/list", "PaginatedParams", "ListResourceTemplatesResult", requires="resources"
     ),
     Method(
         "resources/read",
-        t.ReadResourceParams,
-        t.ReadResourceResult,
+        "ReadResourceParams",
+        "ReadResourceResult",
         requires="resources",
         target="uri",
         may_ask=True,
     ),
     Method(
-        "resources/subscribe", t.SubscribeParams, t.EmptyResult, requires="resources.subscribe", target="uri"
+        "resources/subscribe", "SubscribeParams", "EmptyResult", requires="resources.subscribe", target="uri"
     ),
     Method(
         "resources/unsubscribe",
-        t.UnsubscribeParams,
-        t.EmptyResult,
+        "UnsubscribeParams",
+        "EmptyResult",
         requires="resources.subscribe",
         target="uri",
     ),
-    Method("prompts/list", t.PaginatedParams, t.ListPromptsResult, requires="prompts"),
+    Method("prompts/list", "PaginatedParams", "ListPromptsResult", requires="prompts"),
     Method(
-        "prompts/get", t.GetPromptParams, t.GetPromptResult, requires="prompts", target="name", may_ask=True
+        "prompts/get", "GetPromptParams", "GetPromptResult", requires="prompts", target="name", may_ask=True
     ),
-    Method("completion/complete", t.CompleteParams, t.CompleteResult, requires="completions"),
-    Method("logging/setLevel", t.SetLevelParams, t.EmptyResult, requires="logging"),
+    Method("completion/complete", "CompleteParams", "CompleteResult", requires="completions"),
+    Method("logging/setLevel", "SetLevelParams", "EmptyResult", requires="logging"),
 )
 # The first revision has completion but no capability for it.
-_UNDECLARED_COMPLETION = Method("completion/complete", t.CompleteParams, t.CompleteResult)
+_UNDECLARED_COMPLETION = Method("completion/complete", "CompleteParams", "CompleteResult")
 
 _CLIENT = (
-    Method("ping", t.RequestParams, t.EmptyResult),
-    Method("roots/list", t.ListRootsParams, t.ListRootsResult, requires="roots"),
-    Method("sampling/createMessage", t.CreateMessageParams, t.CreateMessageResult, requires="sampling"),
+    Method("ping", "RequestParams", "EmptyResult"),
+    Method("roots/list", "ListRootsParams", "ListRootsResult", requires="roots"),
+    Method("sampling/createMessage", "CreateMessageParams", "CreateMessageResult", requires="sampling"),
 )
-_ELICITATION = Method("elicitation/create", _ELICIT, t.ElicitResult, requires="elicitation")
+_ELICITATION = Method("elicitation/create", "ElicitParams", "ElicitResult", requires="elicitation")
 # The tasks of either side, which the other one looks at (MCP 2025-11-25, Tasks).
 _TASKS = (
     Method("tasks/get", dict, dict, requires="tasks", target="taskId", shown=False),

@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from mcp_actors import types as t
 from mcp_actors._eras.legacy import downgrade
 
 __all__ = ["CHANGES_BY_REVISION", "REVISIONS", "Revision", "absent_in", "downgraded_in"]
@@ -27,107 +26,107 @@ _STATELESS = "stateless"
 class Revision(msgspec.Struct, frozen=True, eq=False):
     """The additions of one revision.
 
-    ``members`` has the added attributes by class. ``replacements`` has functions by class that return the object to
-    send to peers of earlier revisions.
+    ``members`` has the added attributes by the name of their class. ``replacements`` has functions, by class too, that
+    return the object to send to peers of earlier revisions.
     """
 
     since: str
-    members: Mapping[type, str]
-    replacements: Mapping[type, Callable[[Any], Any]] = msgspec.field(default_factory=dict)
+    members: Mapping[str, str]
+    replacements: Mapping[str, Callable[[Any], Any]] = msgspec.field(default_factory=dict)
 
 
 CHANGES_BY_REVISION = (
     Revision(
         "2025-03-26",
         {
-            t.Tool: "annotations",
-            t.ProgressParams: "message",
-            t.ServerCapabilities: "completions",
+            "Tool": "annotations",
+            "ProgressParams": "message",
+            "ServerCapabilities": "completions",
         },
-        {t.AudioContent: downgrade.audio_as_text},
+        {"AudioContent": downgrade.audio_as_text},
     ),
     Revision(
         "2025-06-18",
         {
-            t.Implementation: "title",
-            t.Tool: "title output_schema meta",
-            t.Prompt: "title meta",
-            t.PromptArgument: "title",
-            t.PromptReference: "title",
-            t.Resource: "title meta",
-            t.ResourceTemplate: "title meta",
-            t.TextResourceContents: "meta",
-            t.BlobResourceContents: "meta",
-            t.Root: "meta",
-            t.TextContent: "meta",
-            t.ImageContent: "meta",
-            t.AudioContent: "meta",
-            t.EmbeddedResource: "meta",
-            t.Annotations: "last_modified",
-            t.CallToolResult: "structured_content",
-            t.CompleteParams: "context",
-            t.ClientCapabilities: "elicitation",
+            "Implementation": "title",
+            "Tool": "title output_schema meta",
+            "Prompt": "title meta",
+            "PromptArgument": "title",
+            "PromptReference": "title",
+            "Resource": "title meta",
+            "ResourceTemplate": "title meta",
+            "TextResourceContents": "meta",
+            "BlobResourceContents": "meta",
+            "Root": "meta",
+            "TextContent": "meta",
+            "ImageContent": "meta",
+            "AudioContent": "meta",
+            "EmbeddedResource": "meta",
+            "Annotations": "last_modified",
+            "CallToolResult": "structured_content",
+            "CompleteParams": "context",
+            "ClientCapabilities": "elicitation",
         },
-        {t.ResourceLink: downgrade.link_as_text},
+        {"ResourceLink": downgrade.link_as_text},
     ),
     Revision(
         "2025-11-25",
         {
-            t.Implementation: "description website_url icons",
-            t.Tool: "icons execution",
-            t.Prompt: "icons",
-            t.Resource: "icons",
-            t.ResourceTemplate: "icons",
-            t.SamplingCapability: "context tools",
-            t.ElicitationCapability: "form url",
-            t.ClientCapabilities: "tasks",
-            t.ServerCapabilities: "tasks",
-            t.ElicitFormParams: "mode",
-            t.CreateMessageParams: "tools tool_choice",
-            t.SamplingMessage: "meta",
+            "Implementation": "description website_url icons",
+            "Tool": "icons execution",
+            "Prompt": "icons",
+            "Resource": "icons",
+            "ResourceTemplate": "icons",
+            "SamplingCapability": "context tools",
+            "ElicitationCapability": "form url",
+            "ClientCapabilities": "tasks",
+            "ServerCapabilities": "tasks",
+            "ElicitFormParams": "mode",
+            "CreateMessageParams": "tools tool_choice",
+            "SamplingMessage": "meta",
         },
         {
-            t.CreateMessageParams: downgrade.one_block_a_message,
-            t.SamplingMessage: downgrade.message_in_one_block,
-            t.CreateMessageResult: downgrade.result_in_one_block,
-            t.ToolUseContent: downgrade.tool_use_as_text,
-            t.ToolResultContent: downgrade.tool_result_as_text,
-            t.ElicitFormParams: downgrade.form_with_plain_enums,
-            t.ElicitUrlParams: downgrade.refuse_url_elicitation,
-            t.ClientCapabilities: downgrade.no_forms_that_were_not_declared,
+            "CreateMessageParams": downgrade.one_block_a_message,
+            "SamplingMessage": downgrade.message_in_one_block,
+            "CreateMessageResult": downgrade.result_in_one_block,
+            "ToolUseContent": downgrade.tool_use_as_text,
+            "ToolResultContent": downgrade.tool_result_as_text,
+            "ElicitFormParams": downgrade.form_with_plain_enums,
+            "ElicitUrlParams": downgrade.refuse_url_elicitation,
+            "ClientCapabilities": downgrade.no_forms_that_were_not_declared,
         },
     ),
     Revision(
         _STATELESS,
         {
-            t.CallToolParams: "input_responses request_state",
-            t.GetPromptParams: "input_responses request_state",
-            t.ReadResourceParams: "input_responses request_state",
-            t.EmptyResult: "result_type",
-            t.CallToolResult: "result_type",
-            t.GetPromptResult: "result_type",
-            t.CompleteResult: "result_type",
-            t.SubscriptionsListenResult: "result_type",
-            t.DiscoverResult: "result_type ttl_ms cache_scope",
-            t.ListToolsResult: "result_type ttl_ms cache_scope",
-            t.ListPromptsResult: "result_type ttl_ms cache_scope",
-            t.ListResourcesResult: "result_type ttl_ms cache_scope",
-            t.ListResourceTemplatesResult: "result_type ttl_ms cache_scope",
-            t.ReadResourceResult: "result_type ttl_ms cache_scope",
+            "CallToolParams": "input_responses request_state",
+            "GetPromptParams": "input_responses request_state",
+            "ReadResourceParams": "input_responses request_state",
+            "EmptyResult": "result_type",
+            "CallToolResult": "result_type",
+            "GetPromptResult": "result_type",
+            "CompleteResult": "result_type",
+            "SubscriptionsListenResult": "result_type",
+            "DiscoverResult": "result_type ttl_ms cache_scope",
+            "ListToolsResult": "result_type ttl_ms cache_scope",
+            "ListPromptsResult": "result_type ttl_ms cache_scope",
+            "ListResourcesResult": "result_type ttl_ms cache_scope",
+            "ListResourceTemplatesResult": "result_type ttl_ms cache_scope",
+            "ReadResourceResult": "result_type ttl_ms cache_scope",
         },
         {
-            t.Tool: downgrade.tool_with_object_output,
-            t.CallToolResult: downgrade.object_output_only,
-            t.ToolResultContent: downgrade.object_output_only,
-            t.InputRequiredResult: downgrade.refuse_input_required,
+            "Tool": downgrade.tool_with_object_output,
+            "CallToolResult": downgrade.object_output_only,
+            "ToolResultContent": downgrade.object_output_only,
+            "InputRequiredResult": downgrade.refuse_input_required,
         },
     ),
 )
 
 
-def absent_in(revision: str) -> dict[type, frozenset[str]]:
+def absent_in(revision: str) -> dict[str, frozenset[str]]:
     """Returns the attributes that ``revision`` does not have, by class."""
-    absent: dict[type, frozenset[str]] = {}
+    absent: dict[str, frozenset[str]] = {}
     for added in CHANGES_BY_REVISION:
         if added.since > revision:
             for cls, names in added.members.items():
@@ -135,12 +134,12 @@ def absent_in(revision: str) -> dict[type, frozenset[str]]:
     return absent
 
 
-def downgraded_in(revision: str) -> dict[type, Callable[[Any], Any]]:
+def downgraded_in(revision: str) -> dict[str, Callable[[Any], Any]]:
     """Returns functions by class for the objects that ``revision`` does not have, which return a replacement.
 
     If several later revisions replace a class, the oldest of them decides.
     """
-    replacements: dict[type, Callable[[Any], Any]] = {}
+    replacements: dict[str, Callable[[Any], Any]] = {}
     for added in reversed(CHANGES_BY_REVISION):
         if added.since > revision:
             replacements.update(added.replacements)

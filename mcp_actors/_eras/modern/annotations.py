@@ -16,7 +16,7 @@ ANNOTATION = "x-mcp-header"
 PARAM_PREFIX = "mcp-param-"
 
 # The characters of a header name, RFC 9110 section 5.6.2.
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _TYPES = ("string", "integer", "boolean")
 # Levels of nesting: as many as the codec accepts in a message.
 MAX_DEPTH = 128
@@ -107,7 +107,7 @@ def _param(schema: Mapping[str, Any], where: tuple[str, ...], path: tuple[str, .
         raise ValueError(f"{_at(where)}: {ANNOTATION} must be a string")
     if not name:
         raise ValueError(f"{_at(where)}: {ANNOTATION} is empty")
-    if not _TOKEN.fullmatch(name):
+    if not re.fullmatch(_TOKEN, name):
         raise ValueError(f"{_at(where)}: {ANNOTATION} {name!r} cannot be part of a header's name")
     type = schema.get("type")
     if type not in _TYPES:

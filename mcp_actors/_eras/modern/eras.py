@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from mcp_actors import types as t
 from mcp_actors._eras.convert import make_converter
 from mcp_actors._eras.era import Era, Invocation, Method
 from mcp_actors._eras.modern.client_rules import CLIENT_RULES
@@ -25,12 +24,12 @@ __all__ = ["LATEST_MODERN", "MODERN"]
 ERROR_CODES = {ResourceNotFound.CODE: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
 
 # What the revisions with sessions had and the stateless ones dropped.
-_ABSENT: dict[type, frozenset[str]] = {
-    t.RootsCapability: frozenset({"list_changed"}),
-    t.ClientCapabilities: frozenset({"tasks"}),
-    t.ServerCapabilities: frozenset({"tasks"}),
-    t.Tool: frozenset({"execution"}),
-    t.ElicitUrlParams: frozenset({"elicitation_id"}),
+_ABSENT: dict[str, frozenset[str]] = {
+    "RootsCapability": frozenset({"list_changed"}),
+    "ClientCapabilities": frozenset({"tasks"}),
+    "ServerCapabilities": frozenset({"tasks"}),
+    "Tool": frozenset({"execution"}),
+    "ElicitUrlParams": frozenset({"elicitation_id"}),
 }
 
 

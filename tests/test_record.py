@@ -1,22 +1,22 @@
-"""Comparison and representation of the vocabulary, which all of its classes share, against those that attrs makes."""
+"""Comparison, hash and representation that all records share, against those that attrs makes."""
 
 from __future__ import annotations
 
 import attrs
 import pytest
 
+from mcp_actors._record import ValueRecord
 from mcp_actors.types import Implementation, Resource, ResourceLink, Tool
-from mcp_actors.types.vocabulary import Vocabulary
 
 
-@attrs.define(eq=False, repr=False)
-class Shared(Vocabulary):
+@attrs.frozen(eq=False, repr=False)
+class Shared(ValueRecord):
     name: str
     secret: str = attrs.field(default="", repr=lambda text: f"<{len(text)}>")
     unseen: int = attrs.field(default=0, repr=False, eq=False)
 
 
-@attrs.define
+@attrs.frozen
 class Made:
     name: str
     secret: str = attrs.field(default="", repr=lambda text: f"<{len(text)}>")
@@ -26,6 +26,9 @@ class Made:
 @pytest.mark.parametrize("other", [("a", "b", 1), ("a", "b", 2), ("a", "c", 1), ("b", "b", 1)])
 def test_it_compares_and_shows_as_attrs_does(other: tuple[str, str, int]) -> None:
     assert (Shared("a", "b", 1) == Shared(*other)) == (Made("a", "b", 1) == Made(*other))
+    assert (hash(Shared("a", "b", 1)) == hash(Shared(*other))) == (
+        hash(Made("a", "b", 1)) == hash(Made(*other))
+    )
     assert repr(Shared(*other)) == repr(Made(*other)).replace("Made", "Shared")
 
 
