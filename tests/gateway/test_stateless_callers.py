@@ -81,3 +81,24 @@ async def test_the_param_of_tasks_of_sessions_is_ignored() -> None:
         said = await client.request("tools/call", {"name": "x_later", "arguments": {}, "task": task})
     assert added["content"][0]["text"] == "3"
     assert said["content"][0]["text"] == "now"
+
+
+async def test_a_server_that_remembers_the_roots_of_a_client_does_not_take_them_for_those_of_another(
+    nursery: trio.Nursery,
+) -> None:
+    """A server of sessions asks once: nothing tells which calls over HTTP are the same client's."""
+    server = Server("behind")
+
+    @server.tool
+    async def roots(ctx: Context) -> str:
+        assert ctx.session is not None
+        known = ctx.session.get(list[str])
+        if not known:
+            known += [root.uri for root in await ctx.list_roots()]
+        return known[0]
+
+    (url,) = await nursery.start(in_front_of(server).serve, "http://127.0.0.1:0/mcp")
+    for root in ("file:///home/ann", "file:///home/bob"):
+        async with Client(url, era="modern", roots=[root]) as client:
+            assert (await client.call_tool("x_roots")).text == root
+    nursery.cancel_scope.cancel()
