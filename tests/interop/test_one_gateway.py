@@ -7,7 +7,9 @@ is connected to both: so each sees every server in its own era and in the other 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,6 +45,13 @@ PAIRS = [(client, server, era) for client in CLIENTS for era in BEHIND for serve
 ASKED = {"sampling": "sampling/createMessage", "elicitation": "elicitation/create", "roots": "roots/list"}
 LOGGED = {"python": "Tool processing data", "typescript": "a message", "fastmcp": "'msg': 'a message'"}
 """What each server logs; the other one logs at a level that it draws by lot."""
+INSPECTED = {
+    # What MCP Inspector is asked to do.
+    "tools": "--method tools/list",
+    "call": "--method tools/call --tool-name python_add --tool-arg a=2 b=3.5",
+    "read": "--method resources/read --uri test://static-text",
+    "prompt": "--method prompts/get --prompt-name typescript_greet --prompt-args name=Ada",
+}
 Reports = dict[tuple[str, str], Any]
 
 
@@ -148,3 +157,35 @@ async def test_a_call_that_a_client_gave_up_is_cancelled_at_its_server(
         async with Client(servers[server]) as client:
             activity = json.loads(text_of((await client.call_tool("activity")).content))
     assert activity == {"sleeping": 0, "slept": calls, "cancelled": calls}
+
+
+@pytest.fixture(scope="module")
+def inspected(peers: Peers, gateways: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """What MCP Inspector prints of each gateway, with which it speaks the other era."""
+    script = peers.package("@modelcontextprotocol/inspector") / "clients" / "launcher" / "build" / "index.js"
+    home = tmp_path_factory.mktemp("inspector")
+
+    def inspect(row: tuple[str, str]) -> Any:
+        era, request = row
+        command = [str(peers.node), str(script), "--cli", "--quiet", "--server-url", gateways[era]]
+        command += ["--protocol-era", "legacy" if era == "modern" else "modern", *shlex.split(request)]
+        environment = {**os.environ, "HOME": str(home)}
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=LIMIT, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stderr[-6000:]
+        return json.loads(done.stdout)
+
+    with ThreadPoolExecutor(2) as threads:
+        rows = [(era, request) for era in BEHIND for request in INSPECTED.values()]
+        seen = list(threads.map(inspect, rows))
+    return dict(zip([(era, name) for era in BEHIND for name in INSPECTED], seen, strict=True))
+
+
+@pytest.mark.parametrize("era", BEHIND)
+def test_the_inspector_sees_the_servers_of_the_other_era(inspected: Reports, era: str) -> None:
+    names = {tool["name"] for tool in inspected[era, "tools"]["tools"]}
+    assert names >= {LISTED[server][0].replace("*", server) for server in BEHIND[era]}
+    assert inspected[era, "call"]["structuredContent"] == {"total": 5.5, "terms": 2}
+    assert inspected[era, "read"]["contents"][0]["text"] == "This is the content of the static text resource."
+    assert inspected[era, "prompt"]["messages"][0]["content"]["text"] == "Greet Ada."
