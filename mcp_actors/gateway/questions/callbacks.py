@@ -69,7 +69,7 @@ class _OfConnection(Protocol):
     key: Hashable
     is_of_one: bool
     calls: dict[Context[Any], HeldCall | None]
-    has_told_roots: bool
+    has_sent_roots: bool
 
 
 def passive_extensions(declared: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class UpstreamCallbacks:
 
     async def _roots(self) -> Any:
         roots = (await self._asked(ListRootsParams())).roots
-        self._connection.has_told_roots = True
+        self._connection.has_sent_roots = True
         return roots
 
     async def _asked(self, question: InputRequest) -> Any:

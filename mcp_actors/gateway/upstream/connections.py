@@ -105,7 +105,7 @@ class ConnectionTable:
         assert isinstance(key, AloneKey)
         free = self._free.get(key, [])
         for connection in reversed(free):
-            if connection.is_open and not connection.has_told_roots:
+            if connection.is_open and not connection.has_sent_roots:
                 self._out_of_free(key, connection)
                 self._lent[connection] = key
                 return connection
@@ -129,7 +129,7 @@ class ConnectionTable:
         """
         if connection not in self._lent:
             return False
-        if connection.has_told_roots and not connection.followed:
+        if connection.has_sent_roots and not connection.followed:
             return True
         key = self._lent.pop(connection)
         if connection.is_open:
