@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,13 +46,12 @@ PAIRS = [(client, server, era) for client in CLIENTS for era in BEHIND for serve
 ASKED = {"sampling": "sampling/createMessage", "elicitation": "elicitation/create", "roots": "roots/list"}
 LOGGED = {"python": "Tool processing data", "typescript": "a message", "fastmcp": "'msg': 'a message'"}
 """What each server logs; the other one logs at a level that it draws by lot."""
-INSPECTED = {
-    # What MCP Inspector is asked to do.
-    "tools": "--method tools/list",
-    "call": "--method tools/call --tool-name python_add --tool-arg a=2 b=3.5",
-    "read": "--method resources/read --uri test://static-text",
-    "prompt": "--method prompts/get --prompt-name typescript_greet --prompt-args name=Ada",
-}
+INSPECTED = [
+    # What MCP Inspector is asked to do over HTTP.
+    "--method tools/call --tool-name python_add --tool-arg a=2 b=3.5",
+    "--method resources/read --uri test://static-text",
+    "--method prompts/get --prompt-name typescript_greet --prompt-args name=Ada",
+]
 Reports = dict[tuple[str, str], Any]
 
 
@@ -68,15 +68,23 @@ def servers(peers: Peers) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def gateways(servers: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    started = {}
+def commands(servers: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The command of each gateway, which then serves one client over stdio."""
+    made = {}
     for era, names in BEHIND.items():
         entries = {name: {"url": servers[name], "era": era} for name in names}
         path = tmp_path_factory.mktemp(era) / "servers.json"
         path.write_text(json.dumps({"mcpServers": entries}))
-        command = [sys.executable, "-m", "mcp_actors", "gateway", str(path)]
-        command += ["--listen", "http://127.0.0.1:0/mcp"]
-        started[era] = Served(Launch(command, r"^serving .*:(\d+)/mcp$"))
+        made[era] = [sys.executable, "-m", "mcp_actors", "gateway", str(path)]
+    return made
+
+
+@pytest.fixture(scope="module")
+def gateways(commands: dict[str, list[str]]) -> Iterator[dict[str, str]]:
+    started = {
+        era: Served(Launch([*command, "--listen", "http://127.0.0.1:0/mcp"], r"^serving .*:(\d+)/mcp$"))
+        for era, command in commands.items()
+    }
     try:
         yield {era: f"http://127.0.0.1:{served.port()}/mcp" for era, served in started.items()}
     finally:
@@ -159,33 +167,38 @@ async def test_a_call_that_a_client_gave_up_is_cancelled_at_its_server(
     assert activity == {"sleeping": 0, "slept": calls, "cancelled": calls}
 
 
-@pytest.fixture(scope="module")
-def inspected(peers: Peers, gateways: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """What MCP Inspector prints of each gateway, with which it speaks the other era."""
-    script = peers.package("@modelcontextprotocol/inspector") / "clients" / "launcher" / "build" / "index.js"
-    home = tmp_path_factory.mktemp("inspector")
+class Inspector:
+    """MCP Inspector at the command line, which prints the answer to one request."""
 
-    def inspect(row: tuple[str, str]) -> Any:
-        era, request = row
-        command = [str(peers.node), str(script), "--cli", "--quiet", "--server-url", gateways[era]]
-        command += ["--protocol-era", "legacy" if era == "modern" else "modern", *shlex.split(request)]
-        environment = {**os.environ, "HOME": str(home)}
+    def __init__(self, peers: Peers, home: Path) -> None:
+        script = (
+            peers.package("@modelcontextprotocol/inspector") / "clients" / "launcher" / "build" / "index.js"
+        )
+        self._command = [str(peers.node), str(script), "--cli"]
+        self._environment = {**os.environ, "HOME": str(home)}
+
+    def __call__(self, era: str, *arguments: str) -> Any:
+        command = [*self._command, *arguments, "--protocol-era", era, "--quiet"]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=LIMIT, check=False, env=environment
+            command, capture_output=True, text=True, timeout=LIMIT, check=False, env=self._environment
         )
         assert done.returncode == 0, done.stderr[-6000:]
         return json.loads(done.stdout)
 
-    with ThreadPoolExecutor(2) as threads:
-        rows = [(era, request) for era in BEHIND for request in INSPECTED.values()]
-        seen = list(threads.map(inspect, rows))
-    return dict(zip([(era, name) for era in BEHIND for name in INSPECTED], seen, strict=True))
-
 
 @pytest.mark.parametrize("era", BEHIND)
-def test_the_inspector_sees_the_servers_of_the_other_era(inspected: Reports, era: str) -> None:
-    names = {tool["name"] for tool in inspected[era, "tools"]["tools"]}
+def test_the_inspector_sees_the_servers_of_the_other_era(
+    peers: Peers, gateways: dict[str, str], commands: dict[str, list[str]], tmp_path: Path, era: str
+) -> None:
+    inspect = Inspector(peers, tmp_path)
+    other = "legacy" if era == "modern" else "modern"
+    at = ("--server-url", gateways[era])
+    with ThreadPoolExecutor() as threads:
+        listed = threads.submit(inspect, other, *commands[era], "--method", "tools/list")
+        asked = [threads.submit(inspect, other, *at, *shlex.split(request)) for request in INSPECTED]
+        called, read, prompt = [each.result() for each in asked]
+    names = {tool["name"] for tool in listed.result()["tools"]}
     assert names >= {LISTED[server][0].replace("*", server) for server in BEHIND[era]}
-    assert inspected[era, "call"]["structuredContent"] == {"total": 5.5, "terms": 2}
-    assert inspected[era, "read"]["contents"][0]["text"] == "This is the content of the static text resource."
-    assert inspected[era, "prompt"]["messages"][0]["content"]["text"] == "Greet Ada."
+    assert called["structuredContent"] == {"total": 5.5, "terms": 2}
+    assert read["contents"][0]["text"] == "This is the content of the static text resource."
+    assert prompt["messages"][0]["content"]["text"] == "Greet Ada."
