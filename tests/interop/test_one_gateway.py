@@ -46,6 +46,8 @@ PAIRS = [(client, server, era) for client in CLIENTS for era in BEHIND for serve
 ASKED = {"sampling": "sampling/createMessage", "elicitation": "elicitation/create", "roots": "roots/list"}
 LOGGED = {"python": "Tool processing data", "typescript": "a message", "fastmcp": "'msg': 'a message'"}
 """What each server logs; the other one logs at a level that it draws by lot."""
+ASKS_AT_ONCE = "everything"
+"""The server that asks for roots a third of a second after it was connected to, whatever call is then in flight."""
 INSPECTED = [
     # What MCP Inspector is asked to do over HTTP.
     "--method tools/call --tool-name python_add --tool-arg a=2 b=3.5",
@@ -130,14 +132,24 @@ def test_a_client_has_what_the_server_has(reports: Reports, client: str, server:
     for name, expected, *_ in STEPS[server]:
         seen = json.dumps(report["steps"][f"{server} {name}"], ensure_ascii=False)
         assert re.search(expected, seen), f"{name}: {seen}"
-    assert report["steps"][f"{server} progress"]["reported"] == [[1, 3], [2, 3], [3, 3]]
+    reported = report["steps"][f"{server} progress"]["reported"]
+    if CLIENTS[client][3] == MODERN and server == ASKS_AT_ONCE:
+        # No request is there to report to between the result that asks for roots and the retry that brings them.
+        reported = [each for each in reported if each[1] is not None]
+        assert reported == sorted(reported)
+        assert all(each in ([1, 3], [2, 3], [3, 3]) for each in reported)
+    else:
+        assert reported == [[1, 3], [2, 3], [3, 3]]
     assert server not in LOGGED or [entry for entry in report["logs"] if LOGGED[server] in str(entry)]
 
 
 @pytest.mark.parametrize(("client", "era"), [(client, era) for client in CLIENTS for era in BEHIND])
 def test_a_client_is_asked_what_the_servers_ask(reports: Reports, client: str, era: str) -> None:
-    asked = [ASKED[name] for server in BEHIND[era] for name, *_ in STEPS[server] if name in ASKED]
-    assert sorted(reports[client, era]["asked"]) == sorted(asked)
+    expected = [ASKED[name] for server in BEHIND[era] for name, *_ in STEPS[server] if name in ASKED]
+    asked = reports[client, era]["asked"]
+    assert set(asked) == set(expected)
+    of_calls = [method for method in asked if method != ASKED["roots"]]
+    assert sorted(of_calls) == sorted(method for method in expected if method != ASKED["roots"])
 
 
 @pytest.mark.parametrize(
@@ -147,7 +159,10 @@ def test_a_client_is_told_of_changes_where_its_server_tells_of_them(
     reports: Reports, client: str, server: str, era: str
 ) -> None:
     seen = reports[client, era]["steps"][f"{server} subscribe"]
-    if (server, era) in TELL_OF_CHANGES:
+    if server == ASKS_AT_ONCE and CLIENTS[client][3] == MODERN:
+        # It tells the session of the call that changes something, and the calls of a stateless client share none.
+        assert seen["honored"]
+    elif (server, era) in TELL_OF_CHANGES:
         assert seen == {"honored": True, "updated": True}
     elif CLIENTS[client][3] == MODERN:
         # It is refused nothing: it is said which part of its wish is honoured.
