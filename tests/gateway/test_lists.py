@@ -15,6 +15,7 @@ from mcp_actors.gateway import Gateway, SessionPolicy, Upstream
 from mcp_actors.gateway.lists.changes import LIST_PAUSE
 from mcp_actors.gateway.lists.lists import LIST_TIMEOUT
 from mcp_actors.principal import Principal
+from mcp_actors.tasks import Tasks
 from mcp_actors.types import (
     Annotations,
     Icon,
@@ -24,6 +25,7 @@ from mcp_actors.types import (
     ResourceTemplateReference,
     Tool,
     ToolAnnotations,
+    ToolExecution,
 )
 from tests.gateway.upstreams import Behind
 
@@ -230,6 +232,21 @@ async def test_an_entry_keeps_all_that_its_server_says_of_it(client_era: str, se
         assert [each async for each in client.tools()] == [each async for each in direct.tools()]
         assert [each async for each in client.resources()] == [each async for each in direct.resources()]
         assert (await client.call_tool("count")).structured_content == {"n": 1}
+
+
+async def test_a_tool_that_runs_as_a_task_only_is_listed_as_one_that_may() -> None:
+    """Who is told ``required`` has to be refused a plain call (MCP 2025-11-25), and the gateway can make it."""
+    server = Server("s", extensions=[Tasks()])
+
+    @server.tool(task="required")
+    async def report() -> str:
+        """Writes a report."""
+        return "written"
+
+    gateway = Gateway([Upstream(name="s", target=server, era="legacy")])
+    async with Client(gateway, era="legacy") as client:
+        assert [each.execution async for each in client.tools()] == [ToolExecution("optional")]
+        assert (await client.call_tool("s_report")).text == "written"
 
 
 async def test_members_that_nobody_knows_stay_and_what_is_no_entry_is_left_out() -> None:

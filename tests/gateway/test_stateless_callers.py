@@ -81,3 +81,46 @@ async def test_the_param_of_tasks_of_sessions_is_ignored() -> None:
         said = await client.request("tools/call", {"name": "x_later", "arguments": {}, "task": task})
     assert added["content"][0]["text"] == "3"
     assert said["content"][0]["text"] == "now"
+
+
+def server_that_remembers() -> Server:
+    """Returns one that asks for the roots once in a session, as nothing tells it that another client is behind it."""
+    server = Server("behind")
+    server.add_resource("data://r", lambda: "r", name="r")
+
+    @server.tool
+    async def roots(ctx: Context) -> str:
+        assert ctx.session is not None
+        known = ctx.session.get(list[str])
+        if not known:
+            known += [root.uri for root in await ctx.list_roots()]
+        return known[0]
+
+    return server
+
+
+async def test_a_client_is_asked_for_its_roots_although_another_one_has_said_its_own(
+    nursery: trio.Nursery,
+) -> None:
+    (url,) = await nursery.start(in_front_of(server_that_remembers()).serve, "http://127.0.0.1:0/mcp")
+    for root in ("file:///home/ann", "file:///home/bob"):
+        async with Client(url, era="modern", roots=[root]) as client:
+            assert (await client.call_tool("x_roots")).text == root
+    nursery.cancel_scope.cancel()
+
+
+async def test_what_a_client_has_subscribed_to_stays_so_after_it_has_said_its_roots(
+    nursery: trio.Nursery,
+) -> None:
+    server = server_that_remembers()
+    (url,) = await nursery.start(in_front_of(server).serve, "http://127.0.0.1:0/mcp")
+    async with (
+        Client(url, era="modern", roots=["file:///home/ann"]) as ann,
+        Client(url, era="modern", roots=["file:///home/bob"]) as bob,
+        ann.listen(uris=["data://r"]) as changes,
+    ):
+        assert (await ann.call_tool("x_roots")).text == "file:///home/ann"
+        assert (await bob.call_tool("x_roots")).text == "file:///home/bob"
+        server.resource_updated("data://r")
+        assert (await anext(changes)).uri == "data://r"
+    nursery.cancel_scope.cancel()

@@ -78,6 +78,7 @@ NODE_PACKAGES = (
     "@modelcontextprotocol/sdk@1.32.2",
     "@modelcontextprotocol/client@2.4.0",
     "@modelcontextprotocol/conformance@0.2.0-alpha.12",
+    "@modelcontextprotocol/inspector@2.12.0",
     "@modelcontextprotocol/node@2.1.2",
     "@modelcontextprotocol/server@2.4.0",
     "@modelcontextprotocol/server-everything@2026.8.31",

@@ -140,6 +140,11 @@ def _typescript(peers: Peers, binding: str) -> Launch:
     return Launch(command, r"^listening on (\d+)$")
 
 
+def _fastmcp(peers: Peers, binding: str) -> Launch:
+    command = [str(peers.fastmcp), str(DRIVERS / "fastmcp_server.py")]
+    return Launch(command, r"running on http://127\.0\.0\.1:(\d+)")
+
+
 def _everything(peers: Peers, binding: str) -> Launch:
     script = peers.package("@modelcontextprotocol/server-everything") / "dist" / "index.js"
     mode = {"http": "streamableHttp"}.get(binding, binding)
@@ -153,6 +158,7 @@ SERVERS: dict[str, Callable[[Peers, str], Launch]] = {
     "one-port": _one_port,
     "python": _python,
     "typescript": _typescript,
+    "fastmcp": _fastmcp,
     "everything": _everything,
 }
 

@@ -239,7 +239,7 @@ class _ListReader:
             except Exception as error:  # cattrs raises whatever the member's own conversion raised
                 problems.append(structure_error_text(error))
         if kind.of is t.Tool:
-            found = self._connection.client._requests.learn_tools(found)
+            found = list(map(_as_offered, self._connection.client._requests.learn_tools(found)))
         for entry in found:
             key = getattr(entry, kind.key)
             if len(key) > kind.longest_key:
@@ -274,6 +274,13 @@ class _ListReader:
             ttl_ms=min(ttls) if len(ttls) == len(self._ttls) else None,
             cache_scope=scope,
         )
+
+
+def _as_offered(tool: t.Tool) -> t.Tool:
+    """Returns a tool that runs as a task only as one that may: the gateway runs the task for who calls it plainly."""
+    if tool.execution is None or tool.execution.task_support != "required":
+        return tool
+    return attrs.evolve(tool, execution=attrs.evolve(tool.execution, task_support="optional"))
 
 
 def _ttl(value: Any) -> int | None:

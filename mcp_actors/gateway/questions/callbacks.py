@@ -69,6 +69,7 @@ class _OfConnection(Protocol):
     key: Hashable
     is_of_one: bool
     calls: dict[Context[Any], HeldCall | None]
+    has_sent_roots: bool
 
 
 def passive_extensions(declared: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -126,7 +127,9 @@ class UpstreamCallbacks:
         return await self._asked(question)
 
     async def _roots(self) -> Any:
-        return (await self._asked(ListRootsParams())).roots
+        roots = (await self._asked(ListRootsParams())).roots
+        self._connection.has_sent_roots = True
+        return roots
 
     async def _asked(self, question: InputRequest) -> Any:
         try:

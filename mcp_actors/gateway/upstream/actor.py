@@ -169,8 +169,9 @@ class UpstreamActor:
         return connection
 
     def give_back(self, connection: UpstreamConnection) -> None:
-        """A call over a connection has ended; one that a call has alone is free for the next one."""
-        self.connections.give_back(connection)
+        """A call over a connection has ended; one that a call has alone is free for the next one, or closed."""
+        if self.connections.give_back(connection):
+            self._close(connection)
 
     def can_answer(self, method: str) -> bool:
         """Whether its server has a method, as far as anybody knows."""

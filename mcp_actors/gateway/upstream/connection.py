@@ -75,6 +75,8 @@ class UpstreamConnection:
         """The log level that its server was given."""
         self.has_answered = False
         """Whether its server has answered anything since the handshake."""
+        self.has_sent_roots = False
+        """Whether its server was told the roots of a client."""
         self.idle_since = trio.current_time()
         """When the last call over it has ended."""
         self.client = Client(

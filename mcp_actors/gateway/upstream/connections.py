@@ -8,7 +8,7 @@ one that keeps no sessions, or        one for all callers
 one that keeps sessions, or           for a caller with a session one, until that ends; callers without a session
 ``sessions="own"``                    share one for each principal if they declare nothing that a server could ask
                                       for, and otherwise each call has one alone, which the next such call of the
-                                      principal gets
+                                      principal gets, unless the server was told roots over it
 ====================================  ============================================================================
 
 A server that keeps sessions asks its client, not a call: so whatever it asks must have one client to go to.
@@ -103,12 +103,10 @@ class ConnectionTable:
             connection = self._of_key.get(key)
             return connection if connection is not None and connection.is_open else None
         assert isinstance(key, AloneKey)
-        free = self._free.get(key)
-        while free:
-            connection = free.pop()
-            if not free:
-                del self._free[key]
-            if connection.is_open:
+        free = self._free.get(key, [])
+        for connection in reversed(free):
+            if connection.is_open and not connection.has_sent_roots:
+                self._out_of_free(key, connection)
                 self._lent[connection] = key
                 return connection
         return None
@@ -122,11 +120,21 @@ class ConnectionTable:
         else:
             self._of_key[key] = connection
 
-    def give_back(self, connection: UpstreamConnection) -> None:
-        """A call has ended: a connection that it had alone is free for the next one. Others stay where they are."""
-        key = self._lent.pop(connection, None)
-        if key is not None and connection.is_open:
+    def give_back(self, connection: UpstreamConnection) -> bool:
+        """A call has ended: a connection that it had alone is free for the next one. Others stay where they are.
+
+        Returns:
+            Whether it has to be closed: its server may remember the roots that it was told, and nothing says that the
+            next call is the same client's.
+        """
+        if connection not in self._lent:
+            return False
+        if connection.has_sent_roots and not connection.followed:
+            return True
+        key = self._lent.pop(connection)
+        if connection.is_open:
             self._free.setdefault(key, []).append(connection)
+        return False
 
     def remove(self, connection: UpstreamConnection) -> bool:
         """Forgets a connection; returns whether it was there."""
@@ -138,13 +146,16 @@ class ConnectionTable:
             return was_there
         if self._lent.pop(connection, None) is not None:
             return True
-        free = self._free.get(key, [])
-        was_there = connection in free
+        was_there = connection in self._free.get(key, ())
         if was_there:
-            free.remove(connection)
-            if not free:
-                del self._free[key]
+            self._out_of_free(key, connection)
         return was_there
+
+    def _out_of_free(self, key: AloneKey, connection: UpstreamConnection) -> None:
+        free = self._free[key]
+        free.remove(connection)
+        if not free:
+            del self._free[key]
 
     def adopt(self, key: Key) -> bool:
         """Gives the connection that was made first to a caller; returns whether there is one that is open."""

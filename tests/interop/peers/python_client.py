@@ -212,9 +212,10 @@ class Drive:
             async with client.listen(resource_subscriptions=[WATCHED]) as subscription:
                 report["honored"] = plain(subscription.honored)
                 await client.call_tool("touch", {"text": "modern touch"})
-                with anyio.fail_after(PATIENCE):
-                    event = await subscription.__anext__()
-                report["event"] = [type(event).__name__, event.uri]
+                if WATCHED in report["honored"].get("resourceSubscriptions", ()):
+                    with anyio.fail_after(PATIENCE):
+                        event = await subscription.__anext__()
+                    report["event"] = [type(event).__name__, event.uri]
         else:
             await self.attempt("subscribe", client.subscribe_resource(WATCHED))
             await client.call_tool("touch", {"text": "legacy touch"})

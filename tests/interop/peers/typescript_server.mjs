@@ -1,7 +1,7 @@
 // A server made with the official TypeScript SDK's second generation, dual-era.
 //
 // Usage: typescript_server.mjs MODULES stdio|http, where MODULES is a directory with a node_modules folder. Over HTTP
-// it has sessions in the legacy era, and says on stdout which port it took.
+// it has sessions in the legacy era, and says on stdout which port it took. The scheme of its URIs is URI_SCHEME.
 
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
@@ -17,7 +17,8 @@ const { NodeStreamableHTTPServerTransport, toNodeHandler, toWebRequest } = load(
 const { serveStdio } = load('@modelcontextprotocol/server/stdio');
 const z = load('zod');
 
-const WATCHED = 'test://watched-resource';
+const SCHEME = process.env.URI_SCHEME ?? 'test';
+const WATCHED = `${SCHEME}://watched-resource`;
 const RETRY = 200; // milliseconds until a client may come back for the rest of a stream
 const state = { sleeping: 0, slept: 0, cancelled: 0 };
 let watched = 'Watched resource content';
@@ -118,7 +119,7 @@ function build() {
     server.registerResource('watched', WATCHED, { mimeType: 'text/plain' }, async (uri) => ({
         contents: [{ uri: uri.href, mimeType: 'text/plain', text: watched }]
     }));
-    const template = new ResourceTemplate('test://template/{id}/data', { list: undefined });
+    const template = new ResourceTemplate(`${SCHEME}://template/{id}/data`, { list: undefined });
     server.registerResource('template', template, {}, async (uri, { id }) => ({
         contents: [{ uri: uri.href, text: `Data for ID: ${id}` }]
     }));
