@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_actors.bench.calls import tool_call
+from mcp_actors.bench.documents import document_of
 from mcp_actors.bench.fields.field import Arrival, Field, run_blocking
 from mcp_actors.bench.load import RunningLoad
 from mcp_actors.bench.messages import Message
@@ -252,3 +253,21 @@ def test_a_person_ends_it_early_and_has_the_figures() -> None:
     result = run_blocking(loads[0].run(ScriptedField(answer)))
     assert result["interrupted"]
     assert 45 <= result["total"]["count"] <= 60
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:secret@example.org/mcp?key=secret#x", "https://example.org/mcp"),
+        ("stdio:/opt/serve --token=secret", "stdio:serve"),
+    ],
+)
+def test_what_is_kept_of_a_run_has_no_secrets_of_the_address(url: str, shown: str) -> None:
+    headers = {"Authorization": "Bearer secret"}
+    plan = LoadPlan(
+        url, "legacy", "", [tool_call("add", {})], [Stage(60, window=1, calls=10)], headers=headers
+    )
+    result = run_blocking(RunningLoad(plan, lambda _: None).run(ScriptedField(at_once)))
+    document = document_of(plan, "adder 1", result, 1.0)
+    assert document.options["url"] == shown
+    assert "secret" not in repr(document)
