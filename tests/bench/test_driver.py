@@ -12,11 +12,11 @@ import pytest
 
 from mcp_actors.bench.calls import tool_call
 from mcp_actors.bench.documents import document_of
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.field import Arrival, Field, run_blocking
 from mcp_actors.bench.load import RunningLoad
 from mcp_actors.bench.messages import Message
 from mcp_actors.bench.plan import LoadPlan, Stage, ramp_stages
-from mcp_actors.bench.process import LoadError
 
 Answer = Callable[["ScriptedField", int, dict[str, Any]], None]
 

@@ -20,7 +20,7 @@ from benchmarks.suite.scenarios import streams
 from benchmarks.suite.scenarios.table import SCENARIOS
 from benchmarks.suite.worker import measure
 from mcp_actors.bench.eras import Era
-from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.results import METRICS, Document
 
 HERE = {"python": sys.executable}
