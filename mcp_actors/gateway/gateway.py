@@ -37,6 +37,9 @@ from mcp_actors.types import CompleteResult, Completion
 
 __all__ = ["Gateway"]
 
+# Names of tools of upstreams, and as many of prompts, by which telemetry tells calls apart; and their characters.
+MOST_LABELS = 1000
+LONGEST_LABEL = 128
 _TOOLS, _PROMPTS = LIST_KINDS["tools"], LIST_KINDS["prompts"]
 
 
@@ -84,6 +87,9 @@ class Gateway(Server[StateT]):
         # Whatever is asked for may be there at some upstream; clients are told what is really there.
         features.declare_also(("tools", "resources", "prompts", "completions"))
         features.tools.elsewhere = self._tool_elsewhere
+        self._labels: dict[str, set[str]] = {"tools": set(), "prompts": set()}
+        features.tools.listed_elsewhere = partial(self._is_label, "tools")
+        features.prompts.listed_elsewhere = partial(self._is_label, "prompts")
         # Those of upstreams; a server that was given tasks of its own declares them in any case.
         self._adds_tasks = TASKS not in features.extensions
         if self._adds_tasks:
@@ -227,6 +233,20 @@ class Gateway(Server[StateT]):
             if claim is not None and listing is not None:
                 return listing.tool_elsewhere(claim.target)
         return None
+
+    def _is_label(self, kind: str, name: str) -> bool:
+        """Whether telemetry names what is asked for: an upstream has listed it, as one of the first `MOST_LABELS`.
+
+        No upstream makes time series without end by listing other names each time.
+        """
+        known = self._labels[kind]
+        if name in known:
+            return True
+        is_listed = any(live.lists.claims[kind].owner(name) is not None for live in self._live.values())
+        is_fit = len(name) <= LONGEST_LABEL and name.isprintable()
+        if is_listed and is_fit and len(known) < MOST_LABELS:
+            known.add(name)
+        return name in known
 
     # -- requests for upstreams ----------------------------------------------------------------------------------------
 
