@@ -285,18 +285,14 @@ class Gateway(Server[StateT]):
         raise refusal or ResourceNotFound(uri)
 
     def _complete(self, ctx: Context[StateT]) -> Any:
-        ref = ctx.params.get("ref")
-        is_own = True
-        if isinstance(ref, dict):
-            if ref.get("type") == "ref/prompt":
-                is_own = string_param(ref, "name") in self._features.prompts.by_key
-            elif ref.get("type") == "ref/resource":
-                is_own = uri_param(ref) in self._features.resources.by_key
-        return (
-            self._own["completion/complete"](ctx)
-            if is_own
-            else Continuation(self._forward_completion, ctx, ref)
-        )
+        ref: Any = ctx.params.get("ref")
+        kind = ref.get("type") if isinstance(ref, dict) else None
+        if kind == "ref/prompt" and string_param(ref, "name") not in self._features.prompts.by_key:
+            return Continuation(self._forward_completion, ctx, ref)
+        if kind == "ref/resource" and uri_param(ref) not in self._features.resources.by_key:
+            return Continuation(self._forward_completion, ctx, ref)
+        # Its own handler refuses what is neither.
+        return self._own["completion/complete"](ctx)
 
     async def _forward_completion(self, ctx: Context[StateT], ref: dict[str, Any]) -> Any:
         routes = self._live[ctx._scope].routes
