@@ -31,8 +31,8 @@ from typing import Any
 import trio
 
 from benchmarks.soak_server import hanging, server
+from benchmarks.suite.process import resident_kib
 from mcp_actors.asyncio import Client
-from mcp_actors.bench.process import resident_kib
 from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.engine_thread import engine_thread
 from mcp_actors.task_kinds import BRIDGED_CALL

@@ -28,7 +28,7 @@ from typing import Any
 
 from mcp_actors.printable import safe
 
-__all__ = ["log", "logger", "write_to_stderr"]
+__all__ = ["flush_to_stderr", "log", "logger", "write_to_stderr"]
 
 # Levels that are written only by programs that have configured structlog.
 _QUIET = frozenset({"debug", "info"})
@@ -143,7 +143,9 @@ def _has_descriptor(stream: Any) -> bool:
 def _write(line: str) -> None:
     """Writes to what standard error is now, so that whoever redirects it gets what is written from then on."""
     try:
-        print(line, file=sys.stderr, flush=True)
+        # With its newline, as `print` writes that by itself: another thread's words would come between the two.
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         # A closed pipe, a full disk, a closed or missing stream: there is no place left to say so.
         return
@@ -184,6 +186,14 @@ def _unconfigured() -> Any:
 def write_to_stderr(line: str) -> None:
     """Writes a line, given without its newline, to standard error in the way of the log: it never raises or blocks."""
     _stderr.msg(line)
+
+
+def flush_to_stderr() -> None:
+    """Waits until the lines of the log are written, for `EXIT_TIMEOUT` seconds at most, before a command's last words.
+
+    It blocks, so no task may call it.
+    """
+    _stderr.flush(EXIT_TIMEOUT)
 
 
 def logger() -> Any:

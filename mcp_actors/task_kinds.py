@@ -16,7 +16,10 @@ COMPANION = TaskKind(
     "companion", "server", "member", "whoever looks at the server through it; the server goes on"
 )
 SIGNALS = TaskKind("signals", "server", "nothing", "nobody", restarted=True)
-CONNECTION_WRITER = TaskKind("link", "connection", "connection", "the peer: its connection closes")
+# It is a sibling of the session's task, and so is a WebSocket's: no nursery is made for what few connections need.
+CONNECTION_WRITER = TaskKind(
+    "link", "owner of the connection", "connection", "the peer: its connection closes"
+)
 # A session has no task of its own: it runs in that of its connection, or of the transport that has only one.
 SESSION = TaskKind("session", "connection", "connection", "the peer: its connection closes")
 CALL_WORKER = TaskKind("call", "session or server", "call", "the peer: -32603; the session goes on")
@@ -156,7 +159,7 @@ MEMORY_CONNECTION = TaskKind(
     "memory connection", "transport", "connection", "the client: its connection breaks"
 )
 WEBSOCKET_CONTROL = TaskKind(
-    "websocket control", "connection", "connection", "the peer: its connection closes"
+    "websocket control", "owner of the connection", "connection", "the peer: its connection closes"
 )
 
 # -- clients' bindings ---------------------------------------------------------------------------------------

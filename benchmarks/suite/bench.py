@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.suite.job import BenchmarkJob
+from benchmarks.suite.process import cpu_seconds, peak_mib, resident_kib
 from benchmarks.suite.server import HandlerEvents
 from mcp_actors.bench.eras import Era
 from mcp_actors.bench.fields.field import Field
-from mcp_actors.bench.process import cpu_seconds, peak_mib, resident_kib
 
 __all__ = ["Bench", "Served", "ThisProcess", "TimedBlock", "percentile_us"]
 

@@ -22,7 +22,7 @@ from benchmarks.suite.report import markdown
 from benchmarks.suite.running import prepare_peers, run_plan
 from benchmarks.suite.scenarios.table import SCENARIOS
 from mcp_actors.bench.compare import compare, comparison_text
-from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.results import Document
 from mcp_actors.discovery import installed_schemes
 

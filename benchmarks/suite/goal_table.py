@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.figures import number
-from mcp_actors.bench.process import LoadError
 from mcp_actors.bench.results import METRICS, Document, Key
 from mcp_actors.bench.statistics import interval, median
 

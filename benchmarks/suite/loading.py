@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.errors import LoadError
 
 __all__ = ["load_files"]
 

@@ -26,7 +26,7 @@ from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.plan import Case, Size
 from benchmarks.suite.server import ROOT
-from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.results import Document, JobFailure, ResultRow, place_text
 from mcp_actors.bench.surroundings import machine, versions
 

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from benchmarks.suite.process import cpu_seconds, peak_mib, resident_kib
 from benchmarks.suite.programs.telling import TELL
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.streams import Ends
-from mcp_actors.bench.process import LoadError, cpu_seconds, peak_mib, resident_kib
 
 __all__ = [
     "END_WITHIN_SECONDS",

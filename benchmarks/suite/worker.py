@@ -31,9 +31,9 @@ from benchmarks.suite.server import (
     free_port,
 )
 from mcp_actors.bench.eras import Era
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.field import Field, run_blocking
 from mcp_actors.bench.histograms import encoded
-from mcp_actors.bench.process import LoadError
 
 __all__ = ["main", "measure"]
 

@@ -47,7 +47,12 @@ class Around(Protocol):
     def when(self) -> Callable[[Mapping[str, Any]], bool]: ...
 
 
-class _Tools(Container[str], Protocol):
+class _Named(Container[str], Protocol):
+    def is_listed_elsewhere(self, name: str) -> bool:
+        """Whether a name is one of a bounded number that another server has listed, for which this one stands."""
+
+
+class _Tools(_Named, Protocol):
     def is_inline(self, name: str) -> bool:
         """Whether the function of a tool runs where the call arrives, and in no task."""
 
@@ -58,7 +63,7 @@ class FeatureTable(Protocol):
     @property
     def tools(self) -> _Tools: ...
     @property
-    def prompts(self) -> Container[str]: ...
+    def prompts(self) -> _Named: ...
 
     handlers: dict[str, Handler]
     middleware: list[Middleware]
@@ -135,8 +140,8 @@ class MethodDispatch:
     def is_registered(self, method: str, target: str) -> bool:
         """Whether ``target`` is the name of a tool or prompt. URIs are too many to be told apart by them."""
         features = self.features
-        names = features.tools if method == "tools/call" else features.prompts
-        return method in _NAMED and target in names
+        names: _Named = features.tools if method == "tools/call" else features.prompts
+        return method in _NAMED and (target in names or names.is_listed_elsewhere(target))
 
     def runs_in_place(self, method: str, target: str | None) -> bool:
         """Whether `respond` may run a function of the user's: a tool that is not inline runs in a task."""

@@ -47,6 +47,9 @@ class Registry(Generic[E]):
     what: ClassVar[str]
     """Names an entry in error messages (``"tool"``)."""
 
+    listed_elsewhere: Callable[[str], bool] | None = None
+    """Says of a server that stands for others whether one of them has listed a name; ``None`` where there are none."""
+
     def __init__(
         self,
         *,
@@ -67,6 +70,10 @@ class Registry(Generic[E]):
         self.by_key: dict[str, E] = {}
         self._next_serial = 1
         self._listing: tuple[int, tuple[E, ...]] = (0, ())
+
+    def is_listed_elsewhere(self, name: str) -> bool:
+        """Whether a name is one of a bounded number that another server has listed, for which this one stands."""
+        return self.listed_elsewhere is not None and self.listed_elsewhere(name)
 
     def next_serial(self) -> int:
         """A number that no other entry has, greater than all before: the place of the next entry in the list."""

@@ -45,7 +45,8 @@ class ObservedRequest(msgspec.Struct, eq=False):
     target: str | None
     """The name of the tool or prompt, or the URI of the resource, as the request has it: a peer may have made it up."""
     is_registered: bool
-    """Whether the target is a name that is registered at this server, so that there are not many such names."""
+    """Whether the target is a name that is registered at this server, or that a server behind this gateway has listed,
+    so that there are not many such names."""
     id: RequestId | None
     """The id of the request, ``None`` for a notification."""
     meta: Mapping[str, Any]

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from typing import Any
-from urllib.parse import urlsplit
 
+from mcp_actors._client.targets import shown
 from mcp_actors.bench.load import BUSY_SHARE, LATE_US
 from mcp_actors.bench.plan import LoadPlan
 from mcp_actors.bench.results import Document, JobFailure, ResultRow
 from mcp_actors.bench.surroundings import machine, versions
 
-__all__ = ["SCENARIO", "document_of", "figures", "knee", "shown_url"]
+__all__ = ["SCENARIO", "document_of", "figures", "knee"]
 
 SCENARIO = "bench"
 
@@ -26,7 +26,7 @@ def document_of(plan: LoadPlan, server: str, result: dict[str, Any], seconds: fl
         "rounds": plan.stages[0].slices,
         "seconds": sum(stage.seconds for stage in plan.stages),
         "seed": plan.seed,
-        "url": shown_url(plan.url),
+        "url": shown(plan.url),
         "version": plan.version,
         "calls": list(dict.fromkeys(call.label for call in plan.calls)),
         "sessions": plan.sessions,
@@ -71,14 +71,6 @@ def document_of(plan: LoadPlan, server: str, result: dict[str, Any], seconds: fl
         _warnings(plan, result),
         details,
     )
-
-
-def shown_url(url: str) -> str:
-    """Returns a URL without a user and without a query, which may be secrets; a command as it was given."""
-    if url.partition(":")[0].lower() == "stdio":
-        return url
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def knee(details: dict[str, Any]) -> float | None:

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mcp_actors.bench.calls import CallMix
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.field import Field, Trouble
 from mcp_actors.bench.messages import Message
 from mcp_actors.bench.outcomes import Incoming, incoming, outcome
 from mcp_actors.bench.plan import LoadPlan, Stage
-from mcp_actors.bench.process import LoadError
 from mcp_actors.bench.recorder import CancelFigures, LoadRecorder
 from mcp_actors.bench.sessions import LoadSessions
 

@@ -12,11 +12,11 @@ import trio
 
 from mcp_actors.abc import ClientTransport
 from mcp_actors.bench.driver import LoadDriver
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.channels import channels
 from mcp_actors.bench.fields.field import Field, run_blocking
 from mcp_actors.bench.latencies import LatencyCounts
 from mcp_actors.bench.plan import LoadPlan, Stage
-from mcp_actors.bench.process import LoadError
 from mcp_actors.bench.recorder import CallFigures, LoadRecorder, Slice
 from mcp_actors.bench.targets import PipedServers, has_raw_field, raw_field
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from mcp_actors.bench.eras import LEGACY_VERSION, META, MODERN_VERSION, Era
-from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.errors import LoadError
 
 __all__ = [
     "Calls",

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.field import Field
 from mcp_actors.bench.messages import notification, opening
 from mcp_actors.bench.outcomes import Incoming, outcome
-from mcp_actors.bench.process import LoadError
 
 __all__ = ["LoadSessions"]
 

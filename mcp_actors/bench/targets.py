@@ -13,10 +13,10 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from mcp_actors.bench.eras import Era
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.http import HttpField
 from mcp_actors.bench.fields.streams import Ends, Lines, StreamField
 from mcp_actors.bench.fields.websocket import WebSocketFrames, upgrade
-from mcp_actors.bench.process import LoadError
 from mcp_actors.platform.command_lines import split_line
 
 __all__ = ["PipedServers", "RawField", "has_raw_field", "raw_field"]

@@ -23,6 +23,7 @@ from mcp_actors.errors import (
     SharedStateUnavailable,
     TransportNotFound,
 )
+from mcp_actors.logging import flush_to_stderr
 
 __all__ = [
     "EXIT_CODES",
@@ -70,6 +71,8 @@ class CommandFailure(click.ClickException):
     exit_code = EXIT_FAILED
 
     def show(self, file: IO[Any] | None = None) -> None:
+        # Whatever the log still has to say is not said between these lines.
+        flush_to_stderr()
         # A part of it may come from the server, and goes to a terminal.
         first, *rest = map(safe, self.message.splitlines() or [""])
         head = click.style("mcp-actors:", fg="red", bold=True)

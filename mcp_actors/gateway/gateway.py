@@ -38,6 +38,9 @@ from mcp_actors.types import CompleteResult, Completion
 
 __all__ = ["Gateway"]
 
+# Names of tools of upstreams, and as many of prompts, by which telemetry tells calls apart; and their characters.
+MOST_LABELS = 1000
+LONGEST_LABEL = 128
 _TOOLS, _PROMPTS = LIST_KINDS["tools"], LIST_KINDS["prompts"]
 
 
@@ -85,6 +88,9 @@ class Gateway(Server[StateT]):
         # Whatever is asked for may be there at some upstream; clients are told what is really there.
         features.declare_also(("tools", "resources", "prompts", "completions"))
         features.tools.elsewhere = self._tool_elsewhere
+        self._labels: dict[str, set[str]] = {"tools": set(), "prompts": set()}
+        features.tools.listed_elsewhere = partial(self._is_label, "tools")
+        features.prompts.listed_elsewhere = partial(self._is_label, "prompts")
         # Those of upstreams; a server that was given tasks of its own declares them in any case.
         self._adds_tasks = TASKS not in features.extensions
         if self._adds_tasks:
@@ -229,6 +235,20 @@ class Gateway(Server[StateT]):
                 return listing.tool_elsewhere(claim.target)
         return None
 
+    def _is_label(self, kind: str, name: str) -> bool:
+        """Whether telemetry names what is asked for: an upstream has listed it, as one of the first `MOST_LABELS`.
+
+        No upstream makes time series without end by listing other names each time.
+        """
+        known = self._labels[kind]
+        if name in known:
+            return True
+        is_listed = any(live.lists.claims[kind].owner(name) is not None for live in self._live.values())
+        is_fit = len(name) <= LONGEST_LABEL and name.isprintable()
+        if is_listed and is_fit and len(known) < MOST_LABELS:
+            known.add(name)
+        return name in known
+
     # -- requests for upstreams ----------------------------------------------------------------------------------------
 
     def _call_tool(self, ctx: Context[StateT]) -> Any:
@@ -272,18 +292,14 @@ class Gateway(Server[StateT]):
         raise refusal or ResourceNotFound(uri)
 
     def _complete(self, ctx: Context[StateT]) -> Any:
-        ref = ctx.params.get("ref")
-        is_own = True
-        if isinstance(ref, dict):
-            if ref.get("type") == "ref/prompt":
-                is_own = string_param(ref, "name") in self._features.prompts.by_key
-            elif ref.get("type") == "ref/resource":
-                is_own = uri_param(ref) in self._features.resources.by_key
-        return (
-            self._own["completion/complete"](ctx)
-            if is_own
-            else Continuation(self._forward_completion, ctx, ref)
-        )
+        ref: Any = ctx.params.get("ref")
+        kind = ref.get("type") if isinstance(ref, dict) else None
+        if kind == "ref/prompt" and string_param(ref, "name") not in self._features.prompts.by_key:
+            return Continuation(self._forward_completion, ctx, ref)
+        if kind == "ref/resource" and uri_param(ref) not in self._features.resources.by_key:
+            return Continuation(self._forward_completion, ctx, ref)
+        # Its own handler refuses what is neither.
+        return self._own["completion/complete"](ctx)
 
     async def _forward_completion(self, ctx: Context[StateT], ref: dict[str, Any]) -> Any:
         routes = self._live[ctx._scope].routes

@@ -41,8 +41,8 @@ class Metrics(Telemetry):
     ``Server(telemetry=Metrics())`` and ``Client(telemetry=…)`` take one; several servers and clients may share it.
     `text` is the page, and `mcp_transports.http.server.metrics_page` serves it at a route.
 
-    Names become labels only where they are registered at the server, or are among the first of a client's own; the
-    rest is counted as ``other``. There are at most `MOST_SERIES` sets of labels.
+    Names become labels only where they are registered at the server, or listed by one behind a gateway, or are among
+    the first of a client's own; the rest is counted as ``other``. There are at most `MOST_SERIES` sets of labels.
 
     Args:
         labels: Labels that every line has, such as the number of a worker; none by default.

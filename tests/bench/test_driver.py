@@ -1,4 +1,4 @@
-"""The loops of a load over a field that a test plays the server of, for parts of a second."""
+"""The loops of a load over a field that a test plays the server of, on a clock that the field moves."""
 
 from __future__ import annotations
 
@@ -11,13 +11,34 @@ from typing import Any
 import pytest
 
 from mcp_actors.bench.calls import tool_call
+from mcp_actors.bench.documents import document_of
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.field import Arrival, Field, run_blocking
 from mcp_actors.bench.load import RunningLoad
 from mcp_actors.bench.messages import Message
 from mcp_actors.bench.plan import LoadPlan, Stage, ramp_stages
-from mcp_actors.bench.process import LoadError
 
 Answer = Callable[["ScriptedField", int, dict[str, Any]], None]
+# Seconds that each message takes to send: what takes none has no rate.
+SENDING = 2e-5
+
+
+class FieldClock:
+    """Stands for `time.perf_counter`. It moves when the field sends or waits, however busy the machine is."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+CLOCK = FieldClock()
+
+
+@pytest.fixture(autouse=True)
+def _virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "perf_counter", CLOCK)
 
 
 class ScriptedField(Field):
@@ -45,6 +66,7 @@ class ScriptedField(Field):
         return next(self._lanes)
 
     def post(self, lane: int, message: Message) -> None:
+        CLOCK.now += SENDING
         body = json.loads(message.data)
         if body.get("method") == "initialize":
             self.reply(lane, body["id"], {"protocolVersion": "agreed"})
@@ -61,13 +83,12 @@ class ScriptedField(Field):
 
     async def arrivals(self, until: float | None = None) -> list[Arrival]:
         assert until is not None
-        while not self.troubles and time.perf_counter() < until:
-            now = time.perf_counter()
-            due = [each for each in self.later if each[0] <= now]
-            if due:
-                self.later = [each for each in self.later if each[0] > now]
-                return [(lane, json.dumps(message).encode()) for _, lane, message in due]
-        return []
+        if self.troubles:
+            return []
+        CLOCK.now = max(CLOCK.now, min([until, *(each[0] for each in self.later)]))
+        due = [each for each in self.later if each[0] <= CLOCK.now]
+        self.later = [each for each in self.later if each[0] > CLOCK.now]
+        return [(lane, json.dumps(message).encode()) for _, lane, message in due]
 
     async def leave(self, lane: int) -> None: ...
 
@@ -252,3 +273,21 @@ def test_a_person_ends_it_early_and_has_the_figures() -> None:
     result = run_blocking(loads[0].run(ScriptedField(answer)))
     assert result["interrupted"]
     assert 45 <= result["total"]["count"] <= 60
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:secret@example.org/mcp?key=secret#x", "https://example.org/mcp"),
+        ("stdio:/opt/serve --token=secret", "stdio:serve"),
+    ],
+)
+def test_what_is_kept_of_a_run_has_no_secrets_of_the_address(url: str, shown: str) -> None:
+    headers = {"Authorization": "Bearer secret"}
+    plan = LoadPlan(
+        url, "legacy", "", [tool_call("add", {})], [Stage(60, window=1, calls=10)], headers=headers
+    )
+    result = run_blocking(RunningLoad(plan, lambda _: None).run(ScriptedField(at_once)))
+    document = document_of(plan, "adder 1", result, 1.0)
+    assert document.options["url"] == shown
+    assert "secret" not in repr(document)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from mcp_actors.bench.calls import tool_call
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields import streams
 from mcp_actors.bench.fields.field import Field, run_blocking
 from mcp_actors.bench.fields.responses import MOST_BYTES, ResponseReader
@@ -19,7 +20,6 @@ from mcp_actors.bench.fields.streams import Ends, Lines, StreamField
 from mcp_actors.bench.load import RunningLoad
 from mcp_actors.bench.messages import Message
 from mcp_actors.bench.plan import LoadPlan, Stage
-from mcp_actors.bench.process import LoadError
 from mcp_actors.bench.targets import raw_field
 
 HTTP = (

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.bench.calls import MOST_CALLS, CallMix, PlannedCall, read_calls, tool_call
-from mcp_actors.bench.documents import figures, knee, shown_url
+from mcp_actors.bench.documents import figures, knee
 from mcp_actors.bench.latencies import LatencyCounts
 from mcp_actors.bench.outcomes import incoming, outcome
 from mcp_actors.bench.plan import LoadPlan, Stage, ramp_stages
@@ -197,17 +197,6 @@ def test_the_knee_is_the_last_rate_before_the_first_that_was_not_held() -> None:
     }
     assert knee(details | {"stages": stages[2:]}) == 0
     assert knee(details | {"ramp": False}) is None
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("https://me:secret@example.org/mcp?key=secret#x", "https://example.org/mcp"),
-        ("stdio:python server.py", "stdio:python server.py"),
-    ],
-)
-def test_a_url_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
 
 
 def test_kinds_of_failures_are_bounded() -> None:

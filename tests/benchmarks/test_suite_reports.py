@@ -15,9 +15,9 @@ from benchmarks.suite.page import page
 from benchmarks.suite.report import RATIO, markdown
 from benchmarks.suite.views import groups, ratios
 from mcp_actors.bench.compare import compare, comparison_text
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.histograms import encoded
 from mcp_actors.bench.plots import Plot, PlotLine
-from mcp_actors.bench.process import LoadError
 from mcp_actors.bench.results import METRICS, Document, JobFailure, ResultRow
 
 PEERS = ("ours", "floor", "official")

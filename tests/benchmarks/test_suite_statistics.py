@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_actors.bench.statistics import (
@@ -85,6 +85,7 @@ def test_corrected_p_values_are_no_smaller_and_keep_their_order(values: list[flo
     assert all(corrected[a] <= corrected[b] for a, b in itertools.pairwise(order))
 
 
+@settings(max_examples=25)  # each draws some ten thousand samples
 @given(SAMPLES, SAMPLES, st.floats(0.1, 10.0))
 def test_a_ratio_scales_with_its_samples(mine: list[float], other: list[float], factor: float) -> None:
     low, high, _ = ratio_interval(mine, other)

@@ -4,6 +4,7 @@ import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -68,6 +69,21 @@ def started(environment: dict[str, str]) -> Started:
                 process.kill()
 
     return start
+
+
+@pytest.fixture(scope="session")
+def socket_url() -> Iterator[str]:
+    """The URL of one process with the server of ``served.py``, for tests that are about what is said and shown."""
+    with tempfile.TemporaryDirectory() as folder:
+        at = f"unix://{folder}/served"
+        command = [sys.executable, "-m", "mcp_actors", "serve", str(SERVED), "--listen", at]
+        with subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=checkout_environment()
+        ) as process:
+            assert process.stderr is not None
+            assert at in process.stderr.readline()
+            yield at
+            process.kill()
 
 
 @pytest.fixture

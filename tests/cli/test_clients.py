@@ -14,8 +14,8 @@ from .conftest import Ran
 Mcp = Callable[..., Ran]
 
 
-def test_list_for_people(mcp: Mcp, url: str) -> None:
-    result = mcp("list", url)
+def test_list_for_people(mcp: Mcp, socket_url: str) -> None:
+    result = mcp("list", socket_url)
     assert result.returncode == 0, result.stderr
     assert "\x1b" not in result.stdout
     lines = result.stdout.splitlines()
@@ -31,8 +31,8 @@ def test_list_for_people(mcp: Mcp, url: str) -> None:
 @pytest.mark.parametrize(
     ("era", "version"), [("legacy", None), ("modern", None), ("2025-03-26", "2025-03-26")]
 )
-def test_list_as_json_in_an_era(mcp: Mcp, url: str, era: str, version: str | None) -> None:
-    result = mcp("list", url, "--json", "--era", era)
+def test_list_as_json_in_an_era(mcp: Mcp, socket_url: str, era: str, version: str | None) -> None:
+    result = mcp("list", socket_url, "--json", "--era", era)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["server"]["name"] == "served"
@@ -48,75 +48,75 @@ def test_call_with_json_arguments(mcp: Mcp, url: str) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "42\n", "")
 
 
-def test_call_as_json(mcp: Mcp, url: str) -> None:
-    result = mcp("call", url, "echo", 'value:={"é": [1, null]}', "--json")
+def test_call_as_json(mcp: Mcp, socket_url: str) -> None:
+    result = mcp("call", socket_url, "echo", 'value:={"é": [1, null]}', "--json")
     answer = json.loads(result.stdout)
     assert answer["structuredContent"] == {"é": [1, None]}
     assert answer["content"][0]["type"] == "text"
 
 
-def test_text_becomes_what_the_tool_wants(mcp: Mcp, url: str) -> None:
-    result = mcp("call", url, "add", "a=2", "b=40")
+def test_text_becomes_what_the_tool_wants(mcp: Mcp, socket_url: str) -> None:
+    result = mcp("call", socket_url, "add", "a=2", "b=40")
     assert (result.returncode, result.stdout, result.stderr) == (0, "42\n", "")
-    raw = mcp("call", url, "add", 'a:="2"')
+    raw = mcp("call", socket_url, "add", 'a:="2"')
     assert (raw.returncode, raw.stdout) == (1, "")
     assert "a: expected integer, got string" in raw.stderr
 
 
-def test_an_error_of_a_tool(mcp: Mcp, url: str) -> None:
-    result = mcp("call", url, "refuse")
+def test_an_error_of_a_tool(mcp: Mcp, socket_url: str) -> None:
+    result = mcp("call", socket_url, "refuse")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("no, because")
-    as_json = mcp("call", url, "refuse", "--json")
+    as_json = mcp("call", socket_url, "refuse", "--json")
     assert as_json.returncode == 1
     assert json.loads(as_json.stdout)["isError"] is True
 
 
-def test_what_is_no_text_is_named(mcp: Mcp, url: str) -> None:
-    assert mcp("call", url, "picture").stdout == "[image/png, 3 bytes; --json shows them]\n"
-    assert json.loads(mcp("call", url, "picture", "--json").stdout)["content"] == [
+def test_what_is_no_text_is_named(mcp: Mcp, socket_url: str) -> None:
+    assert mcp("call", socket_url, "picture").stdout == "[image/png, 3 bytes; --json shows them]\n"
+    assert json.loads(mcp("call", socket_url, "picture", "--json").stdout)["content"] == [
         {"type": "image", "data": "AAEC", "mimeType": "image/png"}
     ]
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-def test_logs_go_to_stderr(mcp: Mcp, url: str, era: str) -> None:
-    result = mcp("call", url, "chatty", "--era", era)
+def test_logs_go_to_stderr(mcp: Mcp, socket_url: str, era: str) -> None:
+    result = mcp("call", socket_url, "chatty", "--era", era)
     assert result.stdout == "done\n"
     assert result.stderr == "  warning train: mind the gap\n"
 
 
-def test_questions_are_declined_without_a_terminal(mcp: Mcp, url: str) -> None:
-    result = mcp("call", url, "ask", text="Eve\n3\n")
+def test_questions_are_declined_without_a_terminal(mcp: Mcp, socket_url: str) -> None:
+    result = mcp("call", socket_url, "ask", text="Eve\n3\n")
     assert result.stdout == "decline []\n"
     assert "no terminal to ask on: Who are you?" in result.stderr
 
 
-def test_the_idle_clock(mcp: Mcp, url: str, tmp_path: object) -> None:
-    result = mcp("call", url, "wait", "begun=b", "ended=e", "--timeout", "0.5")
+def test_the_idle_clock(mcp: Mcp, socket_url: str, tmp_path: Path) -> None:
+    result = mcp("call", socket_url, "wait", f"begun={tmp_path}/b", f"ended={tmp_path}/e", "--timeout", "0.5")
     assert result.returncode == 1
     assert "the idle clock" in result.stderr
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_read(mcp: Mcp, url: str) -> None:
-    assert mcp("read", url, "note://text").stdout == "no newline"
-    assert mcp("read", url, "note://trains/7").stdout == "trains 7"
-    raw = mcp("read", url, "note://bytes", "--json")
+def test_read(mcp: Mcp, socket_url: str) -> None:
+    assert mcp("read", socket_url, "note://text").stdout == "no newline"
+    assert mcp("read", socket_url, "note://trains/7").stdout == "trains 7"
+    raw = mcp("read", socket_url, "note://bytes", "--json")
     assert base64.b64decode(json.loads(raw.stdout)["contents"][0]["blob"]) == b"\x00\x01\xff"
 
 
-def test_read_what_is_not_there(mcp: Mcp, url: str) -> None:
-    result = mcp("read", url, "note://nothing")
+def test_read_what_is_not_there(mcp: Mcp, socket_url: str) -> None:
+    result = mcp("read", socket_url, "note://nothing")
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1
     assert "note://nothing" in result.stderr
 
 
-def test_prompt(mcp: Mcp, url: str) -> None:
-    result = mcp("prompt", url, "greet", "name=Ada")
+def test_prompt(mcp: Mcp, socket_url: str) -> None:
+    result = mcp("prompt", socket_url, "greet", "name=Ada")
     assert (result.returncode, result.stdout) == (0, "user: Greet Ada kindly.\n")
-    as_json = mcp("prompt", url, "greet", "name=Ada", "manner=twice", "--json")
+    as_json = mcp("prompt", socket_url, "greet", "name=Ada", "manner=twice", "--json")
     assert json.loads(as_json.stdout)["messages"] == [
         {"role": "user", "content": {"type": "text", "text": "Greet Ada twice."}}
     ]

@@ -27,7 +27,7 @@ from .conftest import LIMIT, Ran, Started
 
 
 def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[..., Ran]) -> None:
-    result = mcp("demo", "--sessions", "24", "--seconds", "2", "--seed", "7")
+    result = mcp("demo", "--sessions", "24", "--seconds", "1", "--seed", "7")
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == ""
     assert "seed 7" in result.stdout
@@ -52,7 +52,7 @@ def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[...,
 
 
 def test_as_json_it_is_one_document(mcp: Callable[..., Ran]) -> None:
-    result = mcp("demo", "--sessions", "24", "--seconds", "1", "--seed", "7", "--json")
+    result = mcp("demo", "--sessions", "24", "--seconds", "0.5", "--seed", "7", "--json")
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stderr == ""
     whole = json.loads(result.stdout)
@@ -69,7 +69,7 @@ def test_as_json_it_is_one_document(mcp: Callable[..., Ran]) -> None:
 def test_a_module_in_the_current_folder_is_not_run(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "trio.py").write_text("open('taken over', 'w')\nraise SystemExit\n")
     # As the installed command, which has its own folder and not the current one among those of modules.
-    words = [sys.executable, "-P", "-m", "mcp_actors", "demo", "--sessions", "24", "--seconds", "1"]
+    words = [sys.executable, "-P", "-m", "mcp_actors", "demo", "--sessions", "24", "--seconds", "0.2"]
     result = subprocess.run(
         words, capture_output=True, text=True, timeout=LIMIT, cwd=tmp_path, env=environment, check=False
     )

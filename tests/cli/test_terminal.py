@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from .conftest import LIMIT, SERVED, Started
+from .forking import ForkedProcess, ForkingServer
 
 CTRL_C = b"\x03"
 
@@ -27,7 +28,7 @@ CTRL_C = b"\x03"
 class Terminal:
     """A program on a terminal of its own; `until` waits for what it draws, within `LIMIT` seconds."""
 
-    def __init__(self, process: subprocess.Popen[bytes], master: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, master: int) -> None:
         self.process = process
         self.master = master
         self.screen = b""
@@ -68,21 +69,29 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
+def terminal(
+    forking_server: ForkingServer, environment: dict[str, str], tmp_path: Path
+) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def start(*words: str, program: Sequence[str] = ("-m", "mcp_actors"), **more: str) -> Terminal:
+    def start(*words: str, program: Sequence[str] = (), **more: str) -> Terminal:
         master, slave = pty.openpty()
-        process = subprocess.Popen(
-            # Ctrl-C becomes SIGINT only on the controlling terminal of a session.
-            [sys.executable, "-c", AS_SESSION_LEADER, sys.executable, *program, *words],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            cwd=tmp_path,
-            env=environment | more,
-        )
+        process: subprocess.Popen[bytes] | ForkedProcess
+        if program:
+            process = subprocess.Popen(
+                # Ctrl-C becomes SIGINT only on the controlling terminal of a session.
+                [sys.executable, "-c", AS_SESSION_LEADER, sys.executable, *program, *words],
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                start_new_session=True,
+                cwd=tmp_path,
+                env=environment | more,
+            )
+        else:
+            process = forking_server.start(
+                words, (slave, slave, slave), tmp_path, environment | more, on_terminal=True
+            )
         os.close(slave)
         opened.append(Terminal(process, master))
         return opened[-1]
@@ -141,10 +150,9 @@ def test_ctrl_c_ends_a_load_with_its_figures(terminal: Callable[..., Terminal], 
     assert "Traceback" not in session.text
 
 
-def test_ctrl_c_while_connecting(terminal: Callable[..., Terminal]) -> None:
+def test_ctrl_c_while_connecting(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
     session = terminal("list", "stdio:sh -c 'echo started >&2; touch here; exec sleep 60'")
-    here = Path(os.readlink(f"/proc/{session.process.pid}/cwd")) / "here"
-    session.until(here.exists)
+    session.until((tmp_path / "here").exists)
     session.type(CTRL_C)
     assert session.wait() == 130
     assert "interrupted while connecting" in session.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -37,12 +38,11 @@ OF_THE_ERA = {
 
 @pytest.mark.parametrize(("client", "server", "era"), ROWS)
 def test_a_client_sees_the_server_of_the_other_era(peers: Peers, client: str, server: str, era: str) -> None:
-    with reachable(peers, server, "stdio") as there:
-        done = run(peers, client, there)
-        direct = report_of(done, client, done.stderr)
+    with reachable(peers, server, "stdio") as there, ThreadPoolExecutor() as threads:
         command = (sys.executable, str(PROGRAM), era, "stdio:", there.target)
-        done = run(peers, client, Endpoint("stdio", command))
-        through = report_of(done, client, done.stderr)
+        # Each has a server of its own, and waits for most of its time.
+        runs = [threads.submit(run, peers, client, each) for each in (there, Endpoint("stdio", command))]
+        direct, through = (report_of(done.result(), client, done.result().stderr) for done in runs)
     assert {name for name in direct if direct[name] != through.get(name)} <= OF_THE_ERA
     # The official client may lose a last report that comes with the answer.
     reports = zip(direct["progress"], through["progress"], strict=False)

@@ -16,6 +16,7 @@ from benchmarks.suite.endpoints import TRANSPORTS, raw_field
 from benchmarks.suite.gateways import GATEWAYS, UpstreamPlace, chain_of
 from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.peers import OWN
+from benchmarks.suite.process import cpu_seconds, peak_mib
 from benchmarks.suite.scenarios.loops import warm_up
 from benchmarks.suite.scenarios.roundtrip import measure_window
 from benchmarks.suite.scenarios.solo import Start
@@ -26,7 +27,7 @@ from benchmarks.suite.server import (
     ServerProcess,
     free_port,
 )
-from mcp_actors.bench.process import LoadError, cpu_seconds, peak_mib
+from mcp_actors.bench.errors import LoadError
 
 __all__ = ["gateway_hop"]
 

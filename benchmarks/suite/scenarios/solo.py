@@ -15,7 +15,7 @@ from benchmarks.suite.scenarios.loops import warm_up
 from benchmarks.suite.scenarios.roundtrip import measure_window
 from benchmarks.suite.server import ROOT
 from mcp_actors.bench.eras import Era
-from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.errors import LoadError
 
 __all__ = ["Start", "codec", "eras", "startup"]
 

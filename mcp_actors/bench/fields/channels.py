@@ -11,9 +11,9 @@ import trio.lowlevel
 
 from mcp_actors.abc import ClientTransport, Frame, FrameChannel, NoAnswer, Waiting
 from mcp_actors.bench.eras import Era
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
 from mcp_actors.bench.messages import Message, cancelled
-from mcp_actors.bench.process import LoadError
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConnectFailed
 

@@ -7,8 +7,8 @@ from collections.abc import Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 from mcp_actors.bench.eras import Era
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.messages import Message, answer_to, cancelled, id_of, notification, opening
-from mcp_actors.bench.process import LoadError
 
 __all__ = ["ANSWER_WITHIN_SECONDS", "Arrival", "Field", "Trouble", "run_blocking"]
 

@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 
 from mcp_actors.bench.eras import LEGACY_VERSION, Era
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.field import Arrival, Field
 from mcp_actors.bench.fields.polling import READABLE, WRITABLE, LoadPoll
 from mcp_actors.bench.fields.responses import ResponsePiece, ResponseReader
 from mcp_actors.bench.fields.streams import READ_BYTES, wait_for
 from mcp_actors.bench.messages import Message
-from mcp_actors.bench.process import LoadError
 
 __all__ = ["HttpField"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.errors import LoadError
 
 __all__ = ["READABLE", "WRITABLE", "LoadPoll"]
 

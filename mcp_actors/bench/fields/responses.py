@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.errors import LoadError
 
 __all__ = ["ResponsePiece", "ResponseReader"]
 

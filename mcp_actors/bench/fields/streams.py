@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mcp_actors.bench.eras import Era
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.field import ANSWER_WITHIN_SECONDS, Arrival, Field
 from mcp_actors.bench.fields.polling import READABLE, WRITABLE, LoadPoll
 from mcp_actors.bench.messages import Message
-from mcp_actors.bench.process import LoadError
 
 __all__ = ["Ends", "Framing", "Lines", "StreamField", "wait_for"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.fields.streams import MOST_BYTES, Framing
-from mcp_actors.bench.process import LoadError
 
 __all__ = ["WebSocketFrames", "upgrade"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from mcp_actors.bench.compare import Comparison, compare
-from mcp_actors.bench.process import LoadError
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.results import METRICS, Document, place_text
 from mcp_actors.cli.failures import EXIT_CROSSED, WrongUsage, reported, traceback_option
 from mcp_actors.printable import safe

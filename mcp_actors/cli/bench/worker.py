@@ -15,9 +15,9 @@ from typing import Any
 import trio
 
 from mcp_actors.abc import ClientTransport
+from mcp_actors.bench.errors import LoadError
 from mcp_actors.bench.load import RunningLoad, run_load
 from mcp_actors.bench.plan import LoadPlan
-from mcp_actors.bench.process import LoadError
 from mcp_actors.discovery import client_transport
 from mcp_actors.errors import McpError
 from mcp_actors.platform.signals import STOP_SIGNALS

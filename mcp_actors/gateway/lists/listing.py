@@ -40,12 +40,14 @@ ENTRIES_A_TURN = 100
 LEAST_AGE = 1.0
 # Seconds. What a server calls good for longer is asked for again after a day.
 MAX_AGE = 24 * 3600.0
+# Of a tool or prompt. What model providers take is a tenth of them.
+_NAME_CHARACTERS = 1024
 # Characters of a name or an error that the log shows.
 _SHOWN = 200
 _MAY_BE_TASK = TaskRules("optional", restartable=False, before=None)
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class ListKind:
     """One of the lists that a server has."""
 
@@ -59,53 +61,65 @@ class ListKind:
     event: EventKind
     """The change that makes it stale."""
     of: type
+    """The class of an entry."""
     key: str
     """The attribute of an entry that it is known by."""
     longest_key: int
+    """Characters of it."""
     result: Callable[..., Any]
+    """Makes the result of the gateway."""
 
 
 LIST_KINDS: Mapping[str, ListKind] = {
     kind.name: kind
     for kind in (
         ListKind(
-            "tools", "tool", "tools/list", "tools", "tools", "tools", t.Tool, "name", 1024, t.ListToolsResult
+            name="tools",
+            what="tool",
+            method="tools/list",
+            member="tools",
+            capability="tools",
+            event="tools",
+            of=t.Tool,
+            key="name",
+            longest_key=_NAME_CHARACTERS,
+            result=t.ListToolsResult,
         ),
         ListKind(
-            "prompts",
-            "prompt",
-            "prompts/list",
-            "prompts",
-            "prompts",
-            "prompts",
-            t.Prompt,
-            "name",
-            1024,
-            t.ListPromptsResult,
+            name="prompts",
+            what="prompt",
+            method="prompts/list",
+            member="prompts",
+            capability="prompts",
+            event="prompts",
+            of=t.Prompt,
+            key="name",
+            longest_key=_NAME_CHARACTERS,
+            result=t.ListPromptsResult,
         ),
         ListKind(
-            "resources",
-            "resource",
-            "resources/list",
-            "resources",
-            "resources",
-            "resources",
-            t.Resource,
-            "uri",
-            LONGEST_URI,
-            t.ListResourcesResult,
+            name="resources",
+            what="resource",
+            method="resources/list",
+            member="resources",
+            capability="resources",
+            event="resources",
+            of=t.Resource,
+            key="uri",
+            longest_key=LONGEST_URI,
+            result=t.ListResourcesResult,
         ),
         ListKind(
-            "templates",
-            "resource template",
-            "resources/templates/list",
-            "resourceTemplates",
-            "resources",
-            "resources",
-            t.ResourceTemplate,
-            "uri_template",
-            LONGEST_URI,
-            t.ListResourceTemplatesResult,
+            name="templates",
+            what="resource template",
+            method="resources/templates/list",
+            member="resourceTemplates",
+            capability="resources",
+            event="resources",
+            of=t.ResourceTemplate,
+            key="uri_template",
+            longest_key=LONGEST_URI,
+            result=t.ListResourceTemplatesResult,
         ),
     )
 }

@@ -9,7 +9,8 @@ meanwhile, and clients are told of a change when it has come.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -86,10 +87,15 @@ class UpstreamLists:
         self._nursery = nursery
         self._changes = changes
         self._kept: dict[UpstreamConnection, dict[str, _KeptList]] = {}
+        # Upstreams that nobody waits for until they have answered.
         self._late: set[str] = set()
+        # Lists, by upstream and kind, that were left out or replaced by a former one, which was logged.
         self._missing: set[tuple[str, str]] = set()
+        # Upstreams that have lost a connection since the last one was made: their lists may be different ones now.
         self._lost: set[str] = set()
+        # Lists of which it was logged that some clients refuse their names.
         self._warned: set[tuple[str, str]] = set()
+        # The lines of each list that is in use, with the version of the claims by which they were made.
         self._rows: dict[UpstreamListing, tuple[int, tuple[ListedRow, ...]]] = {}
 
     def __repr__(self) -> str:
@@ -207,13 +213,21 @@ class UpstreamLists:
 
     async def meet(self, actor: UpstreamActor, ctx: Context[Any]) -> None:
         """Connects to an upstream for a caller, for `LIST_TIMEOUT` seconds at most. What fails is in the log."""
-        with trio.move_on_after(LIST_TIMEOUT) as scope:
+        with self._delayed_by(actor):
+            async with actor.borrowed(ctx):
+                pass
+
+    @contextmanager
+    def _delayed_by(self, actor: UpstreamActor) -> Iterator[None]:
+        """Ends the block when an upstream has used up the time that it may delay others, or fails."""
+        name = actor.settings.name
+        with trio.move_on_after(0 if name in self._late else LIST_TIMEOUT) as scope:
             try:
-                actor.give_back(actor.at_hand(ctx) or await actor.connect(ctx))
+                yield
             except McpError as error:
-                log.debug("an upstream cannot be met", upstream=actor.settings.name, error=str(error))
+                log.debug("an upstream is not waited for", upstream=name, error=str(error))
         if scope.cancelled_caught:
-            self._late.add(actor.settings.name)
+            self._late.add(name)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -247,18 +261,9 @@ class UpstreamLists:
     async def _obtain(
         self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind, found: dict[str, UpstreamListing]
     ) -> None:
-        name = actor.settings.name
-        with trio.move_on_after(0 if name in self._late else LIST_TIMEOUT) as scope:
-            try:
-                connection = actor.at_hand(ctx) or await actor.connect(ctx)
-                try:
-                    found[name] = await self._read(actor, connection, kind)
-                finally:
-                    actor.give_back(connection)
-            except McpError as error:
-                log.debug("a list of an upstream cannot be had", upstream=name, error=str(error))
-        if scope.cancelled_caught:
-            self._late.add(name)
+        with self._delayed_by(actor):
+            async with actor.borrowed(ctx) as connection:
+                found[actor.settings.name] = await self._read(actor, connection, kind)
 
     async def _read(
         self, actor: UpstreamActor, connection: UpstreamConnection, kind: ListKind

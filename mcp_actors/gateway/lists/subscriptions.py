@@ -77,8 +77,11 @@ class UpstreamSubscriptions:
         self._nursery = nursery
         self._changes = changes
         self._followed: dict[tuple[UpstreamConnection, str], _Followed] = {}
-        self._wanted: dict[str, None] = {}
+        # The resources that have a subscriber on the bus.
+        self._wanted: set[str] = set()
+        # How many are subscribing to each at the moment, and are not on the bus yet.
         self._pending: dict[str, int] = {}
+        # The resources to subscribe to again over the next connection, by upstream and whose connection it is.
         self._lost: dict[tuple[str, Hashable], set[str]] = {}
 
     def __repr__(self) -> str:
@@ -88,11 +91,11 @@ class UpstreamSubscriptions:
 
     def first_subscribed(self, uri: str) -> None:
         """Somebody subscribes to a resource that nobody was subscribed to."""
-        self._wanted[uri] = None
+        self._wanted.add(uri)
 
     def last_unsubscribed(self, uri: str) -> None:
         """Nobody is subscribed to a resource any more."""
-        self._wanted.pop(uri, None)
+        self._wanted.discard(uri)
         self._release(uri)
 
     # -- what connections say ------------------------------------------------------------------------------------------
@@ -157,8 +160,7 @@ class UpstreamSubscriptions:
         raise refusal or ResourceNotFound(uri)
 
     async def _follow(self, ctx: Context[Any], actor: UpstreamActor, uri: str) -> None:
-        connection = actor.at_hand(ctx) or await actor.connect(ctx)
-        try:
+        async with actor.borrowed(ctx) as connection:
             followed = self._followed.get((connection, uri))
             while followed is not None and followed.is_ending:
                 # Else the cancellation of the old one could overtake the new one.
@@ -171,8 +173,6 @@ class UpstreamSubscriptions:
             await followed.begun.wait()
             if followed.failure is not None:
                 raise _refusal(actor, followed.failure)
-        finally:
-            actor.give_back(connection)
 
     def _require_room(self, connection: UpstreamConnection, caller: str) -> None:
         """Raises `Overloaded` if a connection, or one caller over it, has too many subscriptions."""

@@ -39,6 +39,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.gateway.questions.held_calls import HELD_TIMEOUT, RETRY_AFTER, HeldCall
 from mcp_actors.logging import log
+from mcp_actors.tasks import TASKS
 from mcp_actors.types import (
     ClientCapabilities,
     CreateMessageParams,
@@ -61,8 +62,6 @@ MAX_QUESTIONS_OF_CONNECTION = 64
 
 _MESSAGE = "notifications/message"
 _ELICITATION_COMPLETE = "notifications/elicitation/complete"
-# The extension whose results the gateway waits for itself. What else a client declares says only what it can show.
-_TASKS = "io.modelcontextprotocol/tasks"
 
 
 class _OfConnection(Protocol):
@@ -73,10 +72,11 @@ class _OfConnection(Protocol):
 
 
 def passive_extensions(declared: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the extensions of a client that an upstream is told of: all but those that the gateway itself takes part
-    in.
+    """Returns the extensions of a client that an upstream is told of: all but that of tasks.
+
+    The gateway waits for the results of that one itself. The others say only what a client can show.
     """
-    return {id: settings for id, settings in (declared or {}).items() if id != _TASKS}
+    return {id: settings for id, settings in (declared or {}).items() if id != TASKS}
 
 
 class UpstreamCallbacks:

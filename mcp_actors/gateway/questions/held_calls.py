@@ -83,6 +83,7 @@ class HeldCall:
         self.scope = trio.CancelScope()
         self._calls = calls
         self.first = ctx
+        """The request that began it, whose client declared what it can be asked."""
         self._questions: dict[str, _HeldQuestion] = {}
         self._asked = 0
         self._outcome: Any = None

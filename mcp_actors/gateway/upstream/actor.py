@@ -7,6 +7,8 @@ is needed, and at once where all callers share it; a `CircuitBreaker` says when 
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
 
@@ -168,6 +170,15 @@ class UpstreamActor:
                 raise UpstreamUnavailable(self.settings.name, "it cannot be connected to", left)
         return connection
 
+    @asynccontextmanager
+    async def borrowed(self, ctx: Context[Any]) -> AsyncIterator[UpstreamConnection]:
+        """Yields a connection for a caller, as `connect` finds or makes it, and gives it back after the block."""
+        connection = self.at_hand(ctx) or await self.connect(ctx)
+        try:
+            yield connection
+        finally:
+            self.give_back(connection)
+
     def give_back(self, connection: UpstreamConnection) -> None:
         """A call over a connection has ended; one that a call has alone is free for the next one, or closed."""
         if self.connections.give_back(connection):
@@ -287,24 +298,30 @@ class UpstreamActor:
                 key.on_end(self, lambda: self._close(connection))
             self._observer.connected(self, connection)
         except Exception as error:
-            if isinstance(error, RpcError) and attempt.declared != ClientCapabilities():
-                # The server is there, and has refused what this client declares.
-                self.health.refused(str(error))
-            else:
-                self.health.failed(str(error))
-            attempt.failure = error if isinstance(error, McpError) else attempt.failure
-            # It is tried for as long as it is away: one line says so, and not one for each attempt.
-            level = log.info if self.health.is_away else log.warning
-            text = without_paths(str(error))
-            level("an upstream cannot be connected to", upstream=self.settings.name, error=text)
-            self.health.is_away = True
+            self._not_opened(attempt, error)
             if not isinstance(error, McpError):
                 raise
+            attempt.failure = error
         finally:
             self.connections.opening -= 1
             self._attempts = {each: made for each, made in self._attempts.items() if made is not attempt}
             attempt.done.set()
             self._news.unpark_all()
+
+    def _not_opened(self, attempt: _OpenAttempt, error: Exception) -> None:
+        if isinstance(error, RpcError) and attempt.declared != ClientCapabilities():
+            # The server is there, and has refused what this client declares.
+            self.health.refused(str(error))
+        else:
+            self.health.failed(str(error))
+        # It is tried for as long as it is away: one line says so, and not one for each attempt.
+        level = log.info if self.health.is_away else log.warning
+        level(
+            "an upstream cannot be connected to",
+            upstream=self.settings.name,
+            error=without_paths(str(error)),
+        )
+        self.health.is_away = True
 
     def _close(self, connection: UpstreamConnection, *, lost: bool = False) -> None:
         if self.connections.remove(connection):

@@ -213,8 +213,10 @@ class WebSocketServerTransport:
     ) -> None:
         """Serves until cancelled, or until `handler.stopping` is set and all connections have ended.
 
-        Reports its URL, with the real port, once connections are accepted. Cancelled, every connection is cancelled,
-        and each peer gets a Close frame with 1001. What a connection's handler raises ends that connection alone.
+        Reports its URL, with the real port, once connections are accepted. Cancelled, it closes every connection, and
+        each peer gets a Close frame with 1001: the connections of its own listener are cancelled, and those of a
+        listener that another transport opened at the address, and goes on serving, end as if their peers had left. What
+        a connection's handler raises ends that connection alone.
 
         Raises:
             ConnectFailed: it cannot listen there, or not any more.

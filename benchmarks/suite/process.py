@@ -6,11 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["LoadError", "cpu_seconds", "peak_mib", "resident_kib"]
+from mcp_actors.bench.errors import LoadError
 
-
-class LoadError(Exception):
-    """The server did not answer correctly, so there is no figure."""
+__all__ = ["cpu_seconds", "peak_mib", "resident_kib"]
 
 
 def cpu_seconds(pid: int) -> float:
