@@ -31,6 +31,8 @@ def read_json(text: str) -> dict[str, Any]:
     Raises:
         NotReadable: It is no JSON even so, an object has a name twice, or it is no object.
     """
+    if not text.strip():
+        raise NotReadable("it is empty")
     # What is left out becomes blanks, so that the places in errors are those of the text.
     bare = _PARTS.sub(lambda found: _blanks(found) if found["comment"] else found[0], text)
     bare = _COMMAS.sub(lambda found: " " if found["comma"] else found[0], bare)

@@ -25,6 +25,7 @@ WITH_HEADERS = frozenset({"http", "https", "http+unix", "ws", "wss"})
 """The schemes whose requests, or whose opening, have headers."""
 # RFC 9110 sections 5.1 and 5.5; what is not ASCII means something else to each server.
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HOST_AND_PORT = re.compile(r"[\w.-]+:\d")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
@@ -92,7 +93,11 @@ class ServerEntry:
             MissingVariable: It names a variable that is not set.
             ConfigurationError: It has something else that cannot be expanded.
         """
-        return None if self.url is None else self._expansion(environ).of(self.url, "url")
+        return None if self.url is None else self._url(self._expansion(environ))
+
+    def _url(self, expansion: Expansion) -> str:
+        # What a program has written into a variable often ends in a newline.
+        return expansion.of(self.url or "", "url").strip()
 
     def _expansion(self, environ: Mapping[str, str] | None) -> Expansion:
         return Expansion(self.source, self.name, os.environ if environ is None else environ)
@@ -117,7 +122,7 @@ class ServerEntry:
         if self.command is not None:
             url, given, member = self._command(self.command, expansion), self._process(expansion), "command"
         else:
-            url, given, member = expansion.of(self.url or "", "url"), self._headers(expansion), "url"
+            url, given, member = self._url(expansion), self._headers(expansion), "url"
         if member == "url" and not given and not options:
             # The era that is found at a URL is remembered for it.
             self._transport(url, {}, expansion, member)
@@ -135,10 +140,13 @@ class ServerEntry:
         except (ValueError, TypeError, McpError) as error:
             found = type(error)
         if found is TransportNotFound:
-            words = f"no transport is installed for {scheme!r}" if scheme else "it is no URL: scheme://..."
+            words = _no_scheme(url) or f"no transport is installed for {scheme!r}"
             raise TransportNotFound(f"{self.source.name}, server {self.name[:80]!r}, {member}: {words}")
-        lacks = f"all of: {', '.join(sorted(options))}" if found is TypeError else "it, or one of its headers"
-        problem = f"the binding for {scheme!r} does not take {lacks}"
+        if found is TypeError:
+            problem = f"the binding for {scheme!r} does not take all of: {', '.join(sorted(options))}"
+        else:
+            lacks = "it, or one of its headers" if options else "it"
+            problem = _malformed(url) or f"the binding for {scheme!r} does not take {lacks}"
         raise ConfigurationError(problem, file=self.source.name, server=self.name, member=member)
 
     def _command(self, command: str, expansion: Expansion) -> str:
@@ -186,6 +194,25 @@ def _write_line(name: str, line: str) -> None:
 def _scheme(url: str) -> str:
     scheme, colon, _ = url.partition(":")
     return scheme.lower()[:32] if colon else ""
+
+
+def _no_scheme(url: str) -> str | None:
+    """Returns what to write in place of a URL without a scheme, ``None`` if it has one."""
+    if _HOST_AND_PORT.match(url):
+        return "it has no scheme: write http:// before it, or the scheme of another binding"
+    return None if _scheme(url) else "it is no URL: write scheme://..., such as http://HOST:PORT/PATH"
+
+
+def _malformed(url: str) -> str | None:
+    """Returns what is wrong with a URL of any binding, ``None`` if that cannot be seen. Nothing of it is shown."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return "its port is no number from 0 to 65535, or it has a bracket without the other one"
+    if _scheme(url) in WITH_HEADERS and not parts.hostname:
+        return "it names no host: write scheme://HOST:PORT/PATH"
+    return None
 
 
 def _host(url: str) -> str:

@@ -65,6 +65,9 @@ ENTRY_MEMBERS: Mapping[str, Check] = {
     "httpUrl": _TEXT,
     "headers": (_maps_to_texts, "an object of names and texts"),
     "disabled": _BOOLEAN,
+    "enabled": _BOOLEAN,
+    "disabledTools": _TEXTS,
+    "excludeTools": _TEXTS,
 }
 """Those that hosts have."""
 

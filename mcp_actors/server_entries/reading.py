@@ -7,6 +7,7 @@ reference), Gemini CLI (MCP servers).
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,8 @@ _TYPES: Mapping[str, frozenset[str]] = {
     "ws": frozenset({"ws", "wss"}),
     "websocket": frozenset({"ws", "wss"}),
 }
+# The members with which Windsurf and Gemini CLI take tools of a server away.
+_TAKEN_AWAY = ("disabledTools", "excludeTools")
 # Folders in which a project keeps the settings of a program.
 _SETTINGS_FOLDERS = (".vscode", ".cursor")
 
@@ -148,8 +151,8 @@ class _EntryReader:
         if len(urls) + ("command" in given) != 1:
             self._fail("it needs either a command (with args) or a url", name, None)
         members: dict[str, Any] = {
-            "gateway": GatewayMembers(**{each: given[each] for each in GATEWAY_MEMBERS if each in given}),
-            "disabled": given.get("disabled", False),
+            "gateway": GatewayMembers(**_gateway_members(given)),
+            "disabled": given.get("disabled", False) or not given.get("enabled", True),
         }
         url = given[urls[0]] if urls else None
         kind = self._kind(given.get("type"), url, name)
@@ -226,6 +229,13 @@ class _EntryReader:
 
     def _fail(self, problem: str, server: str | None, member: str | None) -> NoReturn:
         raise ConfigurationError(problem, file=self._source.name, server=server, member=member)
+
+
+def _gateway_members(given: Mapping[str, Any]) -> dict[str, Any]:
+    found = {each: given[each] for each in GATEWAY_MEMBERS if each in given}
+    # Hosts name tools one by one there, and no patterns.
+    taken_away = [glob.escape(tool) for each in _TAKEN_AWAY for tool in given.get(each, ())]
+    return found | ({"exclude": [*found.get("exclude", ()), *taken_away]} if taken_away else {})
 
 
 def _env_value(value: str | float | None) -> str | None:

@@ -130,12 +130,30 @@ def test_entries_of_cursor_windsurf_and_claude_code() -> None:
     windsurf = read_server_entries(WINDSURF)
     assert [entry.name for entry in windsurf] == ["figma"]
     assert windsurf.servers["off"].disabled
-    assert windsurf.servers["figma"].unknown == ("disabledTools",)
+    assert windsurf.servers["figma"].unknown == ()
     assert [entry.url for entry in read_server_entries(CLAUDE_CODE)] == [
         "${API_BASE_URL:-https://api.example.com}/mcp",
         "wss://example.com/mcp",
         "https://example.com/mcp",
     ]
+
+
+def test_tools_that_a_host_was_told_to_leave_out_are_not_offered() -> None:
+    members = {"disabledTools": ["drop", "a[b]"], "exclude": ["x*"], "excludeTools": ["rm"]}
+    (entry,) = read_server_entries(with_entry(command="x", **members))
+    assert entry.gateway.given() == {"exclude": ["x*", "drop", "a[[]b]", "rm"]}
+    assert entry.unknown == ()
+
+
+def test_an_empty_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text("\n")
+    with pytest.raises(ConfigurationError, match="it is empty"):
+        read_server_entries(tmp_path / "mcp.json")
+
+
+def test_a_server_that_is_not_enabled_is_disabled() -> None:
+    assert list(read_server_entries(with_entry(command="x", enabled=False))) == []
+    assert [each.name for each in read_server_entries(with_entry(command="x", enabled=True))] == ["one"]
 
 
 def test_any_url_of_a_transport_is_an_address() -> None:

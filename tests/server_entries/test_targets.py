@@ -130,7 +130,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"url": "http://a", "headers": {"A B": "c"}}, "it is no name of a header"),
     ({"url": "http://a", "headers": {"A": "x\n${KEY}"}}, "a character that no header can have"),
     ({"url": "tcp://127.0.0.1:1", "headers": {"A": "${KEY}"}}, "does not take all of: headers"),
-    ({"url": "http://user:${KEY}/mcp"}, "the binding for 'http' does not take it"),
+    ({"url": "http://user:${KEY}/mcp"}, "its port is no number from 0 to 65535"),
+    ({"url": "http:///${KEY}"}, "it names no host: write scheme://HOST:PORT/PATH"),
 ]
 
 
@@ -148,6 +149,14 @@ def test_a_scheme_without_transport_is_told_without_the_url() -> None:
     assert str(caught.value) == "the configuration, server 'one', url: no transport is installed for 'dodo'"
     with pytest.raises(TransportNotFound, match="it is no URL"):
         entry_of(url="${KEY}").target(environ={"KEY": SECRET})
+    with pytest.raises(TransportNotFound, match="it has no scheme: write http:// before it"):
+        entry_of(url="127.0.0.1:8000/${KEY}").target(environ={"KEY": SECRET})
+
+
+def test_blanks_around_a_url_are_none_of_its_own() -> None:
+    entry = entry_of(url=" ${URL}")
+    assert entry.target(environ={"URL": "http://127.0.0.1:1/mcp\n"}) == "http://127.0.0.1:1/mcp"
+    assert entry.address(environ={"URL": "http://127.0.0.1:1/mcp\n"}) == "http://127.0.0.1:1/mcp"
 
 
 def test_an_entry_shows_neither_arguments_nor_paths() -> None:

@@ -106,7 +106,10 @@ async def test_large_messages_pass_both_ways_at_once() -> None:
     [
         (["/no/such/program", "a b"], "cannot start '/no/such/program': there is no command"),
         (["no-such-command-for-test"], "there is no command 'no-such-command-for-test'"),
-        (["npx -y server"], "no command 'npx -y server'; arguments are words of their own"),
+        (
+            ["npx -y server"],
+            "no command 'npx -y server'; its arguments have to be words of their own: put them into args",
+        ),
         (["/"], "Permission denied"),
         (["a\0b"], "null byte"),
     ],

@@ -237,7 +237,7 @@ def _why_not_started(command: Sequence[str], cwd: str | Path | None, error: Exce
         return f"{what}: the working directory {str(cwd)!r}: {error.strerror}"
     if isinstance(error, FileNotFoundError):
         hint = (
-            "; arguments are words of their own, in a configuration those of args"
+            "; its arguments have to be words of their own: put them into args in a configuration"
             if " " in command[0]
             else ""
         )
