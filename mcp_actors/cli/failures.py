@@ -15,6 +15,7 @@ import click
 from mcp_actors.cli.output import safe
 from mcp_actors.errors import (
     CallTimeout,
+    ConfigurationError,
     ConnectFailed,
     ConnectionLost,
     LoginRequired,
@@ -137,7 +138,7 @@ def reported(show_traceback: bool) -> Iterator[None]:
 def _kind(error: Exception) -> type[CommandFailure]:
     if isinstance(error, LoginRequired):
         return LoginNeeded
-    return WrongUsage if isinstance(error, TransportNotFound) else CommandFailure
+    return WrongUsage if isinstance(error, TransportNotFound | ConfigurationError) else CommandFailure
 
 
 def sentence(error: Exception) -> str:

@@ -25,6 +25,7 @@ __all__ = ["home", "issued", "terminal"]
 
 Mcp = Callable[..., Ran]
 SECRET = "s3cr3t"
+DIES = "import sys; print('there is no disk', file=sys.stderr); sys.exit(3)"
 # A server that says who it is, and what it was started and called with.
 SERVER = """
 import os
@@ -115,26 +116,33 @@ def test_check_says_who_is_not_there_and_why(mcp: Mcp, tmp_path: Path, inner: Pa
         "good": {"command": sys.executable, "args": [str(inner)]},
         "keyless": {"url": f"http://127.0.0.1/{SECRET}", "headers": {"A": f"{SECRET} ${{NO_SUCH_KEY}}"}},
         "gone": {"url": "tcp://127.0.0.1:1"},
+        "dies": {"command": sys.executable, "args": ["-c", DIES]},
         "off": {"command": "nothing", "disabled": True},
     }
     result = mcp("gateway", written(tmp_path, servers), "--check")
     assert result.returncode == 1
-    assert result.stdout.splitlines()[1].startswith("good ")
-    keyless, gone = result.stdout.splitlines()[2:]
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["server", "good"]
+    head, keyless, gone, dies, wrote = result.stderr.splitlines()
+    assert head == "mcp-actors: 3 of 4 servers cannot be used"
     assert "server 'keyless', headers.A: the environment variable NO_SUCH_KEY is not set" in keyless
     assert gone.startswith("gone: cannot connect to tcp://127.0.0.1:1")
-    assert result.stderr == "mcp-actors: 2 of 3 servers cannot be used: keyless, gone\n"
+    assert dies.endswith("it exited with code 3")
+    assert wrote == "    there is no disk"
     assert SECRET not in result.stdout + result.stderr
 
 
 def test_a_gateway_that_would_start_or_ask_itself_is_refused(mcp: Mcp, tmp_path: Path, inner: Path) -> None:
     good = {"command": sys.executable, "args": [str(inner)]}
-    itself = {"command": sys.executable, "args": ["-m", "mcp_actors", "gateway", str(tmp_path / "mcp.json")]}
+    itself: dict[str, Any] = {
+        "command": sys.executable,
+        "args": ["-m", "mcp_actors", "gateway", str(tmp_path / "mcp.json")],
+    }
     result = mcp("gateway", written(tmp_path, {"good": good, "itself": itself}), "--check")
     assert result.returncode == 1
-    assert "itself: mcp-actors: a server of" in result.stderr
-    assert "would start itself for ever. Take its entry out" in result.stderr
-    assert result.stderr.endswith("mcp-actors: 1 of 2 servers cannot be used: itself\n")
+    head, itself_fails, wrote = result.stderr.splitlines()
+    assert head == "mcp-actors: 1 of 2 servers cannot be used"
+    assert itself_fails.startswith("itself: ")
+    assert "would start itself for ever. Take its entry out" in wrote
     url = "http://127.0.0.1:1/mcp"
     result = mcp("gateway", written(tmp_path, {"good": good, "itself": {"url": url}}), "--listen", url)
     assert result.returncode == 2
@@ -173,7 +181,7 @@ def test_a_stored_login_is_used_and_its_lack_is_told(
     config = written(tmp_path, {"locked": {"url": issued.resource, "era": "legacy"}})
     result = mcp("gateway", config, "--check")
     assert result.returncode == 3, result.stderr
-    assert result.stdout.endswith("; run: mcp-actors login URL\n")
+    assert result.stderr.endswith("; run: mcp-actors login URL\n")
     logged_in(terminal, issued)
     url = f"stdio:{sys.executable} -m mcp_actors gateway {config}"
     assert mcp("call", url, "locked_hello").stdout == "hello\n"
