@@ -13,6 +13,7 @@ from mcp_actors import Client
 from mcp_actors.cli.connection_options import ConnectionOptions, upstream_options
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.headers import takes_headers
+from mcp_actors.cli.own_address import is_own_address
 from mcp_actors.cli.sections import BRIDGE, CommandWithSections
 from mcp_actors.cli.serve_options import ServeOptions, caller_options, require_fitting
 from mcp_actors.cli.serving_at import serve_at
@@ -57,6 +58,8 @@ def command(
     options = ServeOptions(listen=(to,), **given)
     require_fitting(options)
     with reported(show_traceback):
+        if is_own_address(connection.url, [to]):
+            raise WrongUsage(f"the server and the bridge are both at {to}: it would ask itself for ever")
         settings = {"era": connection.era, "timeout": connection.timeout, "cap": connection.cap}
         bridge = bridge_to(_target(connection, settings), sessions=sessions, settings=settings)
         serve_at(bridge, options, f"a bridge to {connection.url.partition(':')[0]}:")

@@ -13,6 +13,7 @@ import click
 
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.output import safe
+from mcp_actors.cli.own_address import is_own_address
 from mcp_actors.cli.sections import GATEWAY, CommandWithSections
 from mcp_actors.cli.serve_options import ServeOptions, address_options, require_fitting
 from mcp_actors.cli.serving_at import serve_at
@@ -70,7 +71,8 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
 
 def _entries(config: str) -> ServerEntries:
     if not os.path.exists(os.path.expanduser(config)):
-        raise WrongUsage(f"there is no file {config}")
+        meant = f"; for one server: mcp-actors bridge {config} TO" if "://" in config else ""
+        raise WrongUsage(f"there is no file {config}{meant}")
     path = os.path.realpath(os.path.expanduser(config))
     outer = os.environ.get(_WITHIN, "").split(os.pathsep)
     if path in outer:
@@ -87,7 +89,7 @@ def _entries(config: str) -> ServerEntries:
 
 def _refuse_itself(entries: ServerEntries, listen: Sequence[str]) -> None:
     for entry in entries:
-        if entry.url is not None and entry.url.rstrip("/") in {each.rstrip("/") for each in listen}:
+        if entry.url is not None and is_own_address(entry.url, listen):
             raise WrongUsage(
                 f"the server {entry.name} is at {entry.url}, where this gateway serves: it would ask itself for"
                 f" ever. Take the entry out, or serve at another URL"

@@ -11,7 +11,7 @@ SHOWN = 80
 
 
 class ConfigurationError(McpError):
-    """A configuration of servers cannot be used. Neither the message nor an attribute has a value of it.
+    """A configuration of servers cannot be used, or the target of an upstream. No secret of a configuration is shown.
 
     Args:
         problem: A clause that says what is wrong, and what to write.

@@ -80,6 +80,7 @@ def bridge_to(
         options: Those of `Gateway`.
 
     Raises:
+        ConfigurationError: The target is nothing to connect to.
         ValueError: As `Gateway`.
         TypeError: As `Gateway`.
     """

@@ -63,6 +63,7 @@ class Gateway(Server[StateT]):
     Raises:
         ValueError: Two upstreams have the same name, the names of one are not possible, or ``presents`` is for several;
             else as `Server`.
+        ConfigurationError: The target of an upstream is nothing to connect to.
     """
 
     def __init__(
@@ -131,6 +132,7 @@ class Gateway(Server[StateT]):
             ValueError: An upstream has this name, the names of this one are not possible, or the gateway presents
                 itself as another one.
             TypeError: There is no such setting.
+            ConfigurationError: The target is nothing to connect to.
             LocalProtocolError: One of its methods is answered already, or the event loop is blocked.
         """
         if self._presents:

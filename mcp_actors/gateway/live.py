@@ -8,10 +8,12 @@ from typing import Any
 
 import trio
 
+from mcp_actors._client.targets import connectable
 from mcp_actors._eras.changes import EventKind
-from mcp_actors.abc import Telemetry
+from mcp_actors.abc import ClientTransport, Telemetry
 from mcp_actors.client_pool import ClientPool
 from mcp_actors.context import Context
+from mcp_actors.errors import ConfigurationError, McpError
 from mcp_actors.gateway.lists.changes import ChangeDelivery
 from mcp_actors.gateway.lists.lists import UpstreamLists
 from mcp_actors.gateway.lists.names import NameTable
@@ -38,6 +40,7 @@ class GatewayPlan:
 
     Raises:
         ValueError: Two upstreams have the same name, or the names of one are not possible.
+        ConfigurationError: The target of one is nothing to connect to.
     """
 
     def __init__(
@@ -58,10 +61,12 @@ class GatewayPlan:
         self.met = met
 
     def add(self, upstream: Upstream) -> None:
-        """Adds an upstream behind the others; raises `ValueError` as above."""
+        """Adds an upstream behind the others; raises as above."""
         if upstream.name in self.tables:
             raise ValueError(f"two upstreams have the name {upstream.name!r}")
-        self.tables[upstream.name] = NameTable(upstream)
+        table = NameTable(upstream)
+        _require_target(upstream)
+        self.tables[upstream.name] = table
         self.upstreams.append(upstream)
 
 
@@ -147,6 +152,20 @@ class LiveUpstreams:
             self.lists.changed(connection, kind)
         elif uri is not None:
             self.subscriptions.updated(connection, uri)
+
+
+def _require_target(upstream: Upstream) -> None:
+    """Raises `ConfigurationError` for a target that is nothing to connect to, where the program has written it."""
+    if callable(upstream.target) and not isinstance(upstream.target, ClientTransport):
+        return  # what it returns is known when it is connected to
+    problem = ""
+    try:
+        connectable(upstream.target, upstream.auth)
+    except (ValueError, TypeError, McpError) as error:
+        problem = str(error)
+    if problem:
+        # What is chained would say the same once more.
+        raise ConfigurationError(problem, file="the gateway", server=upstream.name, member="target")
 
 
 @asynccontextmanager

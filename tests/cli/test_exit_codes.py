@@ -92,7 +92,7 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("{of_nobody} --listen unix:/no/such/folder/socket", 1),
         ("{of_nobody} --check", 1),
         ("{of_locked} --check", 3),
-        ("{of_nothing} --check", 1),
+        ("{of_nothing} --check", 2),
     ],
     "bridge": [
         ("htp://x stdio:", 2),

@@ -143,10 +143,27 @@ def test_a_gateway_that_would_start_or_ask_itself_is_refused(mcp: Mcp, tmp_path:
     assert head == "mcp-actors: 1 of 2 servers cannot be used"
     assert itself_fails.startswith("itself: ")
     assert "would start itself for ever. Take its entry out" in wrote
-    url = "http://127.0.0.1:1/mcp"
-    result = mcp("gateway", written(tmp_path, {"good": good, "itself": {"url": url}}), "--listen", url)
+    url = "http://localhost:1/mcp/"
+    result = mcp(
+        "gateway",
+        written(tmp_path, {"good": good, "itself": {"url": url}}),
+        "--listen",
+        "http://127.0.0.1:1/mcp",
+    )
     assert result.returncode == 2
     assert f"the server itself is at {url}, where this gateway serves" in result.stderr
+    result = mcp("bridge", url, "http://127.0.0.1:1/mcp")
+    assert result.returncode == 2
+    assert "it would ask itself for ever" in result.stderr
+
+
+def test_what_is_no_configuration_is_wrong_usage(mcp: Mcp, tmp_path: Path) -> None:
+    result = mcp("gateway", "http://127.0.0.1:1/mcp")
+    assert result.returncode == 2
+    assert result.stderr.endswith("; for one server: mcp-actors bridge http://127.0.0.1:1/mcp TO\n")
+    result = mcp("gateway", written(tmp_path, {"one": {"command": ["npx", "-y"]}}), "--check")
+    assert result.returncode == 2
+    assert result.stderr.endswith("mcp.json, server 'one', command: it has to be a text\n")
 
 
 def test_a_gateway_over_stdio_passes_calls_on(tmp_path: Path, inner: Path) -> None:

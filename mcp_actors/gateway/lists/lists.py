@@ -251,7 +251,9 @@ class UpstreamLists:
             found[name] = kept.listing
         if (name, kind.name) not in self._missing:
             self._missing.add((name, kind.name))
-            log.warning(
+            # Of one that cannot be connected to the log has more already.
+            level = log.debug if actor.health.is_away else log.warning
+            level(
                 "a list of the gateway is not complete: an upstream does not answer",
                 upstream=name,
                 list=kind.name,

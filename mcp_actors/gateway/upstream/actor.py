@@ -270,15 +270,7 @@ class UpstreamActor:
     async def _open(self, key: Key, attempt: _OpenAttempt) -> None:
         attempt.failure = UpstreamUnavailable(self.settings.name, "it cannot be connected to")
         try:
-            connection = UpstreamConnection(
-                self.settings,
-                self._target(),
-                attempt.declared,
-                self._observer.telemetry,
-                self._was_lost,
-                partial(self._observer.changed, self),
-            )
-            connection.principal = attempt.principal
+            connection = self._connection(attempt)
             with trio.move_on_after(CONNECT_TIMEOUT) as in_time, attempt.scope:
                 await self._pool.open(connection.client)
             if attempt.scope.cancelled_caught:
@@ -319,7 +311,7 @@ class UpstreamActor:
         level(
             "an upstream cannot be connected to",
             upstream=self.settings.name,
-            error=without_paths(str(error)),
+            error=without_paths(_told(error)),
         )
         self.health.is_away = True
 
@@ -335,10 +327,26 @@ class UpstreamActor:
             # One client's calls may have ended the server that it has alone, which says nothing of the others'.
             was_good = connection.has_answered or connection.is_of_one
             self.health.lost_connection(str(why), was_good=was_good)
-            text = without_paths(str(why))
+            text = without_paths(_told(why))
             log.warning("the connection to an upstream was lost", upstream=self.settings.name, error=text)
             self._close(connection, lost=True)
             self._news.unpark_all()
+
+    def _connection(self, attempt: _OpenAttempt) -> UpstreamConnection:
+        try:
+            connection = UpstreamConnection(
+                self.settings,
+                self._target(),
+                attempt.declared,
+                self._observer.telemetry,
+                self._was_lost,
+                partial(self._observer.changed, self),
+            )
+        except (ValueError, TypeError) as error:
+            # What a function of the program has returned is known only now.
+            raise ConnectFailed(f"its target cannot be used: {error}") from error
+        connection.principal = attempt.principal
+        return connection
 
     def _target(self) -> Target:
         target = self.settings.target
@@ -379,3 +387,11 @@ class UpstreamActor:
             retry_after=health.breaker.seconds_left(),
             last_failure=health.last_failure,
         )
+
+
+def _told(error: Exception) -> str:
+    """Returns what the log says of a failure: what a process has written to its stderr is there already."""
+    if isinstance(error, ConnectionLost):
+        error = error.renewed()
+        error.stderr = ()
+    return str(error)
