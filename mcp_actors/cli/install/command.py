@@ -15,7 +15,7 @@ from mcp_actors.cli.install.clients import CLIENTS, is_ours
 from mcp_actors.cli.install.config_text import ConfigText, value_of
 from mcp_actors.cli.install.entry import name_from, named, started_with, variables
 from mcp_actors.cli.install.options import change_options
-from mcp_actors.cli.install.trial import try_out
+from mcp_actors.cli.install.trial import say_what_lacks, try_out
 from mcp_actors.cli.output import safe
 
 __all__ = ["command", "with_our_entry"]
@@ -84,6 +84,8 @@ def command(
                 f"a gateway that serves {target} must not be one of its servers: copy them into another file"
             )
         entry = configuration.client.entry(started_with(target, args), given := variables(env))
+        if target.endswith(".json"):
+            say_what_lacks(target, given)
         # Whatever can be known before the server is started is said before.
         text = configuration.parsed(configuration.opened())
         configuration.entry(text, "")

@@ -8,14 +8,16 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
+import click
 import trio
 
 from mcp_actors import Client
 from mcp_actors.cli.failures import CommandFailure, sentence
 from mcp_actors.cli.interruptible import run_interruptible
+from mcp_actors.cli.output import safe
 from mcp_actors.errors import McpError
 
-__all__ = ["try_out"]
+__all__ = ["say_what_lacks", "try_out"]
 
 # Seconds for it to start and to say who it is: clients wait as long, or less.
 TRIAL_TIMEOUT = 30.0
@@ -51,9 +53,34 @@ def try_out(words: Sequence[str], env: Mapping[str, str]) -> str:
     Raises:
         CommandFailure: It does not start, or does not answer within 30 seconds; the message has what it wrote.
     """
-    given = {name: os.environ[name] for name in _HANDED_ON if name in os.environ} | dict(env)
+    given = _environment(env)
     with tempfile.TemporaryDirectory() as folder:
         return run_interruptible(lambda: _name(words, given, folder), "interrupted; nothing was changed")
+
+
+def say_what_lacks(config: str, env: Mapping[str, str]) -> None:
+    """Says on stderr which servers of a gateway cannot be used with the variables that a client would give it.
+
+    Args:
+        config: The file of the gateway.
+        env: Variables of its own.
+
+    Raises:
+        ConfigurationError: The file is none of a gateway.
+    """
+    environ = _environment(env)
+    for entry in importlib.import_module("mcp_actors.server_entries").read_server_entries(config):
+        try:
+            entry.target(environ=environ)
+        except McpError as error:
+            variable = getattr(error, "variable", None)
+            gives = f"; --env {variable} hands it on" if variable in os.environ else ""
+            text = f"as the client starts it, this server of the gateway cannot be used: {error}{gives}"
+            click.echo(f"mcp-actors: {safe(text)}", err=True)
+
+
+def _environment(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: os.environ[name] for name in _HANDED_ON if name in os.environ} | dict(env)
 
 
 async def _name(words: Sequence[str], env: Mapping[str, str], folder: str) -> str:

@@ -87,11 +87,18 @@ def test_a_client_starts_what_was_installed_and_it_comes_and_goes(
         assert config.read_bytes() == expected
 
 
-def test_a_client_starts_a_gateway(mcp: Mcp, config: Path, tmp_path: Path) -> None:
+def test_a_client_starts_a_gateway(
+    mcp: Mcp, config: Path, tmp_path: Path, environment: dict[str, str]
+) -> None:
     words = {"command": sys.executable, "args": ["-m", "mcp_actors", "serve", str(tmp_path / "weather.py")]}
-    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"inner": words}}))
+    keyed = {"url": "tcp://127.0.0.1:1", "headers": {"A": "${TICKETS_KEY}"}, "lazy": True}
+    (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"inner": words, "keyed": keyed}}))
+    environment["TICKETS_KEY"] = "s3cr3t"
     result = install(mcp, "--yes", "--name", "all", "servers.json")
     assert result.returncode == 0, result.stderr
+    assert "server of the gateway cannot be used: " in result.stderr
+    assert "server 'keyed', headers.A: the environment variable TICKETS_KEY is not set" in result.stderr
+    assert "; --env TICKETS_KEY hands it on\n" in result.stderr
     entry = json.loads(config.read_text())["mcpServers"]["all"]
     with Client([entry["command"], *entry["args"]]) as client:
         assert [tool.name for tool in client.tools()] == ["inner_told"]
