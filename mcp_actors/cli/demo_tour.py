@@ -23,6 +23,7 @@ from mcp_actors.discovery import server_transport
 from mcp_actors.errors import RpcError
 from mcp_actors.examples import tour
 from mcp_actors.examples.tour import Forecast
+from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.types import (
     CallToolResult,
     CreateMessageParams,
@@ -271,6 +272,23 @@ async def _median(client: Client) -> float:
     return statistics.median(times)
 
 
+async def _gateway(stage: DemoStage) -> str:
+    reports: list[str | None] = []
+    servers = {"west": stage.urls["WebSocket"], "south": stage.urls["TCP"]}
+    gateway = Gateway([Upstream(name=name, target=url) for name, url in servers.items()])
+    async with Client(gateway) as client:
+        names = {tool.name async for tool in client.tools()}
+        _require({"west_who", "south_pack"} <= names, names)
+        result = await client.call_tool(
+            "south_pack", {"items": ["map", "hat"]}, on_progress=lambda report: reports.append(report.message)
+        )
+        _require(reports == ["map", "hat"], reports)
+        return (
+            f"a gateway has the {len(names)} tools of a server over WebSocket and one over TCP; south_pack reported "
+            f"{' and '.join(map(str, reports))} through it, and answered {_text(result)!r}"
+        )
+
+
 async def _actor_tree(stage: DemoStage) -> str:
     began = trio.Event()
     async with Client(stage.urls["TCP"]) as client, trio.open_nursery() as nursery:
@@ -298,6 +316,7 @@ TOUR = (
     Demonstration("authorization", _authorization),
     Demonstration("every revision", _revisions),
     Demonstration("every binding", _bindings),
+    Demonstration("many servers as one", _gateway),
     Demonstration("actor tree", _actor_tree),
 )
 """The capabilities, in the order in which they are shown."""
