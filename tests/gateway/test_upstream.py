@@ -330,6 +330,19 @@ async def test_one_principal_may_have_half_of_the_connections(
                 assert (await other.call_tool("u_count")).text == "1"
 
 
+async def test_one_address_may_have_half_of_the_connections(nursery: trio.Nursery) -> None:
+    behind = Behind(nursery)
+    await behind.come()
+    gateway = Gateway([Upstream(name="u", target=behind, era="legacy", lazy=True, max_connections=2)])
+    url, _ = await nursery.start(gateway.serve, "tcp://127.0.0.1:0", "memory:beside")
+    async with Client(url, era="legacy") as one, Client(url, era="legacy") as two:
+        await one.call_tool("u_count")
+        with pytest.raises(Overloaded, match="connections to one server of this client: the limit is 1"):
+            await two.call_tool("u_count")
+        async with Client("memory:beside", era="legacy") as other:
+            assert (await other.call_tool("u_count")).text == "1"
+
+
 async def test_a_connection_that_was_lost_is_forgotten_while_its_session_goes_on(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:

@@ -38,6 +38,7 @@ from mcp_actors.gateway.upstream.load import UpstreamLoad
 from mcp_actors.gateway.upstream.settings import Upstream
 from mcp_actors.gateway.upstream.statistics import UpstreamStatistics
 from mcp_actors.logging import log
+from mcp_actors.middleware.callers import caller_of
 from mcp_actors.printable import printable, without_paths
 from mcp_actors.supervision import start
 from mcp_actors.task_kinds import UPSTREAM_CLOSE, UPSTREAM_CONNECT, UPSTREAM_PING
@@ -85,7 +86,7 @@ class _OpenAttempt:
     """A connection that is being made, for all who wait for it."""
 
     declared: ClientCapabilities
-    principal: str | None = None
+    caller: str | None = None
     done: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     failure: McpError | None = None
@@ -158,10 +159,10 @@ class UpstreamActor:
             # As long as nobody knows who shares, all wait for the first connection, which shows it.
             attempt = self._any_attempt() if self._shares is None else self._attempts.get(key)
             if attempt is None:
-                if not ctx.peer.raw_capabilities and self.connections.adopt(key):
+                caller = caller_of(ctx)
+                if not ctx.peer.raw_capabilities and self.connections.adopt(key, caller):
                     continue
-                principal = None if ctx.principal is None else ctx.principal.key
-                attempt = self._begin(key, _OpenAttempt(ctx.peer.capabilities, principal))
+                attempt = self._begin(key, _OpenAttempt(ctx.peer.capabilities, caller))
             await attempt.done.wait()
             if attempt.failure is not None:
                 if isinstance(attempt.failure, Overloaded):
@@ -253,8 +254,8 @@ class UpstreamActor:
         return next(iter(self._attempts.values()), None)
 
     def _begin(self, key: Key, attempt: _OpenAttempt) -> _OpenAttempt:
-        opening = sum(each.principal == attempt.principal for each in self._attempts.values())
-        superfluous = self.connections.require_room(attempt.principal, opening)
+        opening = sum(each.caller == attempt.caller for each in self._attempts.values())
+        superfluous = self.connections.require_room(attempt.caller, opening)
         if superfluous is not None:
             self._close(superfluous)
         # Each call that has a connection alone needs one of its own, and the others of one key wait together.
@@ -345,7 +346,7 @@ class UpstreamActor:
         except (ValueError, TypeError) as error:
             # What a function of the program has returned is known only now.
             raise ConnectFailed(f"its target cannot be used: {error}") from error
-        connection.principal = attempt.principal
+        connection.caller = attempt.caller
         return connection
 
     def _target(self) -> Target:

@@ -60,8 +60,8 @@ class UpstreamConnection:
     ) -> None:
         self.key: Hashable = None
         """Whose it is; see `mcp_actors.gateway.upstream.connections`."""
-        self.principal: str | None = None
-        """The key of the principal that it was made for, if the transport has authenticated one."""
+        self.caller: str | None = None
+        """The caller that it was made for, as limits count callers; ``None`` if it was made before anybody called."""
         self.declared = declared
         self.is_of_one = False
         """Whether it serves one session of a client, or one call at a time."""

@@ -157,12 +157,13 @@ class ConnectionTable:
         if not free:
             del self._free[key]
 
-    def adopt(self, key: Key) -> bool:
+    def adopt(self, key: Key, caller: str) -> bool:
         """Gives the connection that was made first to a caller; returns whether there is one that is open."""
         first = self._of_key.get(FIRST)
         if first is None or not first.is_open:
             return False
         del self._of_key[FIRST]
+        first.caller = caller
         self.put(key, first)
         return True
 
@@ -185,22 +186,19 @@ class ConnectionTable:
         now = trio.current_time()
         return [each for each in self.idle() if now - each.idle_since >= seconds]
 
-    def require_room(self, principal: str | None, opening: int) -> UpstreamConnection | None:
+    def require_room(self, caller: str | None, opening: int) -> UpstreamConnection | None:
         """Returns an idle connection that has to make room for another one, ``None`` if there is room.
 
         Args:
-            principal: The caller for whom the other one is, if the transport has authenticated it: such a one may have
-                half of all.
+            caller: The caller for whom the other one is, ``None`` for nobody yet: one may have half of all.
             opening: How many are being made for the same caller.
 
         Raises:
             Overloaded: There is none.
         """
-        of_principal = max(1, self.limit // 2)
-        if principal is not None and (
-            opening + sum(each.principal == principal for each in self) >= of_principal
-        ):
-            raise Overloaded.for_caller("connections to one server", of_principal, RETRY_AFTER)
+        of_caller = max(1, self.limit // 2)
+        if caller is not None and opening + sum(each.caller == caller for each in self) >= of_caller:
+            raise Overloaded.for_caller("connections to one server", of_caller, RETRY_AFTER)
         if len(self) + self.opening < self.limit:
             return None
         idle = self.idle()

@@ -57,7 +57,8 @@ class Upstream:
     max_in_flight: int = 256
     """How many calls may be in flight at once; one caller may have half of them. More are refused at once."""
     max_connections: int = 100
-    """How many connections there may be, to a server that needs one for each session: each may be a process."""
+    """How many connections there may be, to a server that needs one for each session: each may be a process. One
+    caller, which is a principal or an address, may have half of them."""
     max_notifications: int = 1000
     """How many notifications a second are read of it, over all its connections: log messages, progress, changes. Each
     costs as much as a call, so one that sends more is not read for a while, and waits; its answers come later too."""
