@@ -37,7 +37,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.types import InputRequest, InputResponse, ListToolsResult, Tool
 
-__all__ = ["Requests", "call_options", "callers_meta"]
+__all__ = ["Requests", "call_options", "callers_meta", "may_be_repeated"]
 
 # A server that never ends its list of tools must not keep a call that only wants to know one of them.
 MAX_PAGES = 100
@@ -256,14 +256,15 @@ class Requests:
     def begin(
         self, method: str, params: dict[str, Any], options: CallOptions
     ) -> tuple[OutboundCalls, OutboundCall] | None:
-        """Sends any request, as `send` does, for whoever waits without a task (`OutboundCall.when_done`).
+        """Sends any request once, for whoever waits without a task (`OutboundCall.when_done`).
 
-        Returns ``None`` where it cannot be sent at once, or where `send` may have to send it again.
+        It fails where `send` would send it again (`may_be_repeated`). Returns ``None`` if it cannot be sent at once.
         """
-        session = self._session
-        if session is None or session.outbound.ended or session.link.channel.mirrors:
+        session, mirroring = self._session, self._mirroring
+        if session is None or session.outbound.ended:
             return None
-        pending, _ = session.outbound.begin(method, params, options)
+        metadata = None if mirroring is None else mirroring.metadata_of(method, params)
+        pending, _ = session.outbound.begin(method, params, options, metadata=metadata)
         if pending.unsent is not None:
             session.outbound.forget(pending)
             return None
@@ -377,6 +378,11 @@ def call_options(
 def callers_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a caller may add to a request's ``_meta``: all but what is the engine's own."""
     return {key: value for key, value in meta.items() if key not in ENVELOPE}
+
+
+def may_be_repeated(error: Exception) -> bool:
+    """Whether a request was refused in a way for which `Requests.send` may send it again: it was not run."""
+    return isinstance(error, HeaderMismatch) or (isinstance(error, SessionExpired) and error.never_run)
 
 
 def _page(cursor: str | None) -> dict[str, Any]:

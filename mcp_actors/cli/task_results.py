@@ -30,7 +30,9 @@ def kept_running(connection: ConnectionOptions, task_id: Callable[[], str | None
         id = task_id()
         if id is None:
             raise
-        words = join_words(["mcp-actors", "tasks", connection.url, "result", id])
+        # Another program's id may begin like an option.
+        end_of_options = ["--"] if id.startswith("-") else []
+        words = join_words(["mcp-actors", "tasks", connection.url, "result", *end_of_options, id])
         ends = (
             "\nthe server ends with the command that started it: the task is there later only if the server keeps it"
             if connection.url.startswith("stdio:")

@@ -61,7 +61,7 @@ class GatewayPlan:
         self.met = met
 
     def add(self, upstream: Upstream) -> None:
-        """Adds an upstream behind the others; raises as above."""
+        """Adds an upstream behind the others; raises `ValueError` and `ConfigurationError` as above."""
         if upstream.name in self.tables:
             raise ValueError(f"two upstreams have the name {upstream.name!r}")
         table = NameTable(upstream)

@@ -42,7 +42,8 @@ __all__ = ["TASKS", "Tasks"]
 TASKS = "io.modelcontextprotocol/tasks"
 _MEMBER, _NOTIFICATION = "taskIds", "notifications/tasks"
 _MIB = 1024 * 1024
-# Bytes of a task's id, which alone protects a task of a caller that nobody has authenticated.
+# Bytes of a task's id, which alone protects a task of a caller that nobody has authenticated. It is written in
+# hexadecimal digits, since an id that begins with a hyphen would be an option on a command line.
 _ID_BYTES = 24
 
 
@@ -230,7 +231,7 @@ class Tasks(ServerExtension):
         now, principal = self._clock(), ctx.principal
         holder = holder_of(ctx)
         record = TaskRecord(
-            id=secrets.token_urlsafe(_ID_BYTES),
+            id=secrets.token_hex(_ID_BYTES),
             owner="" if principal is None else principal.key,
             tool=ctx.params["name"],
             version=ctx.era.version,

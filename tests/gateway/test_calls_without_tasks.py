@@ -11,12 +11,15 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mcp_actors import Limits
+from mcp_actors import Limits, Server
+from mcp_actors._actors.outbound import OutboundCalls
+from mcp_actors._actors.outbound_call import CallOptions, OutboundCall
 from mcp_actors.abc import FrameChannel
-from mcp_actors.errors import INTERNAL_ERROR, RpcError
+from mcp_actors.errors import INTERNAL_ERROR, HeaderMismatch, RpcError, SessionExpired
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.task_kinds import CALL_WORKER
 from mcp_actors.testing import ScriptedPeer, raw_client
+from mcp_transports.http.server import HttpServerTransport
 from tests.gateway.hostile import HostileUpstream
 from tests.messages import LEGACY, call, cancelled
 
@@ -173,3 +176,48 @@ async def test_a_defect_costs_the_call_and_not_the_connection_that_its_answer_ca
         answer = await peer.request(2, "tools/call", {"name": "u_x", "arguments": {}})
         assert answer["result"]["content"][0]["text"] == "late"
         assert (slow.connects, in_flight(gateway)) == (1, (0, 0))
+
+
+async def test_one_that_was_refused_without_being_run_is_made_again(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowUpstream(nursery)
+    slow.gate.set()
+    take = OutboundCalls.take
+    refusals = [HeaderMismatch("a header is missing"), SessionExpired("forgotten", never_run=True)]
+
+    def refuses_first(self: OutboundCalls, pending: OutboundCall, options: CallOptions) -> dict[str, Any]:
+        result = take(self, pending, options)
+        if refusals:
+            raise refusals.pop()
+        return result
+
+    monkeypatch.setattr(OutboundCalls, "take", refuses_first)
+    async with in_front_of(slow) as (gateway, peer):
+        for number in (1, 2, 3):
+            answer = await peer.request(number, "tools/call", {"name": "u_x", "arguments": {}})
+            assert answer["result"]["content"][0]["text"] == "late"
+        asked = [each["method"] for each in slow.received].count("tools/call")
+        assert (asked, in_flight(gateway)) == (5, (0, 0))
+
+
+async def test_it_has_no_task_over_http_either() -> None:
+    server, gate, began = Server("behind"), trio.Event(), trio.Event()
+
+    @server.tool
+    async def wait() -> str:
+        began.set()
+        await gate.wait()
+        return "late"
+
+    async with trio.open_nursery() as nursery:
+        (where,) = await nursery.start(server.serve, HttpServerTransport("http://127.0.0.1:0/mcp"))
+        async with raw_client(Gateway([Upstream(name="u", target=str(where))])) as peer:
+            await peer.initialize(LEGACY)
+            await peer.request("list", "tools/list")
+            await peer.send(call(1, "u_wait"))
+            await began.wait()
+            assert len(tasks_of_calls()) == 1, "the server's own"
+            gate.set()
+            assert (await peer.receive())["result"]["content"][0]["text"] == "late"
+        nursery.cancel_scope.cancel()

@@ -4,8 +4,8 @@ Most calls that a gateway passes on are of this kind. It has two turns: that of 
 on, and that of whoever reads the answer, who passes that back. Each task in between would cost a turn of the scheduler.
 
 A call needs a task, which then does all of it (`forward`), where something has to be waited for first: a connection, a
-log level, answers of the client; where it may become a task of the protocol; where the request may have to be sent
-again, as over HTTP; and where its client is told of progress.
+log level, answers of the client; where it may become a task of the protocol; and where its client is told of progress.
+It gets one where the request has to be made again, and where the upstream asks for something.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 from mcp_actors._actors.continuation import Continuation, Deferred
 from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall
+from mcp_actors._client.requests import may_be_repeated
 from mcp_actors.context import Context
 from mcp_actors.errors import McpError
 from mcp_actors.gateway.forwarding.call_options import call_options
@@ -79,6 +80,8 @@ class ForwardedCall(Deferred):
         try:
             result = self._outbound.take(self._pending, self._options)
         except McpError as error:
+            if may_be_repeated(error):
+                return Continuation(forward, ctx, route, params)
             failure = failure_of(upstream, connection, error)
             raise failure from None
         finally:
@@ -103,9 +106,8 @@ class ForwardedCall(Deferred):
 
 
 def _waits_first(ctx: Context[Any], connection: UpstreamConnection) -> bool:
-    """Whether something has to be waited for before the request, or more than one may have to be made."""
-    traits = connection.traits
-    if traits.names_requests or (traits.has_tasks and ctx.method == "tools/call"):
+    """Whether something has to be waited for before the request, or it may become a task of the protocol."""
+    if connection.traits.has_tasks and ctx.method == "tools/call":
         return True
     invocation = ctx.call.invocation
     if connection.era.asks_by_retry:

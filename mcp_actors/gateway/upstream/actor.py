@@ -312,7 +312,7 @@ class UpstreamActor:
         level(
             "an upstream cannot be connected to",
             upstream=self.settings.name,
-            error=without_paths(_told(error)),
+            error=without_paths(_reason_of(error)),
         )
         self.health.is_away = True
 
@@ -328,7 +328,7 @@ class UpstreamActor:
             # One client's calls may have ended the server that it has alone, which says nothing of the others'.
             was_good = connection.has_answered or connection.is_of_one
             self.health.lost_connection(str(why), was_good=was_good)
-            text = without_paths(_told(why))
+            text = without_paths(_reason_of(why))
             log.warning("the connection to an upstream was lost", upstream=self.settings.name, error=text)
             self._close(connection, lost=True)
             self._news.unpark_all()
@@ -390,7 +390,7 @@ class UpstreamActor:
         )
 
 
-def _told(error: Exception) -> str:
+def _reason_of(error: Exception) -> str:
     """Returns what the log says of a failure: what a process has written to its stderr is there already."""
     if isinstance(error, ConnectionLost):
         error = error.renewed()
