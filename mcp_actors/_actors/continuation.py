@@ -30,7 +30,7 @@ class Deferred(Continuation):
         """Begins without waiting; returns false, having done nothing, where that is not possible.
 
         Args:
-            done: Is called once, when there is an outcome: not before this has returned.
+            done: Is called once, when there is an outcome. A peer in this process may have sent it before this returns.
 
         Raises:
             RpcError: The call fails; it was not begun.

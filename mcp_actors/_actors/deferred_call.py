@@ -19,6 +19,8 @@ from mcp_actors._actors.continuation import Continuation, Deferred
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.responses import result_frame
 from mcp_actors._actors.task_pool import TaskPool
+from mcp_actors.supervision import Containment
+from mcp_actors.task_kinds import CALL_WORKER
 
 __all__ = ["begun_without_task"]
 
@@ -27,7 +29,7 @@ def begun_without_task(call: InboundCall, pool: TaskPool) -> bool:
     """Begins a call whose continuation can do without a task now; returns false, having done nothing, if it needs one.
 
     Args:
-        call: The call, which is admitted, or waits for that.
+        call: The call, which has entered every limiter, or waits for one.
         pool: Starts the task that the rest of it may need.
     """
     deferred = call.continuation
@@ -52,14 +54,16 @@ def begun_without_task(call: InboundCall, pool: TaskPool) -> bool:
 
 
 def _done(call: InboundCall, deferred: Deferred, pool: TaskPool) -> None:
-    call.continuation = None
-    try:
-        result = deferred.outcome()
-        if isinstance(result, Continuation):
-            call.continuation = result
-            pool.start(call)
-            return
-        frame = result_frame(call.invocation, result, call.owner.responder.stamp, call.outlet.longest)
-    except Exception as error:
-        frame = call.failure(error)
-    call.end_now(frame)
+    # Whoever reads the answer serves other calls too, for which this one must not fail.
+    with Containment(CALL_WORKER, call.fail):
+        call.continuation = None
+        try:
+            result = deferred.outcome()
+            if isinstance(result, Continuation):
+                call.continuation = result
+                pool.start(call)
+                return
+            frame = result_frame(call.invocation, result, call.owner.responder.stamp, call.outlet.longest)
+        except Exception as error:
+            frame = call.failure(error)
+        call.end_now(frame)

@@ -179,6 +179,7 @@ class OutboundCalls:
     def give_up(self, pending: OutboundCall, options: CallOptions) -> None:
         """Nobody waits any more for a request that was begun: the peer is sent a cancellation."""
         del self.pending[pending.id]
+        pending.on_done = None
         self._gave_up(pending, None, options)
 
     def forget(self, pending: OutboundCall) -> None:

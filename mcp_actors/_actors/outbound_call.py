@@ -86,7 +86,6 @@ class OutboundCall:
 
     __slots__ = (
         "_answer",
-        "_done",
         "_progress",
         "_reporting",
         "_task",
@@ -94,6 +93,7 @@ class OutboundCall:
         "dropped",
         "id",
         "method",
+        "on_done",
         "on_message",
         "on_progress",
         "unsent",
@@ -114,7 +114,8 @@ class OutboundCall:
         self._progress: deque[Progress] | None = deque(maxlen=queue) if on_progress else None
         self._reporting: trio.CancelScope | None = None
         self._task: trio.lowlevel.Task | None = None
-        self._done: Callable[[], None] | None = None
+        self.on_done: Callable[[], None] | None = None
+        """Is called in place of a task that waits: see `when_done`."""
 
     def __repr__(self) -> str:
         state = "answered" if self._answer is not None else "waiting"
@@ -133,16 +134,14 @@ class OutboundCall:
             else:
                 self._task = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort)
-        if isinstance(self._answer, BaseException):
-            raise self._answer
-        return self._answer
+        return self.taken()
 
     def when_done(self, done: Callable[[], None]) -> None:
         """Has ``done`` called, in the read path, in place of a task that waits: now, if it was answered already."""
         if self._answer is not None:
             done()
         else:
-            self._done = done
+            self.on_done = done
 
     def taken(self) -> JsonRpcResult | JsonRpcError:
         """Returns the answer that `when_done` has told of; raises what `fail` was given."""
@@ -203,8 +202,8 @@ class OutboundCall:
         if self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
-        elif self._done is not None:
-            done, self._done = self._done, None
+        elif self.on_done is not None:
+            done, self.on_done = self.on_done, None
             done()
 
     def statistics(self) -> OutboundCallStatistics:

@@ -12,11 +12,21 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors import Limits, Server
+from mcp_actors._actors.link import Link
 from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall
-from mcp_actors.abc import FrameChannel
-from mcp_actors.errors import INTERNAL_ERROR, HeaderMismatch, RpcError, SessionExpired
+from mcp_actors.abc import Frame, FrameChannel
+from mcp_actors.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    ConnectionLost,
+    HeaderMismatch,
+    LocalProtocolError,
+    RpcError,
+    SessionExpired,
+)
 from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.gateway.upstream.breaker import THRESHOLD
 from mcp_actors.task_kinds import CALL_WORKER
 from mcp_actors.testing import ScriptedPeer, raw_client
 from mcp_transports.http.server import HttpServerTransport
@@ -221,3 +231,62 @@ async def test_it_has_no_task_over_http_either() -> None:
             gate.set()
             assert (await peer.receive())["result"]["content"][0]["text"] == "late"
         nursery.cancel_scope.cancel()
+
+
+async def test_what_cannot_be_sent_costs_the_call_and_says_nothing_of_the_gateway(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowUpstream(nursery)
+    slow.gate.set()
+    async with in_front_of(slow) as (gateway, peer):
+        for number, error, code in (
+            (1, ConnectionLost("the connection to /home/ann/server --key secret broke"), 502),
+            (2, LocalProtocolError("a message of 17 bytes is too long"), INVALID_PARAMS),
+        ):
+
+            def fails(*args: Any, error: Exception = error, **named: Any) -> Any:
+                raise error
+
+            with monkeypatch.context() as patched:
+                patched.setattr(OutboundCalls, "begin", fails)
+                answer = await peer.request(number, "tools/call", {"name": "u_x", "arguments": {}})
+            assert answer["error"]["code"] == code
+            assert "secret" not in str(answer)
+            assert in_flight(gateway) == (0, 0)
+        answer = await peer.request(3, "tools/call", {"name": "u_x", "arguments": {}})
+        assert answer["result"]["content"][0]["text"] == "late"
+
+
+async def test_an_open_circuit_refuses_it_and_counts_no_call(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        (live,) = gateway._live.values()
+        for _ in range(THRESHOLD):
+            live.actors["u"].health.failed("it is away")
+        answer = await peer.request(1, "tools/call", {"name": "u_x", "arguments": {}})
+        assert answer["error"]["code"] == 502
+        assert in_flight(gateway) == (0, 0)
+
+
+async def test_an_answer_that_cannot_be_passed_back_costs_no_other_call_of_the_connection(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        for number in (1, 2):
+            await peer.send(call(number, "u_x"))
+        await wait_all_tasks_blocked()
+        post, failures = Link.post, [ZeroDivisionError("a defect")]
+
+        def fails_first(self: Link, frame: Frame) -> None:
+            if frame.last and failures:
+                raise failures.pop()
+            post(self, frame)
+
+        monkeypatch.setattr(Link, "post", fails_first)
+        slow.gate.set()
+        assert (await peer.receive())["result"]["content"][0]["text"] == "late"
+        await wait_all_tasks_blocked()
+        assert (slow.connects, in_flight(gateway)) == (1, (0, 0))

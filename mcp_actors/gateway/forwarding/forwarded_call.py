@@ -54,9 +54,9 @@ class ForwardedCall(Deferred):
         upstream = route.upstream
         if may_be_held(ctx, upstream):
             return False
+        self._connection = connection = begun = None
         self._caller = caller = caller_of(ctx)
         upstream.load.begin(caller)
-        connection = begun = None
         try:
             self._connection = connection = upstream.at_hand(ctx)
             if connection is not None:
@@ -64,6 +64,11 @@ class ForwardedCall(Deferred):
                 if not _waits_first(ctx, connection):
                     self._options = options = call_options(ctx, connection, lambda: ctx)
                     begun = connection.client._requests.begin(ctx.method, params, options)
+        except McpError as error:
+            if connection is None:
+                raise
+            if not may_be_repeated(error):
+                raise failure_of(upstream, connection, error) from None
         finally:
             if begun is None:
                 self._ended()
