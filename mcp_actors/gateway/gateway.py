@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -103,8 +103,8 @@ class Gateway(Server[StateT]):
         features.handlers |= {
             "initialize": partial(self._describe, "initialize"),
             "server/discover": partial(self._describe, "server/discover"),
-            "tools/call": self._call_tool,
-            "prompts/get": self._get_prompt,
+            "tools/call": partial(self._ask_for_named, _TOOLS, features.tools),
+            "prompts/get": partial(self._ask_for_named, _PROMPTS, features.prompts),
             "resources/read": self._read,
             "completion/complete": self._complete,
             "resources/subscribe": self._subscribe,
@@ -253,19 +253,10 @@ class Gateway(Server[StateT]):
 
     # -- requests for upstreams ----------------------------------------------------------------------------------------
 
-    def _call_tool(self, ctx: Context[StateT]) -> Any:
+    def _ask_for_named(self, kind: ListKind, own: Container[str], ctx: Context[StateT]) -> Any:
         name = string_param(ctx.params, "name")
-        if name in self._features.tools:
-            return self._own["tools/call"](ctx)
-        return self._forwarded(_TOOLS, name, ctx)
-
-    def _get_prompt(self, ctx: Context[StateT]) -> Any:
-        name = string_param(ctx.params, "name")
-        if name in self._features.prompts:
-            return self._own["prompts/get"](ctx)
-        return self._forwarded(_PROMPTS, name, ctx)
-
-    def _forwarded(self, kind: ListKind, name: str, ctx: Context[StateT]) -> Continuation:
+        if name in own:
+            return self._own[ctx.method](ctx)
         route = self._live[ctx._scope].routes.listed(ctx, kind, name)
         if route is None:
             return Continuation(self._forward_named, kind, ctx)

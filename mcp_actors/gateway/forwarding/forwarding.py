@@ -28,6 +28,7 @@ from mcp_actors.gateway.questions.held_calls import HeldCall
 from mcp_actors.gateway.questions.rounds import answered_round, passed_on, with_answers
 from mcp_actors.gateway.upstream.actor import UpstreamActor
 from mcp_actors.gateway.upstream.connection import UpstreamConnection
+from mcp_actors.gateway.upstream.connections import ASKING_CAPABILITIES
 from mcp_actors.middleware.callers import caller_of
 from mcp_actors.types import ElicitResult, ElicitUrlParams
 
@@ -35,8 +36,6 @@ __all__ = ["forward", "may_be_held"]
 
 # How often one call may ask a client, so that no upstream asks without an end.
 MAX_ROUNDS = 10
-# The capabilities that let a server ask its client.
-_ASKED = frozenset({"sampling", "elicitation", "roots"})
 
 
 async def forward(
@@ -77,7 +76,8 @@ def may_be_held(ctx: Context[Any], upstream: UpstreamActor) -> bool:
     """
     if not is_asked_by_result(ctx):
         return False
-    if not ctx.call.invocation.method.may_ask or _ASKED.isdisjoint(ctx.peer.raw_capabilities):
+    declared = ctx.peer.raw_capabilities
+    if not ctx.call.invocation.method.may_ask or not any(name in declared for name in ASKING_CAPABILITIES):
         return False
     return upstream.met is None or not upstream.met.era.asks_by_retry
 

@@ -29,14 +29,14 @@ from mcp_actors.errors import Overloaded
 from mcp_actors.gateway.upstream.connection import UpstreamConnection
 from mcp_actors.gateway.upstream.load import RETRY_AFTER
 
-__all__ = ["FIRST", "SHARED", "AloneKey", "ConnectionTable", "Key", "key_of"]
+__all__ = ["ASKING_CAPABILITIES", "FIRST", "SHARED", "AloneKey", "ConnectionTable", "Key", "key_of"]
 
 SHARED = "shared"
 """The key of the connection that all callers share."""
 FIRST = "first"
 """The key of the connection that is made before anybody calls, to see what the server is."""
-# The capabilities that let a server ask its client.
-_ASKED = ("sampling", "elicitation", "roots")
+ASKING_CAPABILITIES = ("sampling", "elicitation", "roots")
+"""The capabilities that let a server ask its client."""
 
 
 @attrs.frozen
@@ -58,7 +58,7 @@ def key_of(ctx: Context[Any]) -> Key:
         return session
     principal = None if ctx.principal is None else ctx.principal.key
     declared = ctx.peer.raw_capabilities
-    asked = {name: declared[name] for name in _ASKED if name in declared}
+    asked = {name: declared[name] for name in ASKING_CAPABILITIES if name in declared}
     if asked or ctx.log_level is not None or ctx.call.voice is not None:
         return AloneKey(principal, encode_value(asked))
     return ("principal", principal)
