@@ -37,10 +37,9 @@ from benchmarks.fairness import Telling, percentile
 from benchmarks.suite.programs.floor import serve_sockets
 from benchmarks.windows import Others, Window, processor_time, summary
 from mcp_actors import Client
-from mcp_actors.bench.eras import Era
-from mcp_actors.bench.fields.field import run_blocking
-from mcp_actors.bench.fields.http import HttpField
-from mcp_actors.bench.messages import Calls, answer_to, id_of
+from mcp_actors.cli.bench.field import run_blocking
+from mcp_actors.cli.bench.http import HttpField
+from mcp_actors.cli.bench.plan import Calls, Era, answer_to, id_of
 from mcp_actors.errors import McpError
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_transports.http.h1.limits import HttpLimits

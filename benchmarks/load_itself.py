@@ -16,10 +16,8 @@ import time
 from typing import Any
 
 from benchmarks.suite.server import free_port
-from mcp_actors.bench.calls import tool_call
-from mcp_actors.bench.eras import LEGACY_VERSION, MODERN_VERSION
-from mcp_actors.bench.load import RunningLoad, run_load
-from mcp_actors.bench.plan import LoadPlan, Stage
+from mcp_actors.cli.bench.load import RunningLoad, run_load
+from mcp_actors.cli.bench.plan import LEGACY_VERSION, MODERN_VERSION, LoadPlan, Stage, tool_call
 
 WINDOW = 64
 WARM_UP_SECONDS = 0.5

@@ -36,7 +36,7 @@ from benchmarks.suite.peers import NODE_WHEEL, Peer, default_cache
 from benchmarks.suite.process import resident_kib
 from benchmarks.suite.server import ROOT, free_port
 from mcp_actors import Client
-from mcp_actors.cli.top.live import client_of
+from mcp_actors.cli.top.screen import client_of
 from mcp_actors.errors import Overloaded, RpcError, UpstreamTimeout, UpstreamUnavailable
 
 __all__ = ["Levels", "RealServers", "configuration", "installed"]

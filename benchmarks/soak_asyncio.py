@@ -35,7 +35,7 @@ from benchmarks.suite.process import resident_kib
 from mcp_actors.asyncio import Client
 from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.engine_thread import engine_thread
-from mcp_actors.task_kinds import BRIDGED_CALL
+from mcp_actors.supervision.task_kinds import BRIDGED_CALL
 from mcp_actors.types import ElicitResult
 
 __all__ = ["Levels", "Soak"]

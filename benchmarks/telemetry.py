@@ -50,7 +50,7 @@ if kind.startswith("otel"):
     from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
     from mcp_actors.telemetry import Metrics
     from mcp_actors.telemetry.otel import OpenTelemetry
-    from mcp_actors.telemetry.otel.exporting import MetricsExporter
+    from mcp_actors.telemetry.otel_exporting import MetricsExporter
     tracers = TracerProvider(sampler=ParentBasedTraceIdRatio(0.1 if kind == "otel-tenth" else 1.0))
     tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     meters = MeterProvider([PeriodicExportingMetricReader(OTLPMetricExporter(), 5000)])

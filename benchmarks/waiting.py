@@ -21,9 +21,7 @@ from contextlib import ExitStack
 
 import trio
 
-from mcp_transports._epoll import EpollPoller
-from mcp_transports._poller import Poller
-from mcp_transports._portable_poller import PortablePoller
+from mcp_transports._poller import EpollPoller, Poller, PortablePoller
 
 WAYS: dict[str, Callable[[], Poller]] = {"epoll": EpollPoller, "portable": PortablePoller}
 # sockets, and how many of them have something to read at a time

@@ -21,7 +21,7 @@ from msgspec import Meta
 from mcp_actors import abc, errors, types
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import Progress
-from mcp_actors.discovery import register_transport
+from mcp_actors.abc.discovery import register_transport
 from mcp_actors.errors import (
     CallCancelled,
     CallTimeout,
@@ -98,17 +98,17 @@ __all__ = [
 _LATE = {
     "Audio": "mcp_actors.types",
     "Client": "mcp_actors.client",
-    "ClientGroup": "mcp_actors.client_group",
-    "ClientPool": "mcp_actors.client_pool",
-    "Context": "mcp_actors.context",
+    "ClientGroup": "mcp_actors.gateway.client_group",
+    "ClientPool": "mcp_actors.client",
+    "Context": "mcp_actors.server",
     "File": "mcp_actors.types",
     "Image": "mcp_actors.types",
     "Server": "mcp_actors.server",
-    "SyncContext": "mcp_actors.context",
+    "SyncContext": "mcp_actors.server",
 }
 
 # Programs that import the package alone find these in it, as they would if it had imported them.
-_LATE_MODULES = frozenset(module.removeprefix("mcp_actors.") for module in _LATE.values())
+_LATE_MODULES = frozenset(module.split(".")[1] for module in _LATE.values())
 
 
 def __getattr__(name: str) -> object:

@@ -5,11 +5,8 @@ from msgspec import Meta
 from mcp_actors import abc, errors, types
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import Progress
-from mcp_actors.client import Client
-from mcp_actors.client_group import ClientGroup
-from mcp_actors.client_pool import ClientPool
-from mcp_actors.context import Context, SyncContext
-from mcp_actors.discovery import register_transport
+from mcp_actors.abc.discovery import register_transport
+from mcp_actors.client import Client, ClientPool
 from mcp_actors.errors import (
     CallCancelled,
     CallTimeout,
@@ -37,7 +34,8 @@ from mcp_actors.errors import (
     UnexpectedResult,
     UnsupportedVersion,
 )
-from mcp_actors.server import Server
+from mcp_actors.gateway.client_group import ClientGroup
+from mcp_actors.server import Context, Server, SyncContext
 from mcp_actors.types import Audio, File, Image
 
 __all__ = [

@@ -6,18 +6,20 @@ use where both sides declare it. ``docs/extensions.md`` is the guide.
 
 from __future__ import annotations
 
-from mcp_actors._actors.voice import Voice
-from mcp_actors._client.client_extension import ClientExtension
-from mcp_actors._client.extended import AnsweredCall, AskedRequest
-from mcp_actors._server.detached import Serving, detached, outcome, remembered
-from mcp_actors._server.extended_calls import (
+from mcp_actors._actors.inbound_call import Voice
+from mcp_actors._client.client_extension import AnsweredCall, AskedRequest, ClientExtension
+from mcp_actors._server.server_extension import (
+    ServerExtension,
+    Serving,
     ask_client,
     check_answer,
+    detached,
     holder_of,
+    outcome,
     progress_token_of,
     read_answer,
+    remembered,
 )
-from mcp_actors._server.server_extension import ServerExtension
 
 __all__ = [
     "AnsweredCall",

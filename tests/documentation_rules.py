@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGES = {"mcp_actors": "mcp_actors", "mcp_transports": "transports/mcp_transports"}
 # Beside the packages, where a reference to a missing file may stand.
 MORE_TEXT = ("benchmarks", "tests", "README.md", "CHANGELOG.md")
-OUTSIDE = ("mcp_actors.bench", "mcp_actors.cli", "mcp_actors.examples")
+OUTSIDE = ("mcp_actors.cli.bench", "mcp_actors.cli", "mcp_actors.examples")
 ATTRIBUTES_OF_A_CLASS = 12
 ERA_NAMES = {"legacy", "modern"}
 QUESTION_WORDS = {"What", "Who", "Whose", "How", "Which", "Where", "Why"}

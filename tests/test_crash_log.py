@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import trio
 
-from mcp_actors.crash_log import CHARACTERS, KEPT, CrashLog, crash_log
-from mcp_actors.supervision import start_again
-from mcp_actors.task_kinds import DRAIN
+from mcp_actors.supervision.containment import CHARACTERS, KEPT, CrashLog, crash_log, start_again
+from mcp_actors.supervision.task_kinds import DRAIN
 
 
 class Unspeakable(Exception):

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_actors import discovery
-from mcp_actors.abc import ClientTransport, ServerTransport
+from mcp_actors.abc import ClientTransport, ServerTransport, discovery
 from mcp_actors.errors import TransportNotFound
 
 ROOT = Path(__file__).parents[1]
@@ -118,7 +117,7 @@ def test_a_checkout_without_metadata_has_the_bindings_of_this_project() -> None:
     code = (
         "import sys, importlib.metadata as m\n"
         "m.entry_points = lambda group: []\n"
-        "from mcp_actors import discovery, errors\n"
+        "from mcp_actors import errors\nfrom mcp_actors.abc import discovery\n"
         "print(type(discovery.server_transport('stdio:')).__name__)\n"
         "try: discovery.server_transport('plain')\n"
         "except errors.TransportNotFound as error: print(error)\n"
@@ -144,7 +143,9 @@ def test_the_bindings_that_are_known_are_those_that_are_published() -> None:
     "program", ["discovery.server_transport('stdio:')", "discovery.client_transport('http://host/mcp')"]
 )
 def test_a_binding_of_this_project_is_found_without_the_metadata_of_all_others(program: str) -> None:
-    code = f"from mcp_actors import discovery; {program}; print(discovery._entry_points.cache_info().misses)"
+    code = (
+        f"from mcp_actors.abc import discovery; {program}; print(discovery._entry_points.cache_info().misses)"
+    )
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )
@@ -153,7 +154,7 @@ def test_a_binding_of_this_project_is_found_without_the_metadata_of_all_others(p
 
 
 def test_nothing_is_looked_up_on_import() -> None:
-    code = "from mcp_actors import discovery; print(discovery._entry_points.cache_info().misses)"
+    code = "from mcp_actors.abc import discovery; print(discovery._entry_points.cache_info().misses)"
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     )

@@ -19,8 +19,8 @@ from mcp_actors import Context, Server
 from mcp_actors.abc import TaskRecord
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.sqlite import SqliteShared
-from mcp_actors.supervision import TaskKind
-from mcp_actors.task_kinds import (
+from mcp_actors.supervision.containment import TaskKind
+from mcp_actors.supervision.task_kinds import (
     FORWARDED_REQUESTS,
     FORWARDING_MESSAGES,
     FORWARDING_WATCH,

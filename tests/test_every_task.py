@@ -1,4 +1,4 @@
-"""What the crash of each kind of task costs, held against `mcp_actors.task_kinds.TASKS`.
+"""What the crash of each kind of task costs, held against `mcp_actors.supervision.task_kinds.TASKS`.
 
 A server serves every binding at once, each with a session that has a call in flight and one that is idle. Every task
 below `Server.serve` has a row in the table, and so has every task of a client. Then one task after the other is made
@@ -24,9 +24,9 @@ import trio.testing
 
 from mcp_actors import Client, Context, McpError, Server
 from mcp_actors.abc import FrameChannel, ServerHandler
-from mcp_actors.framing import LineChannel
-from mcp_actors.supervision import TaskKind
-from mcp_actors.task_kinds import CALL_WORKER, IN_PROCESS_SERVER, SESSION, TASKS
+from mcp_actors.abc.framing import LineChannel
+from mcp_actors.supervision.containment import TaskKind
+from mcp_actors.supervision.task_kinds import CALL_WORKER, IN_PROCESS_SERVER, SESSION, TASKS
 from mcp_actors.types import ElicitResult
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.stdio import StdioClientTransport

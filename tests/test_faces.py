@@ -19,15 +19,16 @@ from typing import Any
 
 import pytest
 
-from mcp_actors import client, client_group, client_pool
+from mcp_actors import client
 from mcp_actors.bridges.faces import Face
+from mcp_actors.gateway import client_group
 
 ROOT = Path(__file__).parent.parent
 WORLDS = ("asyncio", "sync")
 ORIGINALS: dict[str, type] = {
     "Client": client.Client,
     "ClientGroup": client_group.ClientGroup,
-    "ClientPool": client_pool.ClientPool,
+    "ClientPool": client.ClientPool,
     "TaskHandle": client.TaskHandle,
     "Listener": client.Listener,
 }

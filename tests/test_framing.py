@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_actors.abc import Frame, FrameChannel
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
-from mcp_actors.framing import LineChannel
 
 
 class ScriptedStream(trio.abc.ReceiveStream):

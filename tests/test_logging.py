@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from mcp_actors.logging import BURST, QUEUE_BYTES, TEXTS, WINDOW, RepeatLimit, log
+from mcp_actors.supervision.logging import BURST, QUEUE_BYTES, TEXTS, WINDOW, RepeatLimit, log
 
 # Lines of some 200 bytes: ten times what fills a pipe and froze a server.
 LINES = 8_000
@@ -24,7 +24,7 @@ def run(program: str, **options: object) -> subprocess.CompletedProcess[bytes]:
 
 
 FLOOD = f"""
-    from mcp_actors.logging import log
+    from mcp_actors.supervision.logging import log
     for number in range({LINES}):
         log.warning(f"{{number:05}}" + "x" * 150)
     print("done", flush=True)
@@ -65,7 +65,7 @@ def test_a_standard_error_that_is_closed_ends_nobody(how: str) -> None:
 
 def test_what_is_written_is_all_there_in_order() -> None:
     program = """
-        from mcp_actors.logging import log
+        from mcp_actors.supervision.logging import log
         for number in range(500):
             log.warning(f"line {number} of many")
     """
@@ -80,7 +80,7 @@ def test_what_was_dropped_is_counted_when_somebody_reads_again() -> None:
         import os
         import sys
         import threading
-        from mcp_actors.logging import log
+        from mcp_actors.supervision.logging import log
         for number in range({LINES}):
             log.warning(f"{{number:05}}" + "x" * 150)
         print("full", flush=True)
@@ -150,7 +150,7 @@ def test_texts_without_end_are_not_all_remembered() -> None:
 
 def test_standard_error_gets_no_more_than_that() -> None:
     program = f"""
-        from mcp_actors.logging import log
+        from mcp_actors.supervision.logging import log
         for number in range({LINES}):
             log.error("handler failed", number=number)
         log.error("something else")

@@ -9,8 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors.logging import log
-from mcp_actors.printable import printable, safe, safe_json, spelled_out, without_paths
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import (
+    printable,
+    safe,
+    safe_json,
+    spelled_out,
+    without_paths,
+)
 
 ANYTHING = st.text(st.characters(codec=None), max_size=40)
 STEERING = (

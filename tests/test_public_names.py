@@ -37,7 +37,7 @@ def frozen() -> dict[str, list[str]]:
 PUBLIC = frozen()
 
 # Reached as programs or through the command line, not as libraries.
-PROGRAMS = {"mcp_actors.__main__", "mcp_actors.bench", "mcp_actors.cli", "mcp_actors.examples"}
+PROGRAMS = {"mcp_actors.__main__", "mcp_actors.cli.bench", "mcp_actors.cli", "mcp_actors.examples"}
 
 
 def public_modules() -> list[str]:

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 import mcp_actors
-from mcp_actors.task_kinds import TASKS
+from mcp_actors.supervision.task_kinds import TASKS
 from mcp_transports.http.server import HttpLimits
 
 ROOT = Path(__file__).parent.parent

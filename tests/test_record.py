@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from mcp_actors._record import ValueRecord
 from mcp_actors.types import Implementation, Resource, ResourceLink, Tool
+from mcp_actors.types.records import ValueRecord
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -17,18 +17,16 @@ import trio
 
 from mcp_actors import Context, Server
 from mcp_actors.examples.simulation import experiment
-from mcp_actors.simulate import (
+from mcp_actors.testing.simulate.links import (
     Constant,
     Empirical,
     Exponential,
     LinkProfile,
     LogNormal,
     Uniform,
-    User,
-    World,
-    simulate,
 )
-from mcp_actors.simulate.report import latencies
+from mcp_actors.testing.simulate.report import latencies
+from mcp_actors.testing.simulate.world import User, World, simulate
 
 # A busy little world: every kind of fault and ending occurs in it.
 BUSY = World(

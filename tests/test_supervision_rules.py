@@ -1,4 +1,4 @@
-"""No task is started but through `mcp_actors.supervision`, and its table has no row too many.
+"""No task is started but through `mcp_actors.supervision.containment`, and its table has no row too many.
 
 What starts a task past the table is listed here with its reason, and leaves the list when it is gone.
 """
@@ -11,25 +11,25 @@ from itertools import permutations
 
 import pytest
 
-from mcp_actors import task_kinds
-from mcp_actors.task_kinds import TASKS
+from mcp_actors.supervision import task_kinds
+from mcp_actors.supervision.task_kinds import TASKS
 from tests.test_architecture import Module, load_sources
 
 # Programs, examples and what tests are made of: they are users of the engine, and their failures are their own.
 USERS = (
-    "mcp_actors.bench",
+    "mcp_actors.cli.bench",
     "mcp_actors.cli",
     "mcp_actors.examples",
     "mcp_actors.testing",
-    "mcp_actors.simulate",
+    "mcp_actors.testing.simulate",
 )
 # What starts tasks beside a nursery's methods.
 STARTERS = {"serve_tcp", "serve_listeners", "serve_ssl_over_tcp", "spawn_system_task"}
 # (module, function) -> why it may start a task by itself.
 EXCEPTIONS = {
-    ("mcp_actors.supervision", "start"): "it is what everything else starts tasks with",
-    ("mcp_actors.supervision", "start_and_wait"): "it is what everything else starts tasks with",
-    ("mcp_actors.supervision", "start_again"): "it is what everything else starts tasks with",
+    ("mcp_actors.supervision.containment", "start"): "it is what everything else starts tasks with",
+    ("mcp_actors.supervision.containment", "start_and_wait"): "it is what everything else starts tasks with",
+    ("mcp_actors.supervision.containment", "start_again"): "it is what everything else starts tasks with",
     (
         "mcp_actors._server.runtime",
         "_supervise",
@@ -98,7 +98,7 @@ def task_starts(modules: list[Module]) -> Iterator[tuple[str, str, int]]:
 
 def tasks_are_started_through_the_table(modules: list[Module]) -> list[str]:
     return [
-        f"{module}:{line} ({function}) starts a task past mcp_actors.supervision"
+        f"{module}:{line} ({function}) starts a task past mcp_actors.supervision.containment"
         for module, function, line in task_starts(modules)
         if (module, function) not in EXCEPTIONS
     ]
@@ -109,7 +109,7 @@ def rows_without_use(modules: list[Module], rows: set[str]) -> set[str]:
     used = {
         node.id
         for module in modules
-        if module.name != "mcp_actors.task_kinds"
+        if module.name != "mcp_actors.supervision.task_kinds"
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Name)
     }
@@ -178,7 +178,7 @@ def test_every_row_is_used(sources: list[Module]) -> None:
 def test_a_row_that_is_not_used_is_found() -> None:
     modules = [
         Module("mcp_actors.server", "start(nursery, SESSION, f)"),
-        Module("mcp_actors.task_kinds", "SESSION = LEFT_OVER = 1"),
+        Module("mcp_actors.supervision.task_kinds", "SESSION = LEFT_OVER = 1"),
     ]
     assert rows_without_use(modules, {"SESSION", "LEFT_OVER"}) == {"LEFT_OVER"}
 

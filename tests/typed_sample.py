@@ -10,7 +10,7 @@ from typing import TypedDict, assert_type
 import mcp_actors.asyncio
 import mcp_actors.sync
 from mcp_actors import Audio, Client, Context, File, Image, Server, SyncContext
-from mcp_actors.context import FormResult
+from mcp_actors.server import FormResult
 from mcp_actors.types import CallToolResult, ElicitResult, Implementation
 
 

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.process import cpu_seconds, peak_mib, resident_kib
 from benchmarks.suite.server import HandlerEvents
-from mcp_actors.bench.eras import Era
-from mcp_actors.bench.fields.field import Field
+from mcp_actors.cli.bench.field import Field
+from mcp_actors.cli.bench.plan import Era
 
 __all__ = ["Bench", "Served", "ThisProcess", "TimedBlock", "percentile_us"]
 

@@ -21,10 +21,9 @@ from benchmarks.suite.plan import FULL, QUICK, TOY, make_plan
 from benchmarks.suite.report import markdown
 from benchmarks.suite.running import prepare_peers, run_plan
 from benchmarks.suite.scenarios.table import SCENARIOS
-from mcp_actors.bench.compare import compare, comparison_text
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.results import Document
-from mcp_actors.discovery import installed_schemes
+from mcp_actors.abc.discovery import installed_schemes
+from mcp_actors.cli.bench.plan import LoadError
+from mcp_actors.cli.bench.results import Document, compare, comparison_text
 
 __all__ = ["main"]
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 from benchmarks.suite.server import ServerProcess
-from mcp_actors.bench.eras import Era
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.fields.http import HttpField
-from mcp_actors.bench.fields.streams import Ends, Lines, StreamField
-from mcp_actors.bench.fields.websocket import WebSocketFrames, upgrade
+from mcp_actors.cli.bench.http import HttpField
+from mcp_actors.cli.bench.plan import Era, LoadError
+from mcp_actors.cli.bench.streams import Ends, Lines, StreamField, WebSocketFrames, upgrade
 
 __all__ = ["TRANSPORTS", "Transport", "raw_field", "transport"]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.suite.peers import OURS, PROGRAMS
-from mcp_actors.platform.command_lines import join_words
+from mcp_actors.supervision.platform import join_words
 
 __all__ = ["GATEWAYS", "GatewayProgram", "Hop", "UpstreamPlace", "chain_of"]
 

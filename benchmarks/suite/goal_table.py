@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.figures import number
-from mcp_actors.bench.results import METRICS, Document, Key
-from mcp_actors.bench.statistics import interval, median
+from mcp_actors.cli.bench.plan import LoadError
+from mcp_actors.cli.bench.results import METRICS, Document, Key, interval, median, number
 
 __all__ = ["Cell", "about_goals", "goal_rows", "goals_markdown", "write_readme"]
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from benchmarks.suite.peers import ASGI, FACES, FLOOR, OFFICIAL_ASGI, OURS, PEERS, PROTECTED
 from benchmarks.suite.plan import Case, Size
 from benchmarks.suite.scenarios.table import SCENARIOS
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.results import METRICS, Key
+from mcp_actors.cli.bench.plan import LoadError
+from mcp_actors.cli.bench.results import METRICS, Key
 
 __all__ = ["COLUMNS", "GOALS", "GOALS_SIZE", "ITSELF", "Against", "Goal", "goal_cases"]
 

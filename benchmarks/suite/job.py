@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from mcp_actors.bench.eras import Era
+from mcp_actors.cli.bench.plan import Era
 
 __all__ = ["BenchmarkJob", "Point"]
 

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from mcp_actors.bench.errors import LoadError
+from mcp_actors.cli.bench.plan import LoadError
 
 __all__ = ["load_files"]
 
 
 def load_files(files: Iterable[str]) -> None:
-    """Imports each file; it calls `mcp_actors.discovery.register_transport` for its transports."""
+    """Imports each file; it calls `mcp_actors.abc.discovery.register_transport` for its transports."""
     for number, name in enumerate(files):
         path = Path(name).resolve()
         spec = importlib.util.spec_from_file_location(f"loaded_{number}_{path.stem}", path)

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import trio
 
 from benchmarks.suite.programs.ours import server
-from mcp_actors.bench.eras import Era
-from mcp_actors.bench.fields.channels import ChannelField, channels
+from mcp_actors.cli.bench.field import ChannelField, channels
+from mcp_actors.cli.bench.plan import Era
 
 __all__ = ["channels", "in_memory", "run"]
 

@@ -11,11 +11,9 @@ from benchmarks.suite.peers import OURS
 from benchmarks.suite.report import about, how_to_read, tables
 from benchmarks.suite.summary import summary
 from benchmarks.suite.views import transport_name, warnings_in_short
-from mcp_actors.bench.histograms import percentiles
-from mcp_actors.bench.html import about_list, document_head, table
-from mcp_actors.bench.plots import Plot, PlotLine
-from mcp_actors.bench.results import METRICS, Document, place_text
-from mcp_actors.bench.statistics import interval, median
+from mcp_actors.cli.bench.recorder import percentiles
+from mcp_actors.cli.bench.report import Plot, PlotLine, about_list, document_head, table
+from mcp_actors.cli.bench.results import METRICS, Document, interval, median, place_text
 
 __all__ = ["page"]
 

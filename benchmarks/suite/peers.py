@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.suite.programs.access_token import TOKEN
-from mcp_actors.bench.errors import LoadError
+from mcp_actors.cli.bench.plan import LoadError
 
 __all__ = [
     "ASGI",

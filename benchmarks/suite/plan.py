@@ -11,8 +11,7 @@ from benchmarks.suite.endpoints import transport
 from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.peers import FACES, OURS, PEERS, Peer
 from benchmarks.suite.scenarios.table import SCENARIOS, Scenario
-from mcp_actors.bench.eras import Era
-from mcp_actors.bench.errors import LoadError
+from mcp_actors.cli.bench.plan import Era, LoadError
 
 __all__ = ["FULL", "QUICK", "TOY", "Case", "Size", "make_plan"]
 

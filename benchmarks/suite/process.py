@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from mcp_actors.bench.errors import LoadError
+from mcp_actors.cli.bench.plan import LoadError
 
 __all__ = ["cpu_seconds", "peak_mib", "resident_kib"]
 

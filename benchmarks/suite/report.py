@@ -15,9 +15,7 @@ from benchmarks.suite.views import (
     transport_name,
     warnings_in_short,
 )
-from mcp_actors.bench.figures import figure_text
-from mcp_actors.bench.results import METRICS, Document, place_text
-from mcp_actors.bench.statistics import interval
+from mcp_actors.cli.bench.results import METRICS, Document, figure_text, interval, place_text
 
 __all__ = ["RATIO", "about", "how_to_read", "markdown", "tables"]
 

@@ -26,9 +26,9 @@ from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.plan import Case, Size
 from benchmarks.suite.server import ROOT
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.results import Document, JobFailure, ResultRow, place_text
-from mcp_actors.bench.surroundings import machine, versions
+from mcp_actors.cli.bench.load import machine, versions
+from mcp_actors.cli.bench.plan import LoadError
+from mcp_actors.cli.bench.results import Document, JobFailure, ResultRow, place_text
 
 __all__ = ["prepare_peers", "run_job", "run_plan"]
 

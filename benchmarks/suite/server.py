@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from benchmarks.suite.process import cpu_seconds, peak_mib, resident_kib
 from benchmarks.suite.programs.telling import TELL
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.fields.streams import Ends
+from mcp_actors.cli.bench.plan import LoadError
+from mcp_actors.cli.bench.streams import Ends
 
 __all__ = [
     "END_WITHIN_SECONDS",

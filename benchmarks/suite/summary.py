@@ -5,8 +5,7 @@ from __future__ import annotations
 from benchmarks.suite.goal_table import goal_rows
 from benchmarks.suite.peers import FLOOR, OURS, PEERS
 from benchmarks.suite.views import Group, compared_peers, groups, ratios, transport_name
-from mcp_actors.bench.results import Document
-from mcp_actors.bench.statistics import median
+from mcp_actors.cli.bench.results import Document, median
 
 __all__ = ["summary"]
 

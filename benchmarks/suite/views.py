@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from benchmarks.suite.peers import FLOOR, OURS, PEERS
-from mcp_actors.bench.results import Document, Key, Place
-from mcp_actors.bench.statistics import Interval, interval, median
+from mcp_actors.cli.bench.results import Document, Interval, Key, Place, interval, median
 
 __all__ = [
     "SHOWN",

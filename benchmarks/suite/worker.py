@@ -30,10 +30,9 @@ from benchmarks.suite.server import (
     ServerProcess,
     free_port,
 )
-from mcp_actors.bench.eras import Era
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.fields.field import Field, run_blocking
-from mcp_actors.bench.histograms import encoded
+from mcp_actors.cli.bench.field import Field, run_blocking
+from mcp_actors.cli.bench.plan import Era, LoadError
+from mcp_actors.cli.bench.recorder import encoded
 
 __all__ = ["main", "measure"]
 

@@ -15,12 +15,11 @@ from typing import Any, Protocol
 
 import trio
 
-from mcp_actors._wire.codec import encode_notification
-from mcp_actors._wire.messages import RequestId
+from mcp_actors._wire.codec import RequestId, encode_notification
 from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.supervision import Containment
-from mcp_actors.task_kinds import BEATS
+from mcp_actors.supervision.containment import Containment
+from mcp_actors.supervision.task_kinds import BEATS
 
 __all__ = ["Beats", "ProgressReports"]
 

@@ -7,27 +7,35 @@ nothing but its tables, so that a process can hold tens of thousands of them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import trio
 
-from mcp_actors._actors.admission import ConcurrencyLimiter
-from mcp_actors._actors.budgets import ClientMemory
-from mcp_actors._actors.counters import SessionStatistics
-from mcp_actors._actors.dispatcher import Dispatcher, DispatchRules, Loss, NotificationHandler
-from mcp_actors._actors.inbound_call import Responder
-from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.task_pool import TaskPool
-from mcp_actors._eras.classify import Classified
-from mcp_actors._eras.server_negotiation import ServerNegotiation
-from mcp_actors._wire.messages import RequestId
+from mcp_actors._actors.dispatcher import (
+    Dispatcher,
+    DispatchRules,
+    Loss,
+    NotificationHandler,
+    SessionStatistics,
+)
+from mcp_actors._actors.inbound_call import InboundCall, Responder
+from mcp_actors._actors.limits import ClientMemory, ConcurrencyLimiter, Limiters, Limits
+from mcp_actors._actors.task_pool import TaskPool, run_call
+from mcp_actors._eras.server_negotiation import Classified, ExchangeNegotiation, ServerNegotiation
+from mcp_actors._wire.codec import JsonRpcNotification, JsonRpcRequest, RequestId
 from mcp_actors.abc import Arrival, Outlet, SessionOutlet
-from mcp_actors.errors import ConnectionLost
-from mcp_actors.supervision import TaskKind, start, start_again
+from mcp_actors.errors import ConnectionLost, LocalProtocolError, MalformedMessage
+from mcp_actors.supervision.containment import TaskKind, start, start_again
+from mcp_actors.supervision.principal import Principal
+from mcp_actors.supervision.task_kinds import EXCHANGE
 
-__all__ = ["ConnectionlessSession"]
+__all__ = ["ConnectionlessSession", "StatelessCalls"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Each of two requests with one id has an outlet of its own: that of the exchange which brought it.
-RULES = DispatchRules(answers_malformed=True, repeated_ids=True)
+SESSION_RULES = DispatchRules(answers_malformed=True, repeated_ids=True)
 
 
 class ConnectionlessSession:
@@ -67,7 +75,7 @@ class ConnectionlessSession:
             self,
             negotiation,
             responder,
-            RULES,
+            SESSION_RULES,
             limits=limits,
             limiter=limiter,
             on_notification=on_notification,
@@ -162,3 +170,147 @@ class ConnectionlessSession:
     def statistics(self) -> SessionStatistics:
         """Returns where the session and its calls stand."""
         return self.dispatcher.statistics(self.peer)
+
+
+# -- The single exchanges of a server: requests that came by themselves, each answered where it came from ---
+
+ExchangeNotificationHandler = Callable[[JsonRpcNotification, Outlet, ExchangeNegotiation], None]
+
+# Each exchange has an outlet of its own.
+EXCHANGE_RULES = DispatchRules(answers_malformed=True, repeated_ids=True, session=False)
+
+
+def _ignore_alone(
+    notification: JsonRpcNotification, outlet: Outlet, negotiation: ExchangeNegotiation
+) -> None:
+    """Takes a notification after the server has stopped."""
+
+
+class StatelessCalls:
+    """All exchanges of one server that are in flight: calls without a session.
+
+    Args:
+        negotiation: What the server speaks; each exchange is opened by itself.
+        on_notification: Takes each notification that came by itself, with the outlet that came with it.
+        nursery: Owns the tasks in which exchanges run that no binding awaits.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        negotiation: ServerNegotiation,
+        responder: Responder,
+        pool: TaskPool,
+        nursery: trio.Nursery,
+        *,
+        limits: Limits,
+        limiter: ConcurrencyLimiter,
+        on_notification: ExchangeNotificationHandler,
+        memory: ClientMemory,
+    ) -> None:
+        self.ended = trio.lowlevel.ParkingLot()
+        self._negotiation = negotiation
+        self._on_notification = on_notification
+        self._nursery = nursery
+        self.dispatcher = Dispatcher(
+            name, self, negotiation, responder, EXCHANGE_RULES, limits=limits, memory=memory
+        )
+        self.dispatcher.limiters = Limiters(limiter, memory=memory)
+        self.dispatcher.on_idle = self.ended.unpark_all
+        self.dispatcher.pool = pool
+
+    def __repr__(self) -> str:
+        return f"<StatelessCalls {self.dispatcher.name} {len(self.dispatcher.calls)} in flight>"
+
+    async def run(
+        self, arrival: Classified, outlet: Outlet, principal: Principal | None, peer: str | None
+    ) -> None:
+        """Answers what arrived, and returns when all of it is sent.
+
+        Cancelled, the handlers are cancelled too, and nothing more is sent.
+        """
+        calls = self._open(arrival, outlet, principal, peer)
+        if len(calls) == 1:
+            await run_call(calls[0])
+        elif calls:
+            async with trio.open_nursery() as nursery:
+                for call in calls:
+                    start(nursery, EXCHANGE, run_call, call, about=call.invocation.method.name)
+
+    def begin(
+        self, arrival: Classified, outlet: Outlet, principal: Principal | None, peer: str | None
+    ) -> Callable[[], None] | None:
+        """The same in tasks of the pool. Returns what cancels it, or ``None`` when all is answered already."""
+        calls = self._open(arrival, outlet, principal, peer)
+        if not calls:
+            return None
+        pool = self.dispatcher.pool
+        assert pool is not None
+        for call in calls:
+            pool.start(call)
+        if len(calls) == 1:
+            return calls[0].cancel
+
+        def cancel() -> None:
+            for call in calls:
+                call.cancel()
+
+        return cancel
+
+    def close(self) -> None:
+        """Forgets what refers to these calls, when the server has stopped and all of them have ended."""
+        self.dispatcher.end(None)
+        self._on_notification = _ignore_alone
+
+    def _open(
+        self, arrival: Classified, outlet: Outlet, principal: Principal | None, peer: str | None
+    ) -> list[InboundCall]:
+        dispatcher, message = self.dispatcher, arrival.message
+        negotiation = ExchangeNegotiation(self._negotiation, arrival, principal, peer)
+        if isinstance(message, JsonRpcRequest):
+            call = dispatcher.open(message, outlet, negotiation)
+            return [] if call is None else [call]
+        if isinstance(message, list):
+            return self._open_batch(message, outlet, negotiation)
+        if (error := negotiation.refusal()) is not None:
+            dispatcher.refuse(None, error, outlet)
+        elif isinstance(message, JsonRpcNotification):
+            self._on_notification(message, outlet, negotiation)
+        # What is left is an answer to a question that nobody asked: nothing to do.
+        return []
+
+    def _open_batch(
+        self, messages: list[Any], outlet: Outlet, negotiation: ExchangeNegotiation
+    ) -> list[InboundCall]:
+        """Opens a batch of a revision that has them, sent to a server that keeps no sessions."""
+        dispatcher = self.dispatcher
+        calls: list[InboundCall] = []
+        if dispatcher.opens_batch(messages, outlet, negotiation):
+            outlet = dispatcher.collected(messages, outlet)
+            for each in messages:
+                if isinstance(each, MalformedMessage):
+                    dispatcher.malformed(each, outlet)
+                elif isinstance(each, JsonRpcRequest):
+                    call = dispatcher.open(each, outlet, negotiation)
+                    calls += [] if call is None else [call]
+        return calls
+
+    # -- as the carrier of its dispatcher ----------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        return self.dispatcher.name
+
+    @property
+    def outlet(self) -> Outlet:
+        raise LocalProtocolError("without a session there is no way back to the client")
+
+    def start_task(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
+        begin = start_again if kind.restarted else start
+        begin(self._nursery, kind, fn)
+
+    def request_ended(self, request: RequestId) -> None:
+        pass
+
+    def connection_lost(self, broken: BaseException | None) -> Loss:
+        return ConnectionLost("the server has stopped")

@@ -11,38 +11,41 @@ What differs between them is their `Carrier`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import attrs
 import trio
 
-from mcp_actors._actors.admission import ConcurrencyLimiter, Limiters
-from mcp_actors._actors.batch import Batch
-from mcp_actors._actors.budgets import WEIGHED_BYTES, ClientMemory
-from mcp_actors._actors.continuation import Continuation
-from mcp_actors._actors.counters import Counters, SessionStatistics
-from mcp_actors._actors.deferred_call import begun_without_task
-from mcp_actors._actors.dispatch_rules import DispatchRules
-from mcp_actors._actors.inbound_call import InboundCall, Responder
-from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.link import LinkStatistics
+from mcp_actors._actors.inbound_call import (
+    Batch,
+    CallStatistics,
+    Continuation,
+    Deferred,
+    DispatchRules,
+    InboundCall,
+    Responder,
+)
+from mcp_actors._actors.limits import WEIGHED_BYTES, ClientMemory, ConcurrencyLimiter, Limiters, Limits
+from mcp_actors._actors.link import LinkStatistics, Received
 from mcp_actors._actors.observing import outbound_calls_for
-from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._actors.received import Received
-from mcp_actors._actors.responses import post_answer, refusal_frame
+from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics
+from mcp_actors._actors.responses import post_answer, refusal_frame, result_frame
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation, NotAnswered
-from mcp_actors._wire.codec import decode_value, encode_notification
-from mcp_actors._wire.messages import (
+from mcp_actors._wire.codec import (
     JsonRpcError,
     JsonRpcMessage,
     JsonRpcNotification,
     JsonRpcRequest,
     JsonRpcResult,
     RequestId,
+    decode_value,
+    encode_notification,
 )
-from mcp_actors.abc import Frame, NoAnswer, Outlet, Waiting
+from mcp_actors.abc import Frame, HttpRequest, NoAnswer, Outlet, Waiting
 from mcp_actors.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -52,10 +55,163 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
-from mcp_actors.logging import log
-from mcp_actors.supervision import TaskKind
+from mcp_actors.supervision.containment import Containment, TaskKind
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import CALL_WORKER
+from mcp_actors.types.records import ValueRecord
 
-__all__ = ["Carrier", "DispatchRules", "Dispatcher", "Loss", "Negotiation", "ignore"]
+__all__ = [
+    "Carrier",
+    "Counters",
+    "DispatchRules",
+    "Dispatcher",
+    "Loss",
+    "Negotiation",
+    "SessionStatistics",
+    "Totals",
+    "UnansweredOutlet",
+    "begun_without_task",
+    "ignore",
+    "prepare_unanswered",
+    "start_unanswered",
+]
+
+
+# -- The counters of a session and of all of them, and the snapshot of one and of everything below it ----
+
+
+@attrs.define(eq=False, repr=False)
+class Counters(ValueRecord):
+    """The events on a session since it began, counted."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    requests: int = 0
+    """Requests that arrived."""
+    cancelled: int = 0
+    """Calls of the peer that it cancelled in flight."""
+    late: int = 0
+    """Cancellations of unknown or finished ids, answers that no request waits for, progress without a call."""
+    malformed: int = 0
+    """Frames that were no message."""
+    refused: int = 0
+    """Requests answered with an error before a handler saw them."""
+
+    def add(self, other: Counters) -> None:
+        """Adds the counts of another session."""
+        self.requests += other.requests
+        self.cancelled += other.cancelled
+        self.late += other.late
+        self.malformed += other.malformed
+        self.refused += other.refused
+
+
+@attrs.define(eq=False, repr=False)
+class Totals(ValueRecord):
+    """The events of all conversations together, those that have ended included, since the server was first served."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    counters: Counters = attrs.field(factory=Counters)
+    sessions: int = 0
+    """Sessions and connections that have begun."""
+    bytes_in: int = 0
+    """Bytes of messages that came over connections; those of single exchanges are not counted."""
+    bytes_out: int = 0
+    """Bytes of messages that were written to connections."""
+
+    def add(self, counters: Counters, link: LinkStatistics | None = None) -> None:
+        """Adds the events of one conversation."""
+        self.counters.add(counters)
+        if link is not None:
+            self.bytes_in += link.bytes_in
+            self.bytes_out += link.bytes_out
+
+
+@attrs.frozen(eq=False, repr=False)
+class SessionStatistics(ValueRecord):
+    """A snapshot of a session and of everything below it."""
+
+    name: str
+    peer: str
+    state: str
+    calls: tuple[CallStatistics, ...]
+    """Requests of the peer in flight."""
+    pending: tuple[OutboundCallStatistics, ...]
+    """Requests of ours that wait for an answer."""
+    link: LinkStatistics | None
+    """``None`` for a session that no connection carries."""
+    counters: Counters
+    kept_bytes: int = 0
+    """Bytes that the session makes the server remember: the description of the client, and subscribed URIs."""
+    age: float = 0.0
+    """Seconds since it began; 0 on a client."""
+    version: str | None = None
+    """The revision that server and client have agreed on; ``None`` before that, and on a client."""
+    client: str | None = None
+    """The name by which a client has introduced itself, with its version; ``None`` before that, and on a client."""
+    principal: str | None = None
+    """The client's user, if the transport has authenticated one."""
+
+
+# -- Calls without a task of their own: what they wait for is one answer, which is read in somebody else's turn ---
+#
+# ==============================  =====================================================================================
+# what happens to such a call     what becomes of it
+# ==============================  =====================================================================================
+# there is an outcome             it is sent in the turn of whoever read it, or the call gets a task for the rest
+# the peer cancels it             it is abandoned, and nothing is sent
+# whoever runs the server ends    it is abandoned, and the error is sent
+# it
+# its session ends                the session waits for it as for its tasks; it is abandoned when these are cancelled
+# ==============================  =====================================================================================
+
+
+def begun_without_task(call: InboundCall, pool: TaskPool) -> bool:
+    """Begins a call whose continuation can do without a task now; returns false, having done nothing, if it needs one.
+
+    Args:
+        call: The call, which has entered every limiter, or waits for one.
+        pool: Starts the task that the rest of it may need.
+    """
+    deferred = call.continuation
+    assert call.admission is not None
+    # Calls begin in the order of their requests. Telemetry is told when the task of a call goes on, and the task of a
+    # call passes reports of progress on.
+    if (
+        not isinstance(deferred, Deferred)
+        or call.__class__ is not InboundCall
+        or call.admission.ahead
+        or call.invocation.progress_token is not None
+        or pool.has_queue
+    ):
+        return False
+    deferred.begun = True
+    try:
+        deferred.begun = deferred.begin(partial(_done, call, deferred, pool))
+    except Exception as error:
+        call.end_now(call.failure(error))
+        return True
+    return deferred.begun
+
+
+def _done(call: InboundCall, deferred: Deferred, pool: TaskPool) -> None:
+    # Whoever reads the answer serves other calls too, for which this one must not fail.
+    with Containment(CALL_WORKER, call.fail):
+        call.continuation = None
+        try:
+            result = deferred.outcome()
+            if isinstance(result, Continuation):
+                call.continuation = result
+                pool.start(call)
+                return
+            frame = result_frame(call.invocation, result, call.owner.responder.stamp, call.outlet.longest)
+        except Exception as error:
+            frame = call.failure(error)
+        call.end_now(frame)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 Loss = ConnectionLost | SessionExpired
 NotificationHandler = Callable[[str, dict[str, Any]], None]
@@ -398,3 +554,82 @@ class Dispatcher:
             counters=attrs.evolve(self.counters),
             kept_bytes=memory.kept if memory is not None else 0,
         )
+
+
+# -- Notifications of the peer that a function takes: calls that nobody waits for, and that are never answered ---
+
+
+class UnansweredOutlet:
+    """The outlet of a notification: drops the answer, and sends what belongs to no request of the peer.
+
+    Args:
+        dispatcher: The conversation that the notification belongs to.
+        arrived: The outlet that came with the notification.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, arrived: Outlet | None) -> None:
+        self._dispatcher = dispatcher
+        self.http_request: HttpRequest | None = getattr(arrived, "http_request", None)
+
+    @property
+    def longest(self) -> int:
+        """No answer is sent, so none is too long."""
+        return sys.maxsize
+
+    def post(self, frame: Frame) -> None:
+        if not frame.last:
+            self._way_back().post(_about_nothing(frame))
+
+    def send_nowait(self, frame: Frame) -> bool:
+        return frame.last or self._way_back().send_nowait(_about_nothing(frame))
+
+    async def send(self, frame: Frame) -> None:
+        if not frame.last:
+            await self._way_back().send(_about_nothing(frame))
+
+    def settle(self) -> None:
+        """Does nothing, because nobody waits for an answer."""
+
+    def close_stream(self) -> None:
+        """Does nothing, because no stream waits for an answer."""
+
+    def _way_back(self) -> Outlet:
+        carrier = self._dispatcher.carrier
+        if carrier is None:
+            raise trio.BrokenResourceError("the session has ended")
+        return carrier.outlet
+
+
+def _about_nothing(frame: Frame) -> Frame:
+    frame.about = None
+    return frame
+
+
+def prepare_unanswered(
+    dispatcher: Dispatcher, invocation: Invocation, arrived: Outlet | None = None
+) -> InboundCall:
+    """Returns the call for a notification; give it to `start_unanswered`."""
+    return dispatcher.responder.call_class(invocation, dispatcher, UnansweredOutlet(dispatcher, arrived))
+
+
+def start_unanswered(call: InboundCall, dispatcher: Dispatcher, function: Any, *args: Any) -> None:
+    """Runs ``function`` for a notification in a task of the pool. Never waits.
+
+    It counts among the calls in flight, waits for its place as they do, and is dropped where they are refused. What it
+    raises is logged.
+    """
+    try:
+        call.admission = dispatcher.limiters.admit()
+    except RpcError as error:
+        log.warning(
+            "notification dropped",
+            session=dispatcher.name,
+            method=call.invocation.method.name,
+            error=str(error),
+        )
+        return
+    call.continuation = Continuation(function, *args)
+    call.key = object()
+    dispatcher.calls[call.key] = call
+    assert dispatcher.pool is not None
+    dispatcher.pool.start(call)

@@ -15,30 +15,207 @@ the session ends                                 nothing is sent
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
+import attrs
+import msgspec
 import trio
 
-from mcp_actors._actors.admission import Admission, Limiters
+from mcp_actors import types as t
 from mcp_actors._actors.beats import Beats, ProgressReports
-from mcp_actors._actors.call_statistics import CallStatistics, statistics_of
-from mcp_actors._actors.continuation import Continuation, Deferred
-from mcp_actors._actors.dispatch_rules import DispatchRules
-from mcp_actors._actors.last_report import wait_for_last_report
+from mcp_actors._actors.limits import Admission, Limiters
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import failure_frame, post_answer, result_frame, too_long_frame
-from mcp_actors._actors.voice import Voice
 from mcp_actors._eras.era import Invocation
-from mcp_actors._exception_groups import sole_cause
-from mcp_actors._wire.codec import encode_notification
-from mcp_actors._wire.messages import RequestId
-from mcp_actors.abc import Frame, Outlet, Telemetry
-from mcp_actors.errors import LocalProtocolError, RpcError
-from mcp_actors.logging import log
-from mcp_actors.supervision import cancellation_in, crash_in
+from mcp_actors._wire.codec import RequestId, decode_value, encode_notification
+from mcp_actors.abc import Frame, HttpRequest, Outlet, Telemetry
+from mcp_actors.errors import LocalProtocolError, McpError, RpcError
+from mcp_actors.supervision.containment import cancellation_in, crash_in, sole_cause
+from mcp_actors.supervision.logging import log
+from mcp_actors.types.records import ValueRecord
 
-__all__ = ["CallOwner", "InboundCall", "Responder"]
+__all__ = [
+    "Batch",
+    "CallOwner",
+    "CallStatistics",
+    "Continuation",
+    "Deferred",
+    "DetachedCall",
+    "DispatchRules",
+    "InboundCall",
+    "Responder",
+    "SupportsWaitUntilRead",
+    "Voice",
+    "statistics_of",
+    "wait_for_last_report",
+]
+
+
+# -- The differences between dispatchers, as a value -----------------------------------------------------
+
+
+class DispatchRules(msgspec.Struct, frozen=True):
+    """The differences between dispatchers of different sides and carriers."""
+
+    answers_malformed: bool
+    """Whether broken frames are answered: servers answer, clients count."""
+    repeated_ids: bool = False
+    """Whether requests in flight may have the same id, since each has an outlet of its own."""
+    session: bool = True
+    """Whether there is a session: without one nothing is remembered, and the client cannot be sent requests."""
+
+
+# -- The values that a handler returns when its answer has to wait for something -------------------------
+
+
+class Continuation(partial[Any]):
+    """The rest of a handler's work: called without arguments, in the call's own task, it returns an awaitable result.
+
+    A handler is called once, in the turn of whoever read the request. It returns its result if it has it, and a
+    continuation if the call needs a task. A continuation that is never called has done nothing.
+    """
+
+    begun = False
+    """Whether it was begun without a task, and waits for what somebody else reads."""
+
+
+class Deferred(Continuation):
+    """A continuation that may do without a task: all it waits for is one answer, and somebody else reads that.
+
+    It is either called, as any continuation, or begun. What was begun ends by `outcome` or by `abandon`.
+    """
+
+    def begin(self, done: Callable[[], None]) -> bool:
+        """Begins without waiting; returns false, having done nothing, where that is not possible.
+
+        Args:
+            done: Is called once, when there is an outcome. A peer in this process may have sent it before this returns.
+
+        Raises:
+            RpcError: The call fails; it was not begun.
+        """
+        raise NotImplementedError
+
+    def outcome(self) -> Any:
+        """Returns the result, or a `Continuation` where something else has to be waited for; raises why there is none.
+
+        It is called once, after ``done``.
+        """
+        raise NotImplementedError
+
+    def abandon(self) -> None:
+        """Ends it without an outcome: nobody waits for that any more. Never waits."""
+        raise NotImplementedError
+
+
+# -- The way by which a function that no call waits for any more tells and asks its client ---------------
+
+
+class Voice(Protocol):
+    """Takes what a detached function tells and asks its client; an extension gives it (`mcp_actors.extensions`)."""
+
+    async def report(self, progress: float, total: float | None, message: str | None) -> None:
+        """Takes a report of progress: `Context.progress`."""
+
+    async def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Takes a notification: `Context.log` and `Context.notify`."""
+
+    async def ask(self, questions: Mapping[str, t.InputRequest]) -> Mapping[str, t.InputResponse]:
+        """Returns the client's answers by the same keys: `Context.ask`. The client has declared that it can answer."""
+
+    def stop(self) -> None:
+        """Is called by the engine when a call gets no more beats; a voice has none."""
+
+
+# -- The distance between the last report of progress of a call and its answer ---------------------------
+#
+# The official TypeScript clients handle answers at once but notifications a step later, and forget the callback for the
+# reports of a call when its answer comes. What one read brings them is handled in one step, so a report that is read
+# together with the answer is lost. Therefore the answer to a call that reported is sent only when the peer has read the
+# report, or is likely to have. Only that call waits: the others on its connection, and calls without reports, do not.
+
+# Seconds that an answer waits at most. Over a network that is slower than this the two arrive apart anyway.
+READING_LIMIT = 0.1
+# Seconds between the two where nothing tells whether the peer has read.
+READING_TIME = 0.005
+_PING = CallOptions(idle=math.inf, cap=math.inf, cancellable=False)
+
+# Names and versions of clients that handle what they read strictly in order: ours, and the official Python SDK's if
+# the program that uses it gives no other. `None` is any version. A wrong name costs the peer that gives it a report.
+_HANDLE_IN_ORDER: frozenset[tuple[str, str | None]] = frozenset((("mcp-actors", None), ("mcp", "0.1.0")))
+
+
+@runtime_checkable
+class SupportsWaitUntilRead(Protocol):
+    """An outlet on which messages of one call may be read together. Those with a stream for each call are none."""
+
+    async def wait_until_read(self) -> bool:
+        """Waits until the peer has read what was sent before, and returns true; false if that cannot be known."""
+
+
+class Asker(Protocol):
+    """The dispatcher of a call, by which the peer can be sent a request."""
+
+    async def request(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]: ...
+
+
+async def wait_for_last_report(invocation: Invocation, outlet: Outlet, owner: Asker) -> None:
+    """Waits as long as the answer to a call that reported progress has to, for at most `READING_LIMIT`.
+
+    Where the binding cannot tell what the peer has read, a ``ping`` does, which every peer of the legacy era answers
+    (MCP 2025-11-25, Ping). Cancelled, it has changed nothing.
+    """
+    if not isinstance(outlet, SupportsWaitUntilRead) or _handles_in_order(invocation.peer.raw_info):
+        return
+    with trio.move_on_after(READING_LIMIT), suppress(McpError):
+        if not await outlet.wait_until_read():
+            if "ping" in invocation.era.client_methods:
+                await owner.request("ping", {}, _PING)
+            else:
+                await trio.sleep(READING_TIME)
+
+
+def _handles_in_order(info: Any) -> bool:
+    name, version = (info.get("name"), info.get("version")) if isinstance(info, dict) else (None, None)
+    return isinstance(name, str) and (
+        (name, None) in _HANDLE_IN_ORDER or (isinstance(version, str) and (name, version) in _HANDLE_IN_ORDER)
+    )
+
+
+# -- The snapshot of an inbound call ---------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False, repr=False)
+class CallStatistics(ValueRecord):
+    """A snapshot of an inbound call."""
+
+    id: RequestId
+    method: str
+    target: str | None
+    """The tool, prompt or resource that is called."""
+    age: float
+    """Seconds since it arrived."""
+    state: str
+    """``waiting`` for a place, ``running``, ``cancelled`` (its handler cleans up) or ``replaced`` (likewise, and the
+    client is asked for input, or is sent the error with which an operator has ended the call)."""
+    principal: str | None = None
+    """The caller's name, if the transport has authenticated it."""
+
+
+def statistics_of(invocation: Invocation, age: float, state: str) -> CallStatistics:
+    """Returns the snapshot of a call in flight, by its request."""
+    method, principal = invocation.method, invocation.principal
+    target = invocation.params.get(method.target) if method.target and method.shown else None
+    name = target if isinstance(target, str) else None
+    user = None if principal is None else principal.subject
+    return CallStatistics(invocation.id, method.name, name, age, state, user)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 class Responder(Protocol):
@@ -161,7 +338,7 @@ class InboundCall:
 
     @property
     def has_no_task(self) -> bool:
-        """Whether it was begun, and no task waits for it (`mcp_actors._actors.deferred_call`)."""
+        """Whether it was begun, and no task waits for it (`mcp_actors._actors.dispatcher`)."""
         return self.continuation is not None and self.continuation.begun
 
     @property
@@ -398,3 +575,143 @@ class InboundCall:
     def statistics(self) -> CallStatistics:
         """Returns where the call stands."""
         return statistics_of(self.invocation, trio.current_time() - self.started, self.state)
+
+
+# -- A JSON-RPC batch: the answers to its requests go back together, as one array, in any order ----------
+
+# Bytes that are kept free for each answer to come: the error that says that an answer is too long, without its id.
+_SHORTEST_ANSWER = 256
+
+
+class Batch:
+    """An outlet that holds the answers back until every request of the batch has ended, with or without one.
+
+    An answer with which the array would be too long to be sent is replaced by an error that says so.
+    """
+
+    def __init__(self, outlet: Outlet, expected: int) -> None:
+        self._outlet = outlet
+        self.longest = outlet.longest
+        self.http_request: HttpRequest | None = getattr(outlet, "http_request", None)
+        self._expected = expected
+        self._answers: list[bytes] = []
+        self._size = len(b"[]")
+
+    def post(self, frame: Frame) -> None:
+        if not frame.last:
+            self._outlet.post(frame)
+        elif (whole := self._collect(frame)) is not None:
+            self._outlet.post(whole)
+
+    async def send(self, frame: Frame) -> None:
+        if not frame.last:
+            await self._outlet.send(frame)
+        elif (whole := self._collect(frame)) is not None:
+            await self._outlet.send(whole)
+
+    def send_nowait(self, frame: Frame) -> bool:
+        if not frame.last:
+            return self._outlet.send_nowait(frame)
+        self.post(frame)
+        return True
+
+    async def wait_until_read(self) -> bool:
+        """See `SupportsWaitUntilRead`."""
+        return not isinstance(self._outlet, SupportsWaitUntilRead) or await self._outlet.wait_until_read()
+
+    def settle(self) -> None:
+        """One request of the batch ended without an answer: it was cancelled."""
+        if (whole := self._collect(None)) is not None:
+            self._outlet.post(whole)
+        elif not self._expected:
+            self._outlet.settle()
+
+    def close_stream(self) -> None:
+        self._outlet.close_stream()
+
+    def _collect(self, answer: Frame | None) -> Frame | None:
+        self._expected -= 1
+        if answer is not None:
+            room = self.longest - self._size - self._expected * _SHORTEST_ANSWER
+            if len(answer.data) > room:
+                answer = too_long_frame(answer.about, len(answer.data), max(room, 0))
+            self._answers.append(answer.data)
+            self._size += len(answer.data) + len(b",")
+        if self._expected or not self._answers:
+            return None
+        return Frame(b"[" + b",".join(self._answers) + b"]", last=True)
+
+
+# -- A call whose function goes on after its request was answered, or without one: it reaches its client by a voice ---
+
+
+class DetachedCall(InboundCall):
+    """A call that has no outlet, no place among the calls in flight, and no answer but what `outcome` returns.
+
+    Args:
+        invocation: The request; it is kept for as long as the function runs.
+        owner: Whose rules for failures apply: the session of the request, or the server.
+        http_request: The request over HTTP that began it, ``None`` with other bindings.
+        longest: Bytes of the longest outcome.
+        voice: Takes what the function tells and asks the client.
+    """
+
+    __slots__ = ("_voice",)
+
+    def __init__(
+        self,
+        invocation: Invocation,
+        owner: CallOwner,
+        http_request: HttpRequest | None,
+        longest: int,
+        voice: Voice,
+    ) -> None:
+        super().__init__(invocation, owner, _NoOutlet(http_request, longest))
+        self._voice = voice
+        self.reports: Any = voice
+
+    def __repr__(self) -> str:
+        return f"<DetachedCall {self.invocation.method.name}>"
+
+    @property
+    def voice(self) -> Voice:
+        return self._voice
+
+    async def notify(self, method: str, params: dict[str, Any]) -> None:
+        await self._voice.notify(method, params)
+
+    async def outcome(self, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+        """Returns what the client of a plain call is sent: an object with either ``result`` or ``error``.
+
+        What ``function`` raises is logged, masked and told as it is for any call.
+        """
+        self.continuation = Continuation(function)
+        frame = await self._outcome()
+        assert frame is not None
+        if len(frame.data) > self.outlet.longest:
+            frame = too_long_frame(self.id, len(frame.data), self.outlet.longest)
+        answer = decode_value(frame.data)
+        return {name: answer[name] for name in ("result", "error") if name in answer}
+
+
+class _NoOutlet:
+    """The outlet of a call that nobody waits for."""
+
+    def __init__(self, http_request: HttpRequest | None, longest: int) -> None:
+        self.http_request = http_request
+        self.longest = longest
+
+    def post(self, frame: Frame) -> None:
+        """Does nothing."""
+
+    def send_nowait(self, frame: Frame) -> bool:
+        return True
+
+    async def send(self, frame: Frame) -> None:
+        """Does nothing."""
+
+    def settle(self) -> None:
+        """Does nothing."""
+
+    def close_stream(self) -> None:
+        """Does nothing."""

@@ -13,13 +13,85 @@ import attrs
 import trio
 
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.received import Received, received
-from mcp_actors._actors.waiting_tasks import WaitingTasks
-from mcp_actors._record import ValueRecord
-from mcp_actors.abc import Frame, FrameChannel, HttpRequest, Outlet
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors._wire.codec import JsonRpcError, JsonRpcMessage, JsonRpcNotification, decode
+from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Outlet, Waiting
+from mcp_actors.errors import LocalProtocolError, MalformedMessage
+from mcp_actors.types.records import ValueRecord
 
-__all__ = ["Link", "LinkStatistics"]
+__all__ = ["Link", "LinkStatistics", "Received", "WaitingTasks", "received"]
+
+
+# -- A parking lot that costs next to nothing until a task waits in it: in most sessions none ever does ---
+
+
+class WaitingTasks:
+    """Lets tasks wait until they are woken, as a `trio.lowlevel.ParkingLot` does, which it makes when one waits."""
+
+    __slots__ = ("_lot",)
+
+    def __init__(self) -> None:
+        self._lot: trio.lowlevel.ParkingLot | None = None
+
+    def __repr__(self) -> str:
+        return f"<WaitingTasks {0 if self._lot is None else len(self._lot)}>"
+
+    def __bool__(self) -> bool:
+        return bool(self._lot)
+
+    async def park(self) -> None:
+        """Waits until this task is woken."""
+        if self._lot is None:
+            self._lot = trio.lowlevel.ParkingLot()
+        await self._lot.park()
+
+    def unpark(self) -> None:
+        """Wakes the task that has waited longest, if there is one."""
+        if self._lot is not None:
+            self._lot.unpark()
+
+    def unpark_all(self) -> None:
+        """Wakes every task that waits."""
+        if self._lot is not None:
+            self._lot.unpark_all()
+
+
+# -- Makes a message of a frame that has arrived, or says what came instead ------------------------------
+
+# Characters that are told of what came instead of a message: a line for a person.
+BEGINNING = 200
+
+Received = JsonRpcMessage | NoAnswer | Waiting | MalformedMessage | list[JsonRpcMessage | MalformedMessage]
+
+
+def received(frame: Frame) -> Received:
+    """Returns the message in a frame; what is none is returned as a `MalformedMessage`."""
+    try:
+        return decode(frame.data) if frame.about is None else _about(frame)
+    except MalformedMessage as error:
+        if isinstance(frame, Waiting):
+            return frame
+        error.beginning = _beginning(frame.data)
+        return error
+
+
+def _beginning(data: bytes) -> str:
+    text = data[: 4 * BEGINNING].decode("utf-8", "replace")
+    return text if len(text) <= BEGINNING and len(data) <= 4 * BEGINNING else f"{text[:BEGINNING]} …"
+
+
+def _about(frame: Frame) -> Received:
+    """A binding knows which request of ours this is about, even when the message itself does not say."""
+    if isinstance(frame, NoAnswer):
+        return frame
+    message = decode(frame.data)
+    if isinstance(message, JsonRpcError) and message.id is None and frame.about is not None:
+        return JsonRpcError(frame.about, message.code, message.message, message.data)
+    if isinstance(message, JsonRpcNotification):
+        return JsonRpcNotification(message.method, message.params, frame.about)
+    return message
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # One write: large enough that its cost does not matter, small enough that a slow reader's progress is seen.
 MAX_BURST_BYTES = 256 * 1024

@@ -19,7 +19,7 @@ def call_class_for(telemetry: Telemetry | None) -> type[InboundCall]:
     """Returns the class of the calls of the peer."""
     if telemetry is None:
         return InboundCall
-    observed: type[InboundCall] = importlib.import_module("mcp_actors._actors.observed_call").ObservedCall
+    observed: type[InboundCall] = importlib.import_module("mcp_actors._actors.observed").ObservedCall
     return observed
 
 
@@ -29,6 +29,6 @@ def outbound_calls_for(
     """Returns the table of the requests of ours in a session with this name."""
     if telemetry is None:
         return OutboundCalls(carrier, limits)
-    module = importlib.import_module("mcp_actors._actors.observed_outbound")
+    module = importlib.import_module("mcp_actors._actors.observed")
     observed: OutboundCalls = module.ObservedOutboundCalls(carrier, limits, name, telemetry)
     return observed

@@ -9,12 +9,17 @@ from typing import Any, Protocol, TypeGuard
 
 import trio
 
-from mcp_actors._actors.deadline import DeadlineClock
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.outbound_call import CallOptions, OutboundCall, Progress
-from mcp_actors._wire.codec import decode_value, encode_notification, encode_request
-from mcp_actors._wire.messages import JsonRpcError, JsonRpcResult, RequestId
+from mcp_actors._actors.outbound_call import CallOptions, DeadlineClock, OutboundCall, Progress
+from mcp_actors._wire.codec import (
+    JsonRpcError,
+    JsonRpcResult,
+    RequestId,
+    decode_value,
+    encode_notification,
+    encode_request,
+)
 from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import (
     CallTimeout,
@@ -24,8 +29,8 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
-from mcp_actors.logging import log
-from mcp_actors.supervision import TaskKind
+from mcp_actors.supervision.containment import TaskKind
+from mcp_actors.supervision.logging import log
 
 __all__ = ["OutboundCalls"]
 

@@ -8,8 +8,7 @@ from typing import Any
 import trio
 
 from mcp_actors._eras.era import Invocation
-from mcp_actors._wire.codec import encode_failure, encode_reply
-from mcp_actors._wire.messages import RequestId
+from mcp_actors._wire.codec import RequestId, encode_failure, encode_reply
 from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import (
     INTERNAL_ERROR,
@@ -20,7 +19,7 @@ from mcp_actors.errors import (
     Overloaded,
     RpcError,
 )
-from mcp_actors.logging import log
+from mcp_actors.supervision.logging import log
 
 __all__ = [
     "InvalidResult",

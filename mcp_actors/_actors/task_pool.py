@@ -20,9 +20,9 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.inbound_call import InboundCall
-from mcp_actors.logging import log
-from mcp_actors.supervision import Containment
-from mcp_actors.task_kinds import CALL_WORKER
+from mcp_actors.supervision.containment import Containment
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import CALL_WORKER
 
 __all__ = ["INNERMOST_SCOPE", "TaskPool", "abandon_nurseries", "run_call"]
 

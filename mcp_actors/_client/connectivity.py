@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from enum import Enum
 
 import attrs
 import trio
 
 from mcp_actors._actors.session import Session
-from mcp_actors._argument_checks import require_trio
-from mcp_actors._client.lifecycle import NEXT_STATE, ClientEvent, ClientState
-from mcp_actors._eras.capabilities import declared_names
-from mcp_actors._eras.era import Era
+from mcp_actors._eras.era import Era, declared_names
 from mcp_actors.errors import (
     AuthorizationError,
     ConnectFailed,
@@ -24,9 +22,66 @@ from mcp_actors.errors import (
     McpError,
     SessionExpired,
 )
+from mcp_actors.supervision.arguments import require_trio
 from mcp_actors.types import DiscoverResult, Implementation, ServerCapabilities
 
-__all__ = ["OPENED_BEFORE", "Connectivity", "Negotiated"]
+__all__ = ["NEXT_STATE", "OPENED_BEFORE", "ClientEvent", "ClientState", "Connectivity", "Negotiated"]
+
+
+# -- The life of a client as a table; nothing else decides what may happen when --------------------------
+#
+# Rules:
+#
+# * A client is opened once. One that was closed before it was opened cannot be opened any more.
+# * It is *connecting* until the first handshake has succeeded. If that fails the client is closed, except that a
+#   server which died of a request it did not know is connected to once more.
+# * A connection that is lost is made again only if the user asked for that: the client is *reconnecting* until
+#   another handshake has succeeded. Attempts that fail leave it there. Otherwise the client is closed.
+# * Closing is allowed at any time, any number of times. It takes until the connection and the server in this process,
+#   if there is one, have ended; no connection is made meanwhile.
+
+
+class ClientState(Enum):
+    NEW = "not connected"
+    DISCARDED = "closed before it was opened"
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    CLOSING = "closing"
+    CLOSED = "ended"
+
+
+class ClientEvent(Enum):
+    OPEN = "the user enters the client"
+    CONNECTED = "a handshake has succeeded"
+    LOST = "a connection, or an attempt to make one, has failed, and another attempt follows"
+    CLOSE = "the user closes the client"
+    END = "there is no connection and none will be made"
+
+
+# A pair that is missing here is not allowed.
+NEXT_STATE: dict[tuple[ClientState, ClientEvent], ClientState] = {
+    (ClientState.NEW, ClientEvent.OPEN): ClientState.CONNECTING,
+    (ClientState.NEW, ClientEvent.CLOSE): ClientState.DISCARDED,
+    (ClientState.DISCARDED, ClientEvent.CLOSE): ClientState.DISCARDED,
+    (ClientState.CONNECTING, ClientEvent.CONNECTED): ClientState.CONNECTED,
+    (ClientState.CONNECTING, ClientEvent.LOST): ClientState.CONNECTING,
+    (ClientState.CONNECTING, ClientEvent.CLOSE): ClientState.CLOSING,
+    (ClientState.CONNECTING, ClientEvent.END): ClientState.CLOSED,
+    (ClientState.CONNECTED, ClientEvent.LOST): ClientState.RECONNECTING,
+    (ClientState.CONNECTED, ClientEvent.CLOSE): ClientState.CLOSING,
+    (ClientState.CONNECTED, ClientEvent.END): ClientState.CLOSED,
+    (ClientState.RECONNECTING, ClientEvent.CONNECTED): ClientState.CONNECTED,
+    (ClientState.RECONNECTING, ClientEvent.LOST): ClientState.RECONNECTING,
+    (ClientState.RECONNECTING, ClientEvent.CLOSE): ClientState.CLOSING,
+    (ClientState.RECONNECTING, ClientEvent.END): ClientState.CLOSED,
+    (ClientState.CLOSING, ClientEvent.CLOSE): ClientState.CLOSING,
+    (ClientState.CLOSING, ClientEvent.END): ClientState.CLOSED,
+    (ClientState.CLOSED, ClientEvent.CLOSE): ClientState.CLOSED,
+}
+
+
+# ----------------------------------------------------------------------------------------------------
 
 _NOT_CONNECTED = "not connected: use 'async with Client(...) as client'"
 OPENED_BEFORE = "a Client is good for one 'async with' block; make a new one"

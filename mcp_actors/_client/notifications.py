@@ -8,27 +8,359 @@ notifications every handler is called in that task.
 from __future__ import annotations
 
 import inspect
+import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
 
-from mcp_actors._client.callbacks import Guard
-from mcp_actors._client.middleware import (
+from mcp_actors._actors.event_bus import EventBus
+from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._client.connectivity import Connectivity
+from mcp_actors._client.options import (
     ClientNotification,
     ClientNotificationMiddleware,
+    ClientOptions,
+    Guard,
     notified_through,
 )
-from mcp_actors._client.options import ClientOptions
 from mcp_actors._client.requests import Requests
-from mcp_actors._client.subscriptions import Subscriptions
-from mcp_actors._eras.changes import ACKNOWLEDGED, KIND_OF_METHOD, METHOD_OF_KIND, Event, EventKind
-from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
-from mcp_actors.errors import ConnectionLost, SessionExpired
-from mcp_actors.logging import log
+from mcp_actors._eras.era import ACKNOWLEDGED, KIND_OF_METHOD, METHOD_OF_KIND, Event, EventKind, read_result
+from mcp_actors._eras.modern import SUBSCRIPTION_ID
+from mcp_actors._wire.codec import JsonRpcError
+from mcp_actors.errors import (
+    CallTimeout,
+    ConnectionLost,
+    LocalProtocolError,
+    McpError,
+    RemoteProtocolError,
+    RpcError,
+    SessionExpired,
+    SubscriptionLost,
+)
+from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import CLIENT_SUBSCRIPTION
+from mcp_actors.types import SubscriptionFilter
 
-__all__ = ["Notifications"]
+__all__ = ["Listener", "Notifications", "Subscriptions"]
+
+
+# -- The user's end of a subscription: a stream of changes, the same for both eras -----------------------
+
+
+class Listener:
+    """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
+
+    Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+    iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
+    """
+
+    def __init__(self, filter: SubscriptionFilter) -> None:
+        self.filter = filter
+        """What was asked for."""
+        self.honored: SubscriptionFilter | None = None
+        """What the server has granted of it, which may be less; in a session, which does not tell, what was asked."""
+        self.acknowledged = trio.Event()
+        """Set when the server says that the subscription is in force, or when it is lost."""
+        self.on_end: Callable[[], None] = lambda: None
+        self._bus = EventBus()
+        self._subscription = self._bus.subscribe(filter)
+        self._ready: deque[Event] = deque()
+        self._lost: BaseException | None = None
+        self._ended = False
+
+    def __repr__(self) -> str:
+        return f"<Listener {'ended' if self._ended else 'open'} ready={len(self._ready)}>"
+
+    @property
+    def uris(self) -> Sequence[str]:
+        """The resources that are subscribed to."""
+        return self.filter.resource_subscriptions or ()
+
+    def deliver(self, kind: EventKind, uri: Any) -> None:
+        """Takes one change; those that were not subscribed to are dropped."""
+        if kind != "resource_updated":
+            self._bus.publish(kind)
+        elif isinstance(uri, str):
+            self._bus.publish(kind, uri)
+
+    def end(self, lost: BaseException | None = None) -> None:
+        """Ends the iteration; ``lost`` says why, unless the subscription ended in order. Only the first call counts."""
+        if not self._ended:
+            self._ended = True
+            self._lost = lost
+            if lost is not None:
+                self.acknowledged.set()
+            self._bus.close()
+            self.on_end()
+
+    def __aiter__(self) -> Listener:
+        return self
+
+    async def __anext__(self) -> Event:
+        if not self._ready:
+            try:
+                self._ready.extend(await self._subscription.receive_many())
+            except trio.EndOfChannel:
+                self.raise_if_lost()
+                raise StopAsyncIteration from None
+        return self._ready.popleft()
+
+    def raise_if_lost(self) -> None:
+        """Raises `SubscriptionLost` if the subscription broke off."""
+        if self._lost is not None:
+            raise SubscriptionLost(f"the subscription broke off: {self._lost}") from self._lost
+
+
+# -- A client's subscriptions: a request that is held open, or in a session what the server sends unasked ---
+#
+# MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions.
+
+# A listener that is no longer wanted waits this long for the server to take its subscriptions back, seconds.
+UNSUBSCRIBE_TIMEOUT = 1.0
+
+# Waits before a subscription is asked for again on a connection that goes on, seconds; the last one repeats. One that
+# lasted longer than that begins anew.
+LISTEN_AGAIN = (1.0, 2.0, 5.0, 15.0, 30.0)
+
+# A listen request is answered when the subscription ends.
+UNBOUNDED = CallOptions(idle=math.inf, cap=math.inf)
+
+_LISTS: tuple[EventKind, ...] = ("tools", "prompts", "resources")
+
+
+class Subscriptions:
+    """All open listeners of one client, by the id of their listen request; in a session each has an id of its own.
+
+    Args:
+        connectivity: The client's session of the moment.
+        requests: Make the requests.
+    """
+
+    def __init__(self, connectivity: Connectivity, requests: Requests) -> None:
+        self._connectivity = connectivity
+        self._requests = requests
+        self._open: dict[int | str, Listener] = {}
+        self._kept: set[str] = set()
+        self._nursery: trio.Nursery | None = None
+
+    def __repr__(self) -> str:
+        return f"<Subscriptions open={len(self._open)}>"
+
+    def run_in(self, nursery: trio.Nursery) -> None:
+        """Takes the nursery for the tasks of listeners."""
+        self._nursery = nursery
+
+    # -- what the server says --------------------------------------------------------------------------------------
+
+    def deliver(self, event: Event, subscription: Any) -> None:
+        """Hands a change to its listener, or to all when the server names none."""
+        if subscription is None:
+            for listener in self._open.values():
+                listener.deliver(event.kind, event.uri)
+        elif (addressed := self._open.get(subscription)) is not None:
+            addressed.deliver(event.kind, event.uri)
+
+    def acknowledged(self, subscription: Any, honored: Any) -> None:
+        """Takes note that a subscription is in force, as far as ``honored`` says.
+
+        MCP 2026-07-28, Subscriptions, Acknowledgment. A server that says nothing of it has granted all.
+        """
+        listener = self._open.get(subscription)
+        if listener is not None and not listener.acknowledged.is_set():
+            listener.honored = listener.filter
+            if isinstance(honored, dict):
+                try:
+                    era = self._connectivity.negotiated.era
+                    listener.honored = read_result(era, honored, SubscriptionFilter)
+                except RemoteProtocolError as error:
+                    log.debug("an acknowledgment is malformed", error=str(error))
+            listener.acknowledged.set()
+
+    def cancelled(self, subscription: Any, reason: str | None) -> None:
+        """Ends a subscription that the server cancels. That is no end in order: only the closing result is."""
+        # 1 == True for a dict, but not for JSON.
+        known = type(subscription) is int or isinstance(subscription, str)
+        listener = self._open.get(subscription) if known else None
+        if listener is not None:
+            listener.end(SubscriptionLost(f"the server cancelled it: {reason or 'no reason given'}"))
+            # So the request counts as answered, and the server is sent no cancellation of its own.
+            self._connectivity.session.outbound.answered(
+                JsonRpcError(subscription, 0, "cancelled by the server")
+            )
+
+    # -- a listener ------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def opened(self, listener: Listener) -> AsyncIterator[Listener]:
+        """Subscribes for the length of the block; raises as `Client.listen` does."""
+        listen_method = self._connectivity.negotiated.era.client.listen_method
+        async with (
+            self._in_session(listener) if listen_method is None else self._by_request(listener, listen_method)
+        ):
+            yield listener
+
+    @asynccontextmanager
+    async def _in_session(self, listener: Listener) -> AsyncIterator[None]:
+        session = self._connectivity.session
+        key = session.outbound.next_id()
+        uris = listener.filter.resource_subscriptions or []
+        self._open[key] = listener
+        listener.honored = listener.filter
+        self._start(listener, self._end_with_session, listener)
+        try:
+            for uri in uris:
+                await self._requests.call("resources/subscribe", {"uri": uri})
+            yield
+        finally:
+            self._forget(key, listener)
+            # What a session subscribed to ends with it. In the next one this could overtake who subscribes again.
+            if not session.ended.is_set():
+                with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
+                    await self._unsubscribe(set(uris) - self._wanted())
+
+    @asynccontextmanager
+    async def _by_request(self, listener: Listener, method: str) -> AsyncIterator[None]:
+        id = self._connectivity.session.outbound.next_id()
+        self._open[id] = listener
+        taken_back = trio.Event()
+        self._start(listener, self._hold_open, id, listener, method, taken_back)
+        seconds = self._requests.options.idle
+        try:
+            with trio.move_on_after(seconds):
+                await listener.acknowledged.wait()
+            listener.raise_if_lost()
+            if not listener.acknowledged.is_set():
+                raise CallTimeout(method, "idle", seconds)
+            yield
+        finally:
+            self._forget(id, listener)
+            # Whoever subscribes again at once must not be overtaken by the cancellation of this one.
+            with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
+                await taken_back.wait()
+
+    def run(self, fn: Callable[[], Any]) -> None:
+        """Runs ``fn`` beside the listeners, until the client is closed at the latest."""
+        if self._nursery is not None:
+            start(self._nursery, CLIENT_SUBSCRIPTION, fn)
+
+    def _start(self, listener: Listener, fn: Callable[..., Any], *args: Any) -> None:
+        if self._nursery is None:
+            raise LocalProtocolError("not connected: use 'async with Client(...) as client'")
+        start(self._nursery, CLIENT_SUBSCRIPTION, fn, *args, on_crash=listener.end)
+
+    def _forget(self, id: int, listener: Listener) -> None:
+        # Ids begin anew with each connection: another listener may have this one by now.
+        if self._open.get(id) is listener:
+            del self._open[id]
+        listener.end()
+
+    async def _end_with_session(self, listener: Listener) -> None:
+        session = self._connectivity.session
+        with trio.CancelScope() as scope:
+            listener.on_end = lambda: scope.cancel(reason="the listener is closed")
+            await session.ended.wait()
+            listener.end(session.loss)
+
+    async def _hold_open(self, id: int, listener: Listener, method: str, taken_back: trio.Event) -> None:
+        params = {"notifications": self._connectivity.negotiated.era.unstructure(listener.filter)}
+        lost: BaseException | None = None
+        try:
+            metadata = self._requests.metadata_of(method, params)
+            with trio.CancelScope() as scope:
+                listener.on_end = lambda: scope.cancel(reason="the listener is closed")
+                session = self._connectivity.session
+                session.outbound.standing += 1
+                try:
+                    await session.outbound.request(method, params, UNBOUNDED, id=id, metadata=metadata)
+                finally:
+                    session.outbound.standing -= 1
+        except trio.Cancelled:
+            raise
+        except BaseException as error:
+            lost = error
+            if not isinstance(error, McpError):
+                raise
+        finally:
+            listener.end(lost)
+            taken_back.set()
+
+    # -- resources of a session ------------------------------------------------------------------------------------
+
+    async def keep(self, uri: str) -> None:
+        """Subscribes a session to a resource until `give_back`, whatever listeners come and go."""
+        await self._requests.call("resources/subscribe", {"uri": uri})
+        self._kept.add(uri)
+
+    async def give_back(self, uri: str) -> None:
+        """Takes `keep` back; a listener of the same resource goes on."""
+        self._kept.discard(uri)
+        if uri not in self._wanted():
+            await self._requests.call("resources/unsubscribe", {"uri": uri})
+
+    def _wanted(self) -> set[str]:
+        return self._kept.union(*(listener.uris for listener in self._open.values()))
+
+    async def _unsubscribe(self, uris: set[str]) -> None:
+        try:
+            for uri in sorted(uris):
+                await self._requests.call("resources/unsubscribe", {"uri": uri})
+        except McpError as error:
+            log.debug("could not unsubscribe", error=str(error))
+
+    # -- the change handler ----------------------------------------------------------------------------------------
+
+    async def follow(self, changed: Callable[[str, str | None], None]) -> None:
+        """Calls ``changed`` for every change of the lists of a server that only speaks of them to who subscribed.
+
+        A subscription that ended is asked for again: at once on a new connection, after a while on one that goes on,
+        as over HTTP, and not at all on one whose server refused it. Then everything counts as changed: what happened
+        in between is unknown. Returns when nothing more will come.
+        """
+        try:
+            missed: tuple[EventKind, ...] = ()
+            times = 0
+            while self._connectivity.negotiated.era.client.listen_method is not None:
+                session = await self._connectivity.live_session(self._requests.options.idle)
+                began = trio.current_time()
+                again = await self._follow_once(changed, missed)
+                if trio.current_time() - began > LISTEN_AGAIN[-1]:
+                    times = 0
+                wait = LISTEN_AGAIN[min(times, len(LISTEN_AGAIN) - 1)] if again else math.inf
+                with trio.move_on_after(wait):
+                    await session.ended.wait()
+                missed, times = _LISTS, times + 1
+        except McpError as error:
+            log.debug("changes are no longer followed", error=str(error))
+
+    async def _follow_once(
+        self, changed: Callable[[str, str | None], None], missed: Sequence[EventKind]
+    ) -> bool:
+        """Returns when the subscription has ended: whether the server may grant another one."""
+        kinds = [kind for kind in _LISTS if kind in self._connectivity.negotiated.declared]
+        try:
+            async with self.opened(Listener(_filter_of(kinds))) as listener:
+                for kind in missed:
+                    changed(kind, None)
+                async for event in listener:
+                    changed(event.kind, event.uri)
+        except SubscriptionLost as lost:
+            return not isinstance(lost.__cause__, RpcError)
+        return True
+
+
+def _filter_of(kinds: Collection[EventKind]) -> SubscriptionFilter:
+    return SubscriptionFilter(
+        tools_list_changed="tools" in kinds or None,
+        prompts_list_changed="prompts" in kinds or None,
+        resources_list_changed="resources" in kinds or None,
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Notifications that wait for a slow handler; beyond it the oldest go. A log is worth less than the connection.
 MAX_WAITING = 4096

@@ -2,51 +2,285 @@
 
 from __future__ import annotations
 
+import inspect
+import os
+import re
+import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from itertools import chain
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 import attrs
 import trio
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._argument_checks import callable_or_none, instance_of, positive_number, require
-from mcp_actors._client.middleware import ClientMiddleware, require_for_clients
-from mcp_actors.abc import ClientTransport, ServerTransport, Telemetry
-from mcp_actors.errors import ConnectionLost, SessionExpired
+from mcp_actors._actors.task_pool import INNERMOST_SCOPE, abandon_nurseries
+from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport, Telemetry
+from mcp_actors.abc.discovery import client_transport
+from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
+from mcp_actors.supervision.arguments import callable_or_none, instance_of, positive_number, require
+from mcp_actors.supervision.containment import crash_in, sole_cause, start_and_wait
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.platform import join_words, split_line
+from mcp_actors.supervision.task_kinds import IN_PROCESS_SERVER, TRANSPORT
 from mcp_actors.types import (
     LOGGING_LEVELS,
     ClientCapabilities,
     CreateMessageParams,
     CreateMessageResult,
     DiscoverResult,
+    ElicitationCapability,
     ElicitFormParams,
     ElicitResult,
     ElicitUrlParams,
     Implementation,
+    InputResponse,
     LoggingLevel,
     Root,
+    RootsCapability,
+    SamplingCapability,
 )
 
 __all__ = [
+    "CLOSE_TIMEOUT",
     "Access",
     "ChangeHandler",
+    "ClientCall",
+    "ClientMiddleware",
+    "ClientNotification",
+    "ClientNotificationMiddleware",
     "ClientOptions",
     "Connectable",
     "DeclaredExtension",
     "ElicitationHandler",
+    "Ending",
+    "Guard",
+    "HandleNext",
     "InProcessServer",
     "LogHandler",
     "LossHandler",
     "NotificationCallback",
     "Roots",
     "SamplingHandler",
+    "SendNext",
     "Target",
+    "as_roots",
+    "connectable",
+    "declared_capabilities",
+    "declared_in_requests",
+    "guarded",
+    "notified_through",
+    "require_for_clients",
+    "sent_through",
+    "shown",
+    "transport_to",
 ]
+
+
+# -- Runs the functions that a client's user gave it, so that what goes wrong in one costs the one call it was made
+# for ---
+#
+# A callback may raise anything, raise a `trio.Cancelled` that it kept, or leave a cancel scope or a nursery open. Of
+# all this only an `Exception` leaves `guarded`; the log names the callback. `KeyboardInterrupt` passes, and so does a
+# cancellation of the task that the callback runs in.
+
+
+@attrs.define(eq=False)
+class Guard:
+    """A context manager round the code of a user; ``callback`` is its name for the log and for errors.
+
+    With ``contains`` nothing leaves it that is to be contained; without, an exception leaves it as it is and anything
+    else as a `RuntimeError`.
+    """
+
+    callback: str
+    contains: bool = False
+    _status: Any = attrs.field(default=None, init=False)
+    _nurseries: int = attrs.field(default=0, init=False)
+
+    def __enter__(self) -> None:
+        task = trio.lowlevel.current_task()
+        self._status = getattr(task, INNERMOST_SCOPE, None)
+        self._nurseries = len(task.child_nurseries)
+
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        left_open = self._close_scopes_left_open()
+        if error is None:
+            if not left_open:
+                return False
+            failure: BaseException = RuntimeError(f"{self.callback} left a cancel scope or a nursery open")
+        else:
+            crash = crash_in(error)
+            if crash is None:
+                return False
+            failure = crash
+        if not isinstance(failure, McpError):
+            log.error("a callback failed", callback=self.callback, exc_info=failure)
+        if self.contains:
+            return True
+        if failure is error and isinstance(error, Exception):
+            return False
+        raise failure if error is None else RuntimeError(f"{self.callback} raised {error!r}") from error
+
+    def _close_scopes_left_open(self) -> bool:
+        """Whether there were any. Trio offers no public way to see the innermost scope of a task."""
+        task = trio.lowlevel.current_task()
+        if getattr(task, INNERMOST_SCOPE, None) is self._status:
+            return False
+        abandon_nurseries(task, self._nurseries)
+        while task._cancel_status is not None and task._cancel_status is not self._status:
+            task._cancel_status._scope.__exit__(None, None, None)
+        return True
+
+
+def guarded(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns ``callback``, sync or async, inside a `Guard` each time it is called."""
+
+    def call(*args: Any) -> Any:
+        with Guard(name):
+            outcome = callback(*args)
+        return _awaited(name, outcome) if inspect.isawaitable(outcome) else outcome
+
+    return call
+
+
+async def _awaited(name: str, outcome: Any) -> Any:
+    with Guard(name):
+        return await outcome
+
+
+# -- Functions that run round the requests of a client and the notifications of its server ---------------
+
+
+@attrs.frozen(kw_only=True)
+class ClientCall:
+    """A request of the program, as middleware sees it; `attrs.evolve` makes another one of it."""
+
+    method: str
+    """The method, such as ``tools/call``."""
+    params: Mapping[str, Any]
+    """Its parameters, without ``_meta``."""
+    options: CallOptions
+    """The clocks of the call, its progress callback and its further metadata."""
+    refresh: bool = False
+    """Whether the server is asked although there is an answer that is good still."""
+    answers: Mapping[str, InputResponse] | None = None
+    """The answers to an `InputRequired`, by its keys."""
+    state: str | None = None
+    """The state of an `InputRequired`."""
+    raw: Collection[str] = ()
+    """Kinds of results that the caller takes as they are sent."""
+    retried: bool = False
+    """Whether middleware outside of this one makes the call again where it fails for the connection."""
+    client: object = attrs.field(default=None, repr=False, eq=False)
+    """Tells the calls of one client from those of another, where middleware is shared; it is for nothing else."""
+
+
+@attrs.frozen
+class ClientNotification:
+    """A notification of the server for which the program has a function, as middleware sees it."""
+
+    method: str
+    """The method, such as ``notifications/message``."""
+    params: Mapping[str, Any]
+    callback: str
+    """The option of the client that takes it, such as ``on_log``; the method for a function of an extension."""
+
+
+class SendNext(Protocol):
+    """Runs the next middleware, or makes the request, and returns its result."""
+
+    def __call__(self, call: ClientCall | None = None, /) -> Awaitable[Any]:
+        """Goes on with ``call``: by default with the one that this middleware was given."""
+
+
+HandleNext = Callable[[], Awaitable[None]]
+"""Runs the next middleware round a notification, or the program's function."""
+ClientMiddleware = Callable[[ClientCall, SendNext], Awaitable[Any]]
+"""``async def f(call, call_next)``, which runs round a request of a client; see `Client`."""
+Ending = Callable[[ClientCall], Awaitable[Any]]
+"""Makes the request, inside of all middleware."""
+
+
+@runtime_checkable
+class ClientNotificationMiddleware(Protocol):
+    """Middleware of a client that runs round notifications of the server, too; see `Client`."""
+
+    def __call__(self, call: ClientCall, call_next: SendNext, /) -> Awaitable[Any]:
+        """Runs round a request."""
+
+    def notification(self, note: ClientNotification, call_next: HandleNext, /) -> Awaitable[Any]:
+        """Runs round the program's function; what it returns is dropped."""
+
+
+def require_for_clients(middleware: Sequence[ClientMiddleware]) -> None:
+    """Checks the middleware of a client.
+
+    Raises:
+        TypeError: One of them is a class, or is for servers.
+    """
+    for each in middleware:
+        name = each.__name__ if isinstance(each, type) else type(each).__name__
+        if getattr(each, "for_side", None) == "server":
+            raise TypeError(f"{name} is for servers: write server.middleware({name}(…))")
+        if isinstance(each, type):
+            raise TypeError(f"{name} is a class: give an object of it, {name}(…)")
+
+
+async def sent_through(
+    middleware: Sequence[ClientMiddleware], call: ClientCall, ending: Ending, passed: int = 0
+) -> Any:
+    """Calls the first middleware, the outermost, round the others, and ``ending`` innermost.
+
+    Args:
+        middleware: All of it.
+        call: The request.
+        ending: Makes the request.
+        passed: How many of ``middleware`` the request is inside of.
+
+    Raises:
+        TypeError: Middleware has returned nothing.
+    """
+    if passed == len(middleware):
+        return await ending(call)
+
+    def call_next(other: ClientCall | None = None, /) -> Awaitable[Any]:
+        return sent_through(middleware, other or call, ending, passed + 1)
+
+    result = await middleware[passed](call, call_next)
+    if result is None:
+        raise TypeError(
+            "middleware of the client returned None: write return await call_next(), or return a result"
+        )
+    return result
+
+
+async def notified_through(
+    middleware: Sequence[Callable[[ClientNotification, HandleNext], Awaitable[Any]]],
+    note: ClientNotification,
+    ending: HandleNext,
+    passed: int = 0,
+) -> None:
+    """As `sent_through`, for a notification."""
+    if passed == len(middleware):
+        await ending()
+        return
+
+    async def call_next() -> None:
+        await notified_through(middleware, note, ending, passed + 1)
+
+    await middleware[passed](note, call_next)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 SamplingHandler = Callable[[CreateMessageParams], Awaitable[CreateMessageResult]]
 """Answers a server's request to sample a model."""
@@ -202,3 +436,219 @@ class ClientOptions:
         taken = [name for name, times in Counter(chain(*names)).items() if times > 1]
         if taken:
             raise ValueError(f"two extensions of this client have the name {taken[0]!r}")
+
+
+# -- The capabilities that a client declares: what its handlers can do, and what the user declares of them ---
+
+
+def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
+    """Returns what is declared to servers: what follows from the handlers, replaced by what ``capabilities`` has.
+
+    Raises:
+        ValueError: ``capabilities`` declares what there is no handler for.
+    """
+    given = options.capabilities or ClientCapabilities()
+    implied = ClientCapabilities(
+        sampling=SamplingCapability(tools={} if options.sampling_tools else None)
+        if options.sampling
+        else None,
+        elicitation=ElicitationCapability(form={}, url={}) if options.elicitation else None,
+        roots=RootsCapability(list_changed=True) if options.roots is not None else None,
+    )
+    for name in ("sampling", "elicitation", "roots"):
+        if getattr(given, name) is not None and getattr(implied, name) is None:
+            raise ValueError(
+                f"capabilities declares {name}, but there is nothing to answer with: give {name}= too"
+            )
+    for each in options.in_use:
+        implied = attrs.evolve(implied, **each.core)
+    if settings := options.settings:
+        # SEP-2133; SEP-1046, SEP-990: also which ways of access beyond those of the specification a client uses.
+        implied.extensions = settings
+        if given.extensions is not None:
+            given = attrs.evolve(given, extensions={**implied.extensions, **given.extensions})
+    members = {field.name: getattr(given, field.name) for field in attrs.fields(ClientCapabilities)}
+    declared = attrs.evolve(implied, **{name: value for name, value in members.items() if value is not None})
+    if options.sampling_tools and declared.sampling is not None and declared.sampling.tools is None:
+        declared.sampling = attrs.evolve(declared.sampling, tools={})
+    return declared
+
+
+def declared_in_requests(capabilities: ClientCapabilities, options: ClientOptions) -> ClientCapabilities:
+    """Returns what each stateless request declares: tasks by their extension, and never by the core of sessions."""
+    declared = dict(capabilities.extensions or {})
+    if options.tasks is not None and options.tasks.results:
+        declared.setdefault(options.tasks.id, {})
+    return attrs.evolve(capabilities, tasks=None, extensions=declared or None)
+
+
+def as_roots(roots: Iterable[Root | str]) -> list[Root]:
+    """Returns the roots with URIs in the form of the protocol. MCP 2026-07-28, Roots, Root.
+
+    Raises:
+        ValueError: One is no ``file://`` URI.
+    """
+    listed = [each if isinstance(each, Root) else Root(each) for each in roots]
+    for root in listed:
+        # The scheme of a URI is the same in capitals (RFC 3986 section 3.1).
+        if root.uri[:7].lower() != "file://":
+            raise ValueError(
+                f"a root must be a file:// URI, and {root.uri!r} is none: pathlib.Path(…).as_uri() makes one"
+            )
+    return listed
+
+
+# -- Turns what a program asked a client to connect to into a server, a URL or a transport, or says what to write ---
+
+
+def connectable(target: Target, auth: Access | None = None) -> Connectable:
+    """Returns the target as a `Server`, a URL or a transport: commands and paths become ``stdio:`` URLs.
+
+    Raises:
+        TypeError: The target is nothing to connect to, or ``auth`` is no authorization.
+        ValueError: There is ``auth``, and the target is no URL of a binding that takes it; a command is empty, a path
+            is no server's, or a URL is malformed.
+        TransportNotFound: There is no binding for the URL.
+    """
+    if auth is not None:
+        return _authorizable(target, auth)
+    if isinstance(target, type):
+        raise TypeError(f"{target.__name__} is a class: make an object of it for the Client")
+    if isinstance(target, list | tuple):
+        return _url_of_command(target)
+    if isinstance(target, Path):
+        return _url_of_path(target)
+    if isinstance(target, str):
+        client_transport(target)  # raises for a URL that cannot be used, at the line of whoever wrote it
+        return target
+    if isinstance(target, InProcessServer | ClientTransport):
+        return target
+    raise TypeError(_why_not(target))
+
+
+def _authorizable(target: Target, auth: Access) -> str:
+    """Returns the URL of a server that ``auth`` can give access to."""
+    if isinstance(auth, type) or not isinstance(auth, Access):
+        given = f"the class {auth.__name__}" if isinstance(auth, type) else type(auth).__name__
+        raise TypeError(f"auth is OAuth(...) or BearerToken(...), not {given}")
+    if not isinstance(target, str):
+        raise ValueError(
+            "auth= needs the URL of a server, http://…, https://…, ws://… or wss://…: a process takes credentials from "
+            "its environment, a server in memory needs none, and a transport takes auth= itself, if it can"
+        )
+    if "@" in urlsplit(target).netloc:
+        raise ValueError("auth= and a user in the URL would be two sets of credentials: give one of them")
+    try:
+        client_transport(target, auth=auth)
+    except TypeError as error:
+        raise ValueError(
+            f"the binding for {target.partition(':')[0]!r} takes no auth=: http:, https:, ws: and wss: do, and a "
+            "process takes credentials from its environment"
+        ) from error
+    return target
+
+
+def shown(target: Connectable) -> str:
+    """Returns the name of a target without what may hold secrets: arguments, and the credentials and query of a URL."""
+    if not isinstance(target, str):
+        return type(target).__name__
+    scheme, _, command = target.partition(":")
+    if scheme == "stdio":
+        return f"stdio:{os.path.basename(split_line(command)[0])}"
+    return re.sub("//[^/]*@", "//", re.split("[?#]", target, maxsplit=1)[0])
+
+
+def _url_of_command(command: list[str] | tuple[str, ...]) -> str:
+    if not command or not all(isinstance(word, str) for word in command):
+        raise ValueError("a command is a list of strings, the program first: ['python', 'server.py']")
+    return f"stdio:{join_words(command)}"
+
+
+def _url_of_path(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"there is no file {str(path)!r} to start as a server")
+    if path.suffix == ".py":
+        return _url_of_command([sys.executable, str(path)])
+    if not os.access(path, os.X_OK):
+        raise ValueError(f"{str(path)!r} is neither a .py file nor executable: write the command as a list")
+    return _url_of_command([str(path.absolute())])
+
+
+def _why_not(target: object) -> str:
+    if isinstance(target, Mapping):
+        servers = target.get("mcpServers", target)
+        names = ", ".join(map(repr, servers)) if isinstance(servers, Mapping) else ""
+        return (
+            f"a Client has one server, not a configuration of {names[:200] or 'servers'}: write "
+            "Client([command, *args]), or Client(StdioClientTransport([command, *args], env={**os.environ, **env}))"
+        )
+    if hasattr(target, "serve"):
+        return f"{type(target).__name__} can be served, not connected to"
+    return (
+        "a Client takes a Server object, a URL, a command as a list of strings, the pathlib.Path of a server file, "
+        f"or a transport, not {type(target).__name__}"
+    )
+
+
+# -- The transport that a client connects through; for a `Server` object, one in memory, with the server at its end
+# ---
+
+# How long closing may take, seconds: a child process gets its signals and grace periods in this time.
+CLOSE_TIMEOUT = 10.0
+
+
+@asynccontextmanager
+async def transport_to(
+    target: Connectable, nursery: trio.Nursery, auth: Access | None = None
+) -> AsyncIterator[ClientTransport]:
+    """Yields the transport to ``target``, which is a URL if there is ``auth``.
+
+    A `Server` is served in ``nursery`` for the length of the block.
+
+    The server then ends by itself and is not cancelled, so its lifespan ends in order; it has `CLOSE_TIMEOUT` seconds.
+    What its lifespan raises meanwhile is raised here at the end, for it is the code of whoever leaves the block.
+    """
+    if isinstance(target, str):
+        yield client_transport(target) if auth is None else client_transport(target, auth=auth)
+        return
+    if not isinstance(target, InProcessServer):
+        yield target
+        return
+    memory: Any = client_transport("memory:")
+    over, served = trio.Event(), trio.Event()
+
+    async def serve(*, task_status: trio.TaskStatus[Any]) -> None:
+        try:
+            await target.serve(_Until(memory, over), task_status=task_status)
+        finally:
+            served.set()
+
+    crashes: list[BaseException] = []
+    await start_and_wait(nursery, IN_PROCESS_SERVER, serve, on_crash=crashes.append)
+    try:
+        yield memory
+    finally:
+        over.set()
+        with trio.move_on_after(CLOSE_TIMEOUT, shield=True):
+            await served.wait()
+    if crashes:
+        raise sole_cause(crashes[0])
+
+
+class _Until:
+    """A server transport that ends when ``over`` is set, as one does that has no more connections to come."""
+
+    def __init__(self, inner: ServerTransport, over: trio.Event) -> None:
+        self._inner = inner
+        self._over = over
+
+    async def serve(
+        self, handler: ServerHandler, *, task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            started = await start_and_wait(
+                nursery, TRANSPORT, self._inner.serve, handler, on_crash=lambda crash: self._over.set()
+            )
+            task_status.started(started)
+            await self._over.wait()
+            nursery.cancel_scope.cancel(reason="the client is closed")

@@ -13,16 +13,13 @@ from typing import Any
 
 import attrs
 
-from mcp_actors._actors.continuation import Continuation
-from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._actors.observing import call_class_for
-from mcp_actors._client.callbacks import guarded
+from mcp_actors._client.client_extension import AskedRequest
 from mcp_actors._client.connectivity import Connectivity
-from mcp_actors._client.declared import as_roots, declared_capabilities
-from mcp_actors._client.extended import AskedRequest
-from mcp_actors._client.options import ClientOptions
+from mcp_actors._client.options import ClientOptions, as_roots, declared_capabilities, guarded
+from mcp_actors._eras.convert import history_problem
 from mcp_actors._eras.era import Era, Invocation, structured
-from mcp_actors._eras.sampling_history import history_problem
 from mcp_actors.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,

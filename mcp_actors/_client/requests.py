@@ -4,7 +4,7 @@ server's requests for input, and returns the typed result.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import trio
@@ -12,18 +12,14 @@ import trio
 from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall, ProgressCallback
 from mcp_actors._actors.session import Session
-from mcp_actors._client.callbacks import guarded
+from mcp_actors._client.client_extension import AnsweredCall, Extensions
 from mcp_actors._client.connectivity import Connectivity, Negotiated
-from mcp_actors._client.extended import AnsweredCall, Extensions
-from mcp_actors._client.header_mirroring import HeaderMirroring
-from mcp_actors._client.middleware import ClientCall, sent_through
-from mcp_actors._client.options import ClientOptions
-from mcp_actors._client.output_validation import OutputValidation
+from mcp_actors._client.options import ClientCall, ClientOptions, guarded, sent_through
 from mcp_actors._client.request_handlers import RequestHandlers
-from mcp_actors._client.response_cache import ResponseCache
-from mcp_actors._eras.changes import Event
-from mcp_actors._eras.era import Era, Method, read_result
-from mcp_actors._eras.modern.meta_keys import ENVELOPE
+from mcp_actors._eras.era import Era, Event, Method, read_result
+from mcp_actors._eras.modern import ENVELOPE, MirroredParam
+from mcp_actors._schema.validate import Validator, compile_schema
+from mcp_actors._wire.codec import decode_value, encode_value
 from mcp_actors.errors import (
     INVALID_PARAMS,
     URL_ELICITATION_REQUIRED,
@@ -35,9 +31,266 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
-from mcp_actors.types import InputRequest, InputResponse, ListToolsResult, Tool
+from mcp_actors.supervision.logging import log
+from mcp_actors.types import UNSET, CallToolResult, InputRequest, InputResponse, ListToolsResult, Tool
 
-__all__ = ["Requests", "call_options", "callers_meta", "may_be_repeated"]
+__all__ = [
+    "HeaderMirroring",
+    "OutputValidation",
+    "Requests",
+    "ResponseCache",
+    "call_options",
+    "callers_meta",
+    "may_be_repeated",
+]
+
+
+# -- The headers in which a client repeats parts of its requests, where its channel carries them ---------
+#
+# MCP 2026-07-28, Streamable HTTP, Standard and Custom Headers: the version, the method, what the request is about, and
+# the parameters of a tool whose input schema says so.
+
+
+class HeaderMirroring:
+    """Makes the metadata of the requests of one connection; knows the annotations of the tools that were listed in it.
+
+    A tool that was not listed mirrors none of its parameters. If it has annotations the server refuses the call, and
+    the tools have to be listed. ``targets`` are the members of params that say what extensions' methods are about.
+    """
+
+    def __init__(self, era: Era, targets: Mapping[str, str]) -> None:
+        assert era.client.mirrored is not None
+        self._version = era.version
+        self._mirrored = era.client.mirrored
+        self._targets = targets
+        self._find_params = era.client.mirrored_params
+        self._annotated: dict[str, tuple[MirroredParam, ...]] = {}
+        self._refused: dict[str, str] = {}
+        self.listing = trio.Lock()
+        """Is held while the tools are listed because a server refused a call."""
+        self.listings = 0
+        """How often that was done."""
+
+    def __repr__(self) -> str:
+        return f"<HeaderMirroring annotated={len(self._annotated)} refused={len(self._refused)}>"
+
+    def metadata_of(self, method: str, params: dict[str, Any]) -> dict[str, str]:
+        """Returns what is mirrored of a request.
+
+        Raises:
+            LocalProtocolError: The tool was left out of its list, or a value cannot be written in a header.
+        """
+        annotated = self._params_of(params.get("name")) if method == "tools/call" else ()
+        return self._mirrored(self._version, method, params, annotated, self._targets.get(method))
+
+    def learn(self, tools: Iterable[Tool]) -> list[Tool]:
+        """Takes note of listed tools and returns those that may be called: one with a bad annotation may not."""
+        return [tool for tool in tools if self._is_usable(tool)]
+
+    def forget(self) -> None:
+        """The tools have changed: until they are listed again nobody knows what is to be mirrored."""
+        self._annotated.clear()
+        self._refused.clear()
+
+    def _is_usable(self, tool: Tool) -> bool:
+        refused = self._refused.pop(tool.name, None)
+        self._annotated.pop(tool.name, None)
+        try:
+            annotated = self._find_params(tool.input_schema)
+        except ValueError as error:
+            reason = self._refused[tool.name] = str(error)
+            # Lists are read again and again; the reason is logged once.
+            if refused != reason:
+                log.warning("tool left out: a header cannot be made of it", tool=tool.name, reason=reason)
+            return False
+        if annotated:
+            self._annotated[tool.name] = annotated
+        return True
+
+    def _params_of(self, name: Any) -> tuple[MirroredParam, ...]:
+        if not isinstance(name, str):
+            return ()
+        if name in self._refused:
+            raise LocalProtocolError(f"the tool {name!r} cannot be called: {self._refused[name]}")
+        return self._annotated.get(name, ())
+
+
+# -- A client's check of structured content against the output schemas of the tools that it has listed ---
+#
+# MCP 2026-07-28, Tools, Output Schema: clients should validate structured results against the schema.
+
+
+class OutputValidation:
+    """Output schemas by tool name; each is compiled when its tool is first called."""
+
+    def __init__(self) -> None:
+        self._schemas: dict[str, dict[str, Any] | Validator] = {}
+        self._wrapped: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<OutputValidation {len(self._schemas)}>"
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._schemas
+
+    def learn(self, tools: Iterable[Tool]) -> None:
+        """Takes note of listed tools; one without a schema is not checked."""
+        for tool in tools:
+            self._wrapped.discard(tool.name)
+            if tool.output_schema is None:
+                self._schemas.pop(tool.name, None)
+            else:
+                self._schemas[tool.name] = tool.output_schema
+                if _wraps(tool.name, tool.output_schema):
+                    self._wrapped.add(tool.name)
+
+    def forget(self) -> None:
+        """The tools have changed: until they are listed again nobody knows what they return."""
+        self._schemas.clear()
+        self._wrapped.clear()
+
+    def check(self, name: str, result: CallToolResult) -> None:
+        """Marks a result whose value its server has wrapped.
+
+        Raises `RemoteProtocolError` for content that is missing or does not fit; an error needs no content."""
+        schema = self._schemas.get(name)
+        if schema is None or result.is_error:
+            return
+        if isinstance(schema, dict):
+            schema = self._schemas[name] = _compiled(name, schema)
+        if result.structured_content is UNSET:
+            raise RemoteProtocolError(
+                f"the tool {name!r} has an output schema but gave no structured content"
+            )
+        problems = schema.problems(result.structured_content)
+        if problems:
+            raise RemoteProtocolError(
+                f"what {name!r} returned does not fit its output schema: {'; '.join(problems)}"
+            )
+        if name in self._wrapped and "result" in result.structured_content:
+            result.wrapped = True
+
+
+def _wraps(name: str, schema: dict[str, Any]) -> bool:
+    """Whether a schema is that of an object which servers make for a value that is none, with the value in it.
+
+    FastMCP marks it; the official Python SDK gives it a title of its own. MCP 2025-11-25, Tools, Output Schema, allows
+    objects alone.
+    """
+    properties = schema.get("properties")
+    if schema.get("type") != "object" or not isinstance(properties, dict) or properties.keys() != {"result"}:
+        return False
+    return schema.get("x-fastmcp-wrap-result") is True or schema.get("title") == f"{name}Output"
+
+
+def _compiled(name: str, schema: dict[str, Any]) -> Validator:
+    try:
+        return compile_schema(schema)
+    except ValueError as error:
+        raise RemoteProtocolError(f"the output schema of {name!r} cannot be used: {error}") from error
+
+
+# -- The client's response cache: answers stay good for as long as the server said -----------------------
+#
+# MCP 2026-07-28, Caching: ``ttlMs`` of a result, and what invalidates it earlier.
+
+# Which answers a change notification makes stale, whatever their time to live.
+_STALE = {
+    "tools": ("tools/list",),
+    "prompts": ("prompts/list",),
+    "resources": ("resources/list", "resources/templates/list"),
+    "resource_updated": ("resources/read",),
+}
+
+# Enough for the lists and resources a program works with; beyond it the oldest answer goes.
+MAX_ENTRIES = 256
+# Seconds. What a server calls good for longer is asked for again after a day.
+MAX_AGE = 24 * 3600.0
+
+
+class ResponseCache:
+    """Answers by method and params; the oldest are dropped. Times are those of the caller's clock, in seconds.
+
+    Answers are kept as bytes, which are what ``max_bytes`` bounds: as objects they take many times that.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries: dict[tuple[str, bytes], tuple[float, bytes]] = {}
+        self.changes = 0
+
+    def __repr__(self) -> str:
+        return f"<ResponseCache {len(self._entries)}/{MAX_ENTRIES} {self._bytes}/{self._max_bytes} bytes>"
+
+    def get(self, method: str, params: dict[str, Any], now: float) -> dict[str, Any] | None:
+        """Returns the answer if it is still fresh."""
+        if not self._entries:
+            return None
+        key = (method, encode_value(params))
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if entry[0] <= now:
+            self._drop(key)
+            return None
+        answer: dict[str, Any] = decode_value(entry[1])
+        return answer
+
+    def put(
+        self, method: str, params: dict[str, Any], result: dict[str, Any], now: float, changes: int
+    ) -> None:
+        """Keeps an answer that says how long it is good for; without ``ttlMs``, or with 0, it is not kept.
+
+        ``changes`` is what this object's was when the question was sent: an answer that was overtaken by a change
+        may be an old one, and is not kept either. It takes the place of an older one that was refreshed.
+        """
+        key = (method, encode_value(params))
+        self._drop(key)
+        ttl = result.get("ttlMs")
+        # Compared before it is divided: an integer of a peer may be too large for a float.
+        if (
+            changes != self.changes
+            or not isinstance(ttl, int | float)
+            or isinstance(ttl, bool)
+            or not ttl > 0
+        ):
+            return
+        answer = encode_value(result)
+        size = len(key[1]) + len(answer)
+        if size > self._max_bytes:
+            return
+        while len(self._entries) >= MAX_ENTRIES or self._bytes + size > self._max_bytes:
+            self._drop(next(iter(self._entries)))
+        self._entries[key] = (now + min(ttl, MAX_AGE * 1000) / 1000, answer)
+        self._bytes += size
+
+    def _drop(self, key: tuple[str, bytes]) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= len(key[1]) + len(entry[1])
+
+    def invalidate(self, kind: str, uri: str | None) -> None:
+        """Drops what a change on the server makes stale.
+
+        An update may be of something below the URI, so all resources that were read are dropped.
+        """
+        self.discard(*_STALE[kind])
+
+    def discard(self, *methods: str) -> None:
+        """Drops every answer to these methods, all pages of a list."""
+        self.changes += 1
+        for key in [key for key in self._entries if key[0] in methods]:
+            self._drop(key)
+
+    def clear(self) -> None:
+        """Drops everything: the server is another one, or was started anew."""
+        self.changes += 1
+        self._entries.clear()
+        self._bytes = 0
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # A server that never ends its list of tools must not keep a call that only wants to know one of them.
 MAX_PAGES = 100

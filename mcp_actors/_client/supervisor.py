@@ -6,46 +6,181 @@ held by one task of it, so that closing is legal from any other. The table in `l
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import attrs
 import trio
 
-from mcp_actors._actors.dispatch_rules import DispatchRules
+from mcp_actors._actors.inbound_call import DispatchRules
+from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
 from mcp_actors._actors.session_reports import report_begin, report_end
-from mcp_actors._client.connectivity import Connectivity, Negotiated
-from mcp_actors._client.era_cache import ERA_CACHE
-from mcp_actors._client.handshake import Handshake
-from mcp_actors._client.in_process import CLOSE_TIMEOUT, transport_to
-from mcp_actors._client.lifecycle import ClientEvent
-from mcp_actors._client.options import ClientOptions
+from mcp_actors._actors.task_pool import INNERMOST_SCOPE
+from mcp_actors._client.connectivity import OPENED_BEFORE, ClientEvent, Connectivity, Negotiated
+from mcp_actors._client.handshake import ConnectAnew, Handshake, Preference
+from mcp_actors._client.notifications import Notifications, Subscriptions
+from mcp_actors._client.options import CLOSE_TIMEOUT, ClientOptions, shown, transport_to
 from mcp_actors._client.request_handlers import RequestHandlers
-from mcp_actors._client.targets import shown
-from mcp_actors._client.version_negotiation import ConnectAnew, Preference
-from mcp_actors._eras.client_negotiation import ClientNegotiation
-from mcp_actors._eras.decisions import Lifetime
+from mcp_actors._client.requests import Requests
+from mcp_actors._eras.client_negotiation import ClientNegotiation, Lifetime
 from mcp_actors._eras.era import Era
-from mcp_actors._eras.legacy.eras import LATEST_LEGACY
+from mcp_actors._eras.legacy import LATEST_LEGACY
 from mcp_actors._eras.server_negotiation import VERSIONS
-from mcp_actors._exception_groups import one_error
 from mcp_actors.abc import ClientTransport, FrameChannel
 from mcp_actors.errors import (
     AuthorizationError,
     AuthorizationUnavailable,
+    CallTimeout,
+    ClosedElsewhere,
     ConnectFailed,
     ConnectionLost,
+    LocalProtocolError,
     McpError,
+    ProtocolError,
+    RpcError,
     SessionExpired,
 )
-from mcp_actors.logging import log
-from mcp_actors.supervision import crash_in, start_and_wait
-from mcp_actors.task_kinds import CLIENT_CONNECTION, CLIENT_SUPERVISOR
+from mcp_actors.supervision.containment import (
+    Containment,
+    crash_in,
+    one_error,
+    start,
+    start_again,
+    start_and_wait,
+)
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import (
+    CLIENT_CONNECTION,
+    CLIENT_LIFE,
+    CLIENT_NOTIFICATIONS,
+    CLIENT_PINGS,
+    CLIENT_SUBSCRIPTION,
+    CLIENT_SUPERVISOR,
+)
 
-__all__ = ["Supervisor"]
+__all__ = ["ERA_CACHE", "BlockNursery", "ClientLife", "EraCache", "IdlePings", "Supervisor"]
+
+
+# -- The era that the server at each URL speaks, as far as this process knows, so that the next client need not probe
+# ---
+
+MAX_ENTRIES = 1024
+
+
+class EraCache:
+    """Eras by URL; the oldest entry is dropped when there are more than ``max_entries``.
+
+    An entry may be wrong, because a server can be replaced: it only says what to try first.
+    """
+
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_entries = max_entries
+        self._eras: dict[str, Era] = {}
+
+    def __repr__(self) -> str:
+        return f"<EraCache {len(self._eras)}/{self._max_entries}>"
+
+    def get(self, url: str) -> Era | None:
+        """Returns the era that the server at ``url`` spoke last."""
+        return self._eras.get(url)
+
+    def put(self, url: str, era: Era) -> None:
+        """Remembers an era; the entry is the newest then."""
+        self._eras.pop(url, None)
+        self._eras[url] = era
+        if len(self._eras) > self._max_entries:
+            del self._eras[next(iter(self._eras))]
+
+
+ERA_CACHE = EraCache()
+"""The cache that all clients of a process share."""
+
+
+# -- The nursery of an ``async with`` block of this package, which notices when the block is left where it must not be
+# ---
+#
+# Trio closes nurseries in the task that opened them, and in reverse order. A program that breaks this gets an
+# internal error of Trio from elsewhere, and ends. Here the nursery is given up before Trio notices, so that
+# everything else of the program goes on as if it had been closed.
+
+
+class BlockNursery:
+    """A nursery that is opened by ``__aenter__`` and closed by ``__aexit__`` of ``owner``, a class of this package.
+
+    Its tasks must end by themselves before it is closed, for one that is given up can no longer wait for them.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._opening: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self._nursery: trio.Nursery | None = None
+        self._innermost: Any = None
+
+    def __repr__(self) -> str:
+        return f"<BlockNursery of {self._owner} {'open' if self._nursery else 'closed'}>"
+
+    async def open(self) -> trio.Nursery:
+        """Opens the nursery in the running task, inside everything that is open there."""
+        self._opening = trio.open_nursery()
+        self._nursery = await self._opening.__aenter__()
+        self._innermost = getattr(self._nursery.parent_task, INNERMOST_SCOPE, None)
+        return self._nursery
+
+    @property
+    def is_innermost(self) -> bool:
+        """Whether it may be closed here: in the task that opened it, with nothing opened later still open."""
+        task = trio.lowlevel.current_task()
+        return (
+            self._nursery is not None
+            and task is self._nursery.parent_task
+            and getattr(task, INNERMOST_SCOPE, None) is self._innermost
+        )
+
+    async def close(self) -> None:
+        """Waits for the nursery's tasks and closes it; without one nothing happens.
+
+        Raises:
+            ClosedElsewhere: It may not be closed here. It was given up, and cannot be closed any more.
+            BaseException: What a task raised that no row of `mcp_actors.supervision.task_kinds.TASKS` contains.
+        """
+        nursery, opening = self._nursery, self._opening
+        if nursery is None or opening is None:
+            return
+        is_innermost = self.is_innermost
+        in_its_task = trio.lowlevel.current_task() is nursery.parent_task
+        self._nursery = self._opening = self._innermost = None
+        if not is_innermost:
+            _give_up(nursery)
+            elsewhere = ClosedElsewhere(self._owner, "in another order" if in_its_task else "in another task")
+            # What else the task has left open may end the program in Trio before anybody sees the exception.
+            log.error("closed elsewhere", error=str(elsewhere))
+            raise elsewhere
+        with one_error():
+            await opening.__aexit__(None, None, None)
+
+
+def _give_up(nursery: trio.Nursery) -> None:
+    """Takes a nursery without tasks out of the task that opened it, and what is inside of its scope with it.
+
+    Trio has no public names for this. With a Trio that has others, the task gets Trio's own error when it ends.
+    """
+    opened: list[trio.Nursery] = getattr(nursery.parent_task, "_child_nurseries", [])
+    if nursery in opened:
+        opened.remove(nursery)
+    scope: Any = getattr(nursery.cancel_scope, INNERMOST_SCOPE, None)
+    if scope is not None:
+        for inner in scope.children:
+            inner.parent = scope.parent
+        for task in scope.tasks:
+            task._activate_cancel_status(scope.parent)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Waits between attempts to connect again, seconds; the last one repeats. Each is cut by up to a half, by chance, so
 # that the clients of a server that was away do not come back all at once.
@@ -296,3 +431,142 @@ def _why_not_again(error: Exception) -> McpError:
     failed = ConnectFailed(f"could not connect again: {error}")
     failed.__cause__ = error
     return failed
+
+
+# -- Pings on idle connections: they keep a connection from being forgotten, and notice a server that is gone ---
+
+# Seconds. Less than the silence after which routers and load balancers are known to forget a connection.
+DEFAULT_INTERVAL = 30.0
+
+
+class IdlePings:
+    """Asks the server of a silent connection whether it is alive, and ends the connection when it does not say so.
+
+    MCP 2025-11-25, Ping. A stateless server is asked by ``server/discover``. Any answer counts, an error too.
+
+    Args:
+        interval: Seconds of silence before a ping, and for its answer; 0 for no pings. With ``None`` channels that
+            need it are pinged, after 30 s.
+        requests: Know what is mirrored of a request.
+    """
+
+    def __init__(self, interval: float | None, requests: Requests) -> None:
+        self._interval = interval
+        self._requests = requests
+
+    def connected(self, session: Session, negotiated: Negotiated) -> None:
+        """Watches over the connection of ``session`` until it ends."""
+        interval = self._interval
+        if interval is None:
+            interval = DEFAULT_INTERVAL if session.link.channel.needs_pings else 0.0
+        if interval > 0:
+            method = negotiated.era.client.ping_method
+            session.start_task(CLIENT_PINGS, partial(self._watch, session, method, interval))
+
+    async def _watch(self, session: Session, method: str, interval: float) -> None:
+        while True:
+            before = session.link.statistics().frames_in
+            await trio.sleep(interval)
+            if session.link.statistics().frames_in == before and not _is_judged_by_a_call(session):
+                await self._ping(session, method, interval)
+
+    async def _ping(self, session: Session, method: str, seconds: float) -> None:
+        before = session.link.statistics().frames_in
+        options = CallOptions(idle=seconds, cap=math.inf, cancellable=False)
+        try:
+            metadata = self._requests.metadata_of(method, {})
+            await session.outbound.request(method, {}, options, metadata=metadata)
+        except CallTimeout:
+            if session.link.statistics().frames_in == before:
+                session.lose(f"no answer to a ping within {seconds:g} s")
+        except (RpcError, ProtocolError, ConnectionLost, SessionExpired):
+            # The server has answered, or the connection has ended by itself.
+            pass
+
+
+def _is_judged_by_a_call(session: Session) -> bool:
+    """Whether a call waits whose own clock will tell: a server may be too busy with it to answer anything else."""
+    return any(pending.deadline.at < math.inf for pending in session.outbound.pending.values())
+
+
+# -- The task in which a client lives from its opening to its end, in the nursery of a block or of a pool ---
+
+Lifespan = Callable[[], AbstractAsyncContextManager[object]]
+
+
+class ClientLife:
+    """Opens a client in a task of its own, which can be told to end from any task.
+
+    Args:
+        supervisor: Keeps the client's connection.
+        notifications: Calls the client's handlers of notifications.
+        subscriptions: Gets the nursery of the client's tasks.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        notifications: Notifications,
+        subscriptions: Subscriptions,
+    ) -> None:
+        self._supervisor = supervisor
+        self._notifications = notifications
+        self._subscriptions = subscriptions
+        self._has_begun = False
+        self._ending = trio.Event()
+        self._ended = trio.Event()
+        self._failure: Exception | None = None
+
+    def __repr__(self) -> str:
+        return f"<ClientLife {'ended' if self._ended.is_set() else 'ending' if self._ending.is_set() else 'open'}>"
+
+    async def begin(self, nursery: trio.Nursery, lifespans: Sequence[Lifespan] = ()) -> None:
+        """Connects; the client lives in ``nursery`` from then on. Raises as entering a `Client` does.
+
+        Cancelled, or if it fails, nothing is left. ``lifespans`` make what extensions enter once the client is
+        connected, and leave when it is closed; they have the client, which therefore does not have them.
+        """
+        if self._has_begun:
+            raise LocalProtocolError(OPENED_BEFORE)
+        self._has_begun = True
+        await start_and_wait(nursery, CLIENT_LIFE, self._live, lifespans, about=repr(self._supervisor))
+
+    def end(self) -> None:
+        """Tells the client to close its connection and end. Legal from any task, any time."""
+        self._ending.set()
+
+    async def wait_until_ended(self) -> None:
+        """Waits until nothing is left of the client, cancelled or not, but no longer than closing may take."""
+        with trio.move_on_after(2 * CLOSE_TIMEOUT, shield=True):
+            await self._ended.wait()
+
+    def raise_failure(self) -> None:
+        """Raises what the lifespan of a server in this process raised at its end; once."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    async def _live(self, lifespans: Sequence[Lifespan], *, task_status: trio.TaskStatus[None]) -> None:
+        is_open = False
+        try:
+            async with self._supervisor.running() as nursery:
+                self._subscriptions.run_in(nursery)
+                start_again(nursery, CLIENT_NOTIFICATIONS, self._notifications.run)
+                if self._notifications.follows_changes:
+                    follow, changed = self._subscriptions.follow, self._notifications.changed
+                    start(nursery, CLIENT_SUBSCRIPTION, follow, changed, about="on_change")
+                async with AsyncExitStack() as stack:
+                    for each in lifespans:
+                        await stack.enter_async_context(each())
+                    is_open = True
+                    task_status.started()
+                    with Containment(CLIENT_LIFE):
+                        await self._ending.wait()
+        except Exception as error:
+            if not is_open:
+                raise
+            # The task of a server in this process has written it to the log.
+            self._failure = error
+        finally:
+            self._notifications.close()
+            self._ended.set()

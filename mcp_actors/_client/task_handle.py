@@ -13,8 +13,7 @@ import trio
 
 from mcp_actors._actors.outbound_call import CallOptions, Progress, ProgressCallback
 from mcp_actors._client.requests import call_options
-from mcp_actors._client.task_dialects import TaskLook
-from mcp_actors._client.task_requests import Answering, TaskChanges, TaskRequests, pause_before_look
+from mcp_actors._client.task_requests import Answering, TaskChanges, TaskLook, TaskRequests, pause_before_look
 from mcp_actors.errors import (
     CallTimeout,
     InputRequired,
@@ -24,7 +23,7 @@ from mcp_actors.errors import (
     TaskCancelled,
     TaskNotFound,
 )
-from mcp_actors.logging import log
+from mcp_actors.supervision.logging import log
 from mcp_actors.types import CallToolResult, InputResponse
 from mcp_actors.types.tasks import TaskStatus
 

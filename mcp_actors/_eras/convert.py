@@ -11,17 +11,522 @@ A value typed ``Any``, or a dict or list of such values, is passed on without be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+import types as kinds
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+import attrs
 from cattrs import BaseConverter, transform_error
 from cattrs.errors import BaseValidationError
+from cattrs.fns import identity
+from cattrs.gen import make_dict_unstructure_fn, override
 
-from mcp_actors._eras.structure import StructureError, class_reader, reader_of
-from mcp_actors._eras.unstructure import class_writer, writer_by_class
-from mcp_actors._eras.vocabulary import Hook, is_union, is_vocabulary, rows_of, wire_name
+from mcp_actors import types
+from mcp_actors.types import UNSET, TextResourceContents
+from mcp_actors.types.records import not_negative
 
-__all__ = ["StructureError", "make_converter", "structure_error_text", "wire_name"]
+__all__ = [
+    "MAY_BE_ABSENT",
+    "Hook",
+    "StructureError",
+    "are_questions",
+    "class_reader",
+    "class_writer",
+    "constants_of",
+    "history_problem",
+    "is_constant",
+    "is_union",
+    "is_vocabulary",
+    "make_converter",
+    "named",
+    "reader_of",
+    "rows_of",
+    "structure_error_text",
+    "wire_name",
+    "writer_by_class",
+]
+
+
+# -- The names on the wire and the constants of a class of the vocabulary, as the hooks need them --------
+#
+# Tables have the classes by their names in `mcp_actors.types`, which loads a class when it is first asked for.
+
+T = TypeVar("T")
+
+Hook = Callable[..., Any]
+"""Takes the value and, as cattrs calls it, optionally the type."""
+
+# Class constants of the vocabulary that stand on the wire, with what a peer may leave out: `resultType` is absent from
+# results of older servers and means "complete", an elicitation without `mode` is a form.
+_CONSTANTS = ("type", "mode", "result_type")
+MAY_BE_ABSENT = {"resultType": "complete", "mode": "form"}
+
+
+def wire_name(attribute: str) -> str:
+    """The name on the wire of an attribute: camelCase, except for ``meta``."""
+    if attribute == "meta":
+        return "_meta"
+    first, *rest = attribute.split("_")
+    return first + "".join(word.capitalize() for word in rest)
+
+
+def is_vocabulary(cls: Any) -> bool:
+    """Whether it is a class of `mcp_actors.types` or made in their manner: ``extra`` is what tells them."""
+    return isinstance(cls, type) and attrs.has(cls) and "extra" in attrs.fields_dict(cls)
+
+
+def is_union(annotation: Any) -> bool:
+    """Whether it is one of several classes of the vocabulary, and no class."""
+    return get_origin(annotation) in (Union, UnionType) and all(map(is_vocabulary, get_args(annotation)))
+
+
+def are_questions(parts: Iterable[Any]) -> bool:
+    """Whether the classes of a union are questions of several methods: in JSON ``{method, params}``."""
+    methods = {getattr(part, "method", None) for part in parts}
+    return len(methods) > 1 and None not in methods
+
+
+def named(name: str | type) -> Any:
+    """The class or the union of that name; what is a class already is returned as it is."""
+    return getattr(types, name) if isinstance(name, str) else name
+
+
+def rows_of(table: Mapping[str, T], cls: type) -> list[T]:
+    """The values of a table by names that are for a class, those for the class itself before those for its bases."""
+    return [
+        table[each.__name__]
+        for each in cls.__mro__
+        if each.__name__ in table and named(each.__name__) is each
+    ]
+
+
+def constants_of(cls: type, lacked: frozenset[str]) -> dict[str, str]:
+    """The constant members of a class, by their names on the wire."""
+    return {
+        wire_name(name): getattr(cls, name)
+        for name in _CONSTANTS
+        if is_constant(cls, name) and name not in lacked
+    }
+
+
+def is_constant(cls: type, name: str) -> bool:
+    """Whether ``name`` is a class constant, as the discriminators are, and no field of its objects."""
+    return isinstance(getattr(cls, name, None), str) and name not in attrs.fields_dict(cls)
+
+
+# -- Makes the cattrs hooks that structure JSON into the classes of `mcp_actors.types`, strict about every type ---
+#
+# A hook iterates over the members of the message, so its cost depends on the message and not on the class.
+
+
+class StructureError(ValueError):
+    """JSON that does not fit a class. The text names the member: ``content[0].text: must be a string, …``."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path: list[str | int] = []  # innermost first
+
+    def __str__(self) -> str:
+        text = ""
+        for step in reversed(self.path):
+            text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+        return f"{text}: {self.problem}" if text else self.problem
+
+
+def class_reader(converter: BaseConverter, cls: type, absent: frozenset[str]) -> Hook:
+    """Returns the hook for one class of `mcp_actors.types`, without the attributes in ``absent``."""
+    members, needed = _members(converter, cls, absent)
+    constant = next((name for name in constants_of(cls, absent) if name in needed), None)
+    find = members.get
+
+    def read(value: Any, _: Any = None) -> Any:
+        if value.__class__ is not dict:
+            raise StructureError(f"must be an object, not {_kind(value)}")
+        known: dict[str, Any] = {}
+        extra: dict[str, Any] = {}
+        for name, item in value.items():
+            member = find(name)
+            if member is None:
+                extra[name] = item
+                continue
+            attribute, hook, null_is_absent, plain = member
+            if hook is not None and item.__class__ is not plain:
+                if item is None and null_is_absent:
+                    continue
+                try:
+                    item = hook(item)
+                except StructureError as error:
+                    error.path.append(name)
+                    raise
+            if attribute:
+                known[attribute] = item
+        if extra:
+            known["extra"] = extra
+        if constant is None or constant in value:
+            try:
+                return cls(**known)
+            except TypeError:
+                if all(name in value for name in needed):
+                    raise
+        raise StructureError(f"lacks {', '.join(repr(name) for name in needed if name not in value)}")
+
+    return read
+
+
+def _members(
+    converter: BaseConverter, cls: type, absent: frozenset[str]
+) -> tuple[dict[str, tuple[str, Hook | None, bool, type | None]], list[str]]:
+    """The members by their JSON name, and the names of the required ones.
+
+    Each member has its attribute (empty for a constant), its hook, whether null means that it is absent, and the class
+    of which the hook would return every value as it is.
+    """
+    hints = get_type_hints(cls)
+    members: dict[str, tuple[str, Hook | None, bool, type | None]] = {}
+    needed: list[str] = []
+    for field in attrs.fields(cls):
+        if field.name == "extra" or field.name in absent or not field.init:
+            continue
+        # Many peers write null for an absent member. Where null is a legal value, it is kept.
+        null_is_absent = field.default is None
+        hook, plain = reader_of(converter, hints[field.name]), _PLAIN.get(hints[field.name])
+        if field.validator is not_negative:
+            hook, plain = _clamping(hook), None
+        members[wire_name(field.name)] = (field.name, hook, null_is_absent, plain)
+        if field.default is attrs.NOTHING:
+            needed.append(wire_name(field.name))
+    constants = constants_of(cls, absent)
+    for name, constant in constants.items():
+        hook = reader_of(converter, Literal[constant])
+        members[name] = ("", hook, MAY_BE_ABSENT.get(name) == constant, None)
+        if MAY_BE_ABSENT.get(name) != constant:
+            needed.append(name)
+    return members, needed
+
+
+def _clamping(hook: Hook | None) -> Hook:
+    """A hook for what may not be less than 0, which is read as 0 if it is. MCP 2026-07-28, Caching."""
+    assert hook is not None
+    return lambda value, _=None: max(0, hook(value))
+
+
+def reader_of(converter: BaseConverter, annotation: Any) -> Hook | None:
+    """Returns the hook for one annotation, or ``None`` where every JSON value is accepted."""
+    if annotation is Any:
+        return None
+    if annotation in _SCALARS:
+        return _SCALARS[annotation]
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return _literal_reader(parts)
+    if origin is list:
+        return _list_reader(reader_of(converter, parts[0]))
+    if origin is dict:
+        return _dict_reader(reader_of(converter, parts[1]))
+    if origin is Union or origin is kinds.UnionType:
+        return _union_reader(converter, [part for part in parts if part is not kinds.NoneType])
+    return _late_reader(converter, annotation)
+
+
+def _union_reader(converter: BaseConverter, parts: list[Any]) -> Hook | None:
+    if len(parts) == 1:
+        return reader_of(converter, parts[0])
+    lists = [part for part in parts if get_origin(part) is list]
+    if lists:
+        one = _union_reader(converter, [part for part in parts if part not in lists])
+        many = reader_of(converter, lists[0])
+        assert one is not None
+        assert many is not None
+        return lambda value, _=None: many(value) if value.__class__ is list else one(value)
+    if set(parts) == {int, str}:
+        return _read_id
+    if TextResourceContents in parts:
+        return _contents_reader(converter, parts)
+    if are_questions(parts):
+        return _input_request_reader(converter, parts)
+    tag = next(name for name in ("type", "mode") if is_constant(parts[0], name))
+    return _tag_reader(converter, wire_name(tag), {getattr(part, tag): part for part in parts})
+
+
+def _late_reader(converter: BaseConverter, cls: Any) -> Hook:
+    """A hook that asks the converter for its class at the first value, since classes may contain each other."""
+    hook: Hook | None = None
+
+    def read(value: Any, _: Any = None) -> Any:
+        nonlocal hook
+        if hook is None:
+            hook = converter.get_structure_hook(cls)
+        return hook(value, cls)
+
+    return read
+
+
+def _tag_reader(converter: BaseConverter, tag: str, classes: Mapping[str, Any]) -> Hook:
+    implied = MAY_BE_ABSENT.get(tag, "")
+    # Filled at the first value of each class, since classes may contain each other.
+    hooks: dict[str, Hook] = {}
+
+    def read(value: Any, _: Any = None) -> Any:
+        if value.__class__ is not dict:
+            raise StructureError(f"must be an object, not {_kind(value)}")
+        kind = value.get(tag, implied)
+        try:
+            hook = hooks[kind]
+        except (KeyError, TypeError):
+            if not isinstance(kind, str) or kind not in classes:
+                problem = f"must be one of {', '.join(classes)}" if tag in value else f"lacks {tag!r}"
+                error = StructureError(problem)
+                if tag in value:
+                    error.path.append(tag)
+                raise error from None
+            hook = hooks[kind] = converter.get_structure_hook(classes[kind])
+        return hook(value, None)
+
+    return read
+
+
+def _contents_reader(converter: BaseConverter, parts: list[Any]) -> Hook:
+    text, blob = (_late_reader(converter, part) for part in parts)
+
+    def read(value: Any, _: Any = None) -> Any:
+        if value.__class__ is not dict:
+            raise StructureError(f"must be an object, not {_kind(value)}")
+        if "text" in value:
+            return text(value)
+        if "blob" in value:
+            return blob(value)
+        raise StructureError("lacks 'text' or 'blob'")
+
+    return read
+
+
+def _input_request_reader(converter: BaseConverter, parts: list[Any]) -> Hook:
+    """The hook for the ``{method, params}`` of an input request, whose class depends on the method."""
+    by_method: dict[str, list[Any]] = {}
+    for part in parts:
+        by_method.setdefault(part.method, []).append(part)
+    hooks = {method: _union_reader(converter, parts) for method, parts in by_method.items()}
+
+    def read(value: Any, _: Any = None) -> Any:
+        if value.__class__ is not dict:
+            raise StructureError(f"must be an object, not {_kind(value)}")
+        method = value.get("method")
+        hook = hooks.get(method) if isinstance(method, str) else None
+        if hook is None:
+            error = StructureError(f"must be one of {', '.join(hooks)}")
+            error.path.append("method")
+            raise error
+        try:
+            return hook(value.get("params", {}))
+        except StructureError as error:
+            error.path.append("params")
+            raise
+
+    return read
+
+
+def _list_reader(hook: Hook | None) -> Hook:
+    def read(value: Any, _: Any = None) -> Any:
+        if value.__class__ is not list:
+            raise StructureError(f"must be an array, not {_kind(value)}")
+        if hook is None:
+            return value
+        items: list[Any] = []
+        for item in value:
+            try:
+                items.append(hook(item))
+            except StructureError as error:
+                error.path.append(len(items))
+                raise
+        return items
+
+    return read
+
+
+def _dict_reader(hook: Hook | None) -> Hook:
+    def read(value: Any, _: Any = None) -> Any:
+        if value.__class__ is not dict:
+            raise StructureError(f"must be an object, not {_kind(value)}")
+        if hook is None:
+            return value
+        items: dict[str, Any] = {}
+        for name, item in value.items():
+            try:
+                items[name] = hook(item)
+            except StructureError as error:
+                error.path.append(name)
+                raise
+        return items
+
+    return read
+
+
+def _literal_reader(allowed: tuple[Any, ...]) -> Hook:
+    choice = frozenset(allowed)
+    wanted = repr(allowed[0]) if len(allowed) == 1 else f"one of {', '.join(map(repr, allowed))}"
+
+    def read(value: Any, _: Any = None) -> Any:
+        if value.__class__ is str and value in choice:
+            return value
+        raise StructureError(f"must be {wanted}")
+
+    return read
+
+
+def _read_str(value: Any, _: Any = None) -> str:
+    if isinstance(value, str):
+        return value
+    raise StructureError(f"must be a string, not {_kind(value)}")
+
+
+def _read_bool(value: Any, _: Any = None) -> bool:
+    if value is True or value is False:
+        return value
+    raise StructureError(f"must be true or false, not {_kind(value)}")
+
+
+def _read_int(value: Any, _: Any = None) -> int:
+    if value.__class__ is int:
+        return value
+    # JSON has one kind of number, and 5.0 is an integer in JSON Schema.
+    if value.__class__ is float and value.is_integer():
+        return int(value)
+    raise StructureError(f"must be a whole number, not {_kind(value)}")
+
+
+def _read_float(value: Any, _: Any = None) -> float:
+    if value.__class__ is float or value.__class__ is int:
+        return value
+    raise StructureError(f"must be a number, not {_kind(value)}")
+
+
+def _read_id(value: Any, _: Any = None) -> int | str:
+    if value.__class__ is int or isinstance(value, str):
+        return value
+    raise StructureError(f"must be a string or a whole number, not {_kind(value)}")
+
+
+_SCALARS: dict[Any, Hook] = {str: _read_str, bool: _read_bool, int: _read_int, float: _read_float}
+
+# By annotation, the class of which every value is good as it is.
+_PLAIN: dict[Any, type] = {kind | None: kind for kind in _SCALARS} | {
+    **{kind: kind for kind in _SCALARS},
+    dict[str, Any]: dict,
+    dict[str, Any] | None: dict,
+}
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+# -- Makes the cattrs hooks that unstructure the classes of `mcp_actors.types` to JSON -------------------
+#
+# Members that are absent, or that the revision does not have, are left out.
+
+
+def class_writer(
+    converter: BaseConverter,
+    cls: type,
+    absent: frozenset[str],
+    downgrade: Callable[[Any], Any] | None,
+    write_any: Hook,
+) -> Hook:
+    """Returns the hook for one class of `mcp_actors.types`, without the attributes in ``absent``.
+
+    ``downgrade`` returns the object that is written instead; ``write_any`` writes one of any class.
+    """
+    constants = constants_of(cls, absent)
+    members = _members_writer(converter, cls, absent, write_any)
+
+    def write(instance: Any) -> dict[str, Any]:
+        plain = constants | members(instance) if constants else members(instance)
+        extra = instance.extra
+        if extra:
+            for name, value in extra.items():
+                plain.setdefault(name, value)
+        return plain
+
+    if downgrade is None:
+        return write
+
+    def write_downgraded(instance: Any) -> Any:
+        other = downgrade(instance)
+        return write(other) if other.__class__ is cls else write_any(other)
+
+    return write_downgraded
+
+
+def _members_writer(
+    converter: BaseConverter, cls: type, absent: frozenset[str], write_any: Hook
+) -> Callable[[Any], dict[str, Any]]:
+    """A function, generated by cattrs, that writes the fields; a default of ``None`` or `UNSET` is left out."""
+    hints = get_type_hints(cls)
+    plan: dict[str, Any] = {}
+    for field in attrs.fields(cls):
+        if field.name == "extra" or field.name in absent or not field.init:
+            plan[field.name] = override(omit=True)
+        else:
+            plan[field.name] = override(
+                rename=wire_name(field.name),
+                omit_if_default=field.default is None or field.default is UNSET,
+                unstruct_hook=_writer_of(hints[field.name], write_any) or identity,
+            )
+    return make_dict_unstructure_fn(cls, converter, **plan)
+
+
+def _writer_of(annotation: Any, write_any: Hook) -> Hook | None:
+    """The hook for the values of one annotation, or ``None`` if they are JSON already."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is list:
+        item_hook = _writer_of(parts[0], write_any)
+        return None if item_hook is None else lambda value: [item_hook(item) for item in value]
+    if origin is dict:
+        member_hook = _writer_of(parts[1], write_any)
+        if member_hook is None:
+            return None
+        return lambda value: {name: member_hook(item) for name, item in value.items()}
+    if origin is Union or origin is kinds.UnionType:
+        return _union_writer([part for part in parts if part is not kinds.NoneType], write_any)
+    return write_any if is_vocabulary(annotation) else None
+
+
+def _union_writer(parts: list[Any], write_any: Hook) -> Hook | None:
+    if len(parts) == 1:
+        return _writer_of(parts[0], write_any)
+    if are_questions(parts):
+        return lambda value: (
+            value if value.__class__ is dict else {"method": value.method, "params": write_any(value)}
+        )
+    if any(get_origin(part) is list for part in parts):
+        return lambda value: (
+            [write_any(item) for item in value] if value.__class__ in (list, tuple) else write_any(value)
+        )
+    return write_any if is_vocabulary(parts[0]) else None
+
+
+def writer_by_class(converter: BaseConverter) -> Hook:
+    """Returns a hook for an object of any class of `mcp_actors.types`; a dict is plain JSON and is not changed."""
+    hooks: dict[type, Hook] = {dict: lambda value: value}
+
+    def write(value: Any) -> Any:
+        try:
+            hook = hooks[value.__class__]
+        except KeyError:
+            if not is_vocabulary(value.__class__):
+                raise TypeError(
+                    f"{value.__class__.__name__} is no object of the protocol: {value!r:.80}"
+                ) from None
+            hook = hooks[value.__class__] = converter.get_unstructure_hook(value.__class__)
+        return hook(value)
+
+    return write
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 def structure_error_text(error: BaseException) -> str:
@@ -68,3 +573,32 @@ def make_converter(
     converter.register_structure_hook_factory(is_union, lambda union: cast(Hook, reader_of(converter, union)))
     converter.register_unstructure_hook_factory(is_vocabulary, writer)
     return converter
+
+
+# -- The form of the messages of a sampling request, checked by who sends them and by who receives them --------------
+
+
+def history_problem(messages: Sequence[types.SamplingMessage]) -> str | None:
+    """Returns what is wrong with tool uses and their results among the messages, ``None`` if nothing is.
+
+    MCP 2025-11-25, Sampling, Message Content Constraints: each use is answered in the next message, by a result with
+    its id, and a message with results holds nothing else. Uses are the model's, results the user's.
+    """
+    open_uses: set[str] = set()
+    for message in messages:
+        blocks = _blocks(message)
+        results = [block for block in blocks if isinstance(block, types.ToolResultContent)]
+        if results and len(results) < len(blocks):
+            return "a message with tool results must hold nothing else"
+        if open_uses != {block.tool_use_id for block in results}:
+            return "every tool use needs its result in the next message, and no other"
+        if results and message.role != "user":
+            return "tool results belong into a message of the role user"
+        open_uses = {block.id for block in blocks if isinstance(block, types.ToolUseContent)}
+        if open_uses and message.role != "assistant":
+            return "tool uses belong into a message of the role assistant"
+    return f"tool uses without a result: {', '.join(sorted(open_uses))[:200]}" if open_uses else None
+
+
+def _blocks(message: types.SamplingMessage) -> Sequence[types.SamplingContent]:
+    return message.content if isinstance(message.content, list) else [message.content]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 import attrs
@@ -10,27 +12,124 @@ import msgspec
 from cattrs import BaseConverter
 
 from mcp_actors import types as t
-from mcp_actors._eras.client_rules import ClientRules
-from mcp_actors._eras.convert import structure_error_text
-from mcp_actors._eras.vocabulary import named
-from mcp_actors._wire.codec import LONGEST_ID
-from mcp_actors._wire.messages import RequestId
+from mcp_actors._eras.convert import named, structure_error_text
+from mcp_actors._wire.codec import LONGEST_ID, RequestId
 from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
-from mcp_actors.principal import Principal
-from mcp_actors.types import Implementation
+from mcp_actors.supervision.principal import Principal
+from mcp_actors.types import Implementation, ServerCapabilities
 
 __all__ = [
+    "ACKNOWLEDGED",
+    "KIND_OF_METHOD",
+    "METHOD_OF_KIND",
     "RESULT_STAMPS",
+    "ClientRules",
     "Era",
     "EraName",
+    "Event",
+    "EventKind",
     "Invocation",
     "Method",
     "NotAnswered",
     "Peer",
+    "check_id",
+    "declared_names",
     "progress_token",
     "read_result",
+    "shared_kinds",
     "structured",
 ]
+
+
+# -- The kinds of changes on a server, and the notification of each, which is the same in both eras ------
+
+EventKind = Literal["tools", "prompts", "resources", "resource_updated"]
+"""The subject of a change: one of the lists, or one resource."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A change of a list (``uri`` is ``None``) or of the resource ``uri``."""
+
+    kind: EventKind
+    uri: str | None = None
+
+
+METHOD_OF_KIND: dict[EventKind, str] = {
+    "tools": "notifications/tools/list_changed",
+    "prompts": "notifications/prompts/list_changed",
+    "resources": "notifications/resources/list_changed",
+    "resource_updated": "notifications/resources/updated",
+}
+
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+
+KIND_OF_METHOD = {method: kind for kind, method in METHOD_OF_KIND.items()}
+
+
+@cache
+def shared_kinds(kinds: frozenset[EventKind]) -> frozenset[EventKind]:
+    """Returns the one set of these kinds that all sessions have, since a set for each of them would be large."""
+    return kinds
+
+
+# -- The dotted names of capabilities that the method tables use (`Method.requires`) ---------------------
+
+
+def declared_names(capabilities: ServerCapabilities) -> frozenset[str]:
+    """Returns the dotted names of the declared capabilities."""
+    names = {
+        name
+        for name in ("tools", "prompts", "resources", "completions", "logging")
+        if getattr(capabilities, name) is not None
+    }
+    if capabilities.resources is not None and capabilities.resources.subscribe:
+        names.add("resources.subscribe")
+    if capabilities.tasks is not None:
+        names |= {"tasks", *(f"tasks.{name}" for name in ("list", "cancel") if name in capabilities.tasks)}
+    return frozenset(names)
+
+
+# -- The ids of extensions (SEP-2133) --------------------------------------------------------------------
+
+# A reverse domain as prefix, a slash and a name, both as keys of _meta have them.
+_LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_ID = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+
+def check_id(id: object) -> str:
+    """Returns an extension's id; raises `ValueError` for what is none."""
+    if not isinstance(id, str) or not _ID.fullmatch(id):
+        raise ValueError(f'{id!r:.80} is no id of an extension: write one such as "com.example/name"')
+    return id
+
+
+# -- The differences for clients between the revisions with sessions and the stateless ones, as one value ---
+
+
+class ClientRules(msgspec.Struct, frozen=True):
+    """The client's side of an era; `Era.client` of each revision, made by `legacy` and `modern`."""
+
+    handshake_method: str
+    """The request that opens a connection."""
+    ping_method: str
+    """The request that only asks whether the server is alive."""
+    log_level_method: str | None
+    """The request that sets the log level; ``None`` where each request carries it in its ``_meta``."""
+    listen_method: str | None
+    """The request that subscribes for as long as it is not answered; ``None`` where a session is told unasked."""
+    visits_urls_on_error: bool
+    """Whether a server asks for a visit to a URL by the error -32042, after which the call is made again."""
+    request_meta: Callable[[str, Any, Any, str | None], dict[str, Any]]
+    """Makes what each request carries in its ``_meta``, of the version, the client's capabilities and info as JSON,
+    and the log level."""
+    mirrored: Callable[..., dict[str, str]] | None
+    """Makes what is mirrored of a request in headers, of the version, the method, the params, the annotated parameters
+    of the tool and the target of an extension's method; ``None`` where requests mirror nothing of their own."""
+    mirrored_params: Callable[[Mapping[str, Any]], tuple[Any, ...]]
+    """Finds the parameters that a tool's input schema wants mirrored; raises `ValueError` for a bad annotation."""
+
+
+# ----------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

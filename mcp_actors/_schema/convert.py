@@ -11,35 +11,141 @@ import collections.abc
 import enum
 import pathlib
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, ClassVar, Protocol
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import msgspec
 
-from mcp_actors._schema.explain import Problem, json_type
-from mcp_actors._schema.fields import TypeField
-from mcp_actors._schema.pydantic_types import ConversionError, dump, pydantic_type
-from mcp_actors._schema.validate import compile_schema
+from mcp_actors._schema.fields import TypeField, components, read_fields, record_kind, strip
+from mcp_actors._schema.validate import Problem, compile_schema, json_type, path_text
 
 __all__ = [
+    "ConversionError",
     "Converter",
     "MappingConverter",
     "PatternConverter",
     "PatternMatcher",
+    "PydanticType",
     "UnionConverter",
     "ValueConverter",
+    "adapt",
     "conversion_to",
     "convert",
     "custom_type",
     "decode",
+    "dump",
+    "has_pydantic_metadata",
     "is_custom",
+    "is_pydantic_model",
+    "is_pydantic_type",
     "problems_of",
+    "pydantic_type",
     "record_struct",
     "to_json_value",
     "whole_numbers",
 ]
+
+
+# -- Types that pydantic validates: its models and dataclasses, and annotations with its constraints -----
+#
+# Pydantic is never imported here: a program that uses its types has imported it.
+
+_PYDANTIC_ATTRIBUTES = ("__pydantic_core_schema__", "__pydantic_validator__", "__get_pydantic_core_schema__")
+_PYDANTIC_PACKAGES = ("pydantic", "annotated_types")
+
+_encode_for_pydantic = msgspec.json.Encoder().encode
+
+
+class ConversionError(ValueError):
+    """A value does not fit a type. The paths of ``problems`` are relative to that value."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("; ".join(map(str, problems)))
+        self.problems = problems
+
+
+def is_pydantic_type(tp: Any) -> bool:
+    """Whether pydantic validates ``tp`` by what the class itself defines."""
+    return isinstance(tp, type) and any(hasattr(tp, name) for name in _PYDANTIC_ATTRIBUTES)
+
+
+def is_pydantic_model(tp: Any) -> bool:
+    """Whether ``tp`` is a pydantic model. msgspec passes those to its hooks without any help."""
+    return isinstance(tp, type) and hasattr(tp, "model_fields") and hasattr(tp, "__pydantic_validator__")
+
+
+def has_pydantic_metadata(metadata: tuple[Any, ...]) -> bool:
+    """Whether a part of the metadata of an ``Annotated`` is meant for pydantic."""
+    return any(
+        type(each).__module__.partition(".")[0] in _PYDANTIC_PACKAGES
+        or hasattr(each, "__get_pydantic_core_schema__")
+        for each in metadata
+    )
+
+
+class PydanticType:
+    """A type compiled by pydantic. Raises `TypeError` for a type that pydantic refuses, or if it is not imported."""
+
+    def __init__(self, tp: Any) -> None:
+        pydantic = sys.modules.get("pydantic")
+        if pydantic is None:
+            raise TypeError(
+                f"{tp!r} carries constraints for pydantic, which is not imported; use Meta instead"
+            )
+        try:
+            self._adapter: Any = pydantic.TypeAdapter(tp)
+        except Exception as error:  # pydantic's own errors, which cannot be named without importing it
+            raise TypeError(f"pydantic cannot use {tp!r}: {error}") from error
+
+    def convert(self, value: Any) -> Any:
+        """Validates a JSON value strictly: no string becomes a number, but dates are read from strings.
+
+        Raises `ConversionError` for a value that does not fit.
+        """
+        try:
+            return self._adapter.validate_json(_encode_for_pydantic(value), strict=True)
+        except ValueError as error:
+            if not hasattr(error, "errors"):
+                raise
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+            raise ConversionError(
+                [Problem(path_text(each["loc"]), _uncapitalized(each["msg"])) for each in found]
+            ) from None
+
+    def encode(self, value: Any) -> Any:
+        """Returns the JSON value of an instance."""
+        return self._adapter.dump_python(value, mode="json", by_alias=True)
+
+    def schema(self, *, output: bool, definitions: str) -> dict[str, Any]:
+        """Returns its JSON Schema. ``definitions`` is put before each name in ``$defs`` and in the references to it."""
+        schema: dict[str, Any] = self._adapter.json_schema(
+            mode="serialization" if output else "validation", ref_template=f"#/$defs/{definitions}{{model}}"
+        )
+        if definitions and "$defs" in schema:
+            schema["$defs"] = {definitions + name: each for name, each in schema["$defs"].items()}
+        return schema
+
+
+@lru_cache(maxsize=1024)
+def pydantic_type(tp: Any) -> PydanticType:
+    """Returns the compiled form of ``tp``, the same object for the same type."""
+    return PydanticType(tp)
+
+
+def dump(value: Any) -> Any:
+    """Returns the JSON value of an instance of a pydantic class, made by the serializer of that class."""
+    return type(value).__pydantic_serializer__.to_python(value, mode="json", by_alias=True)
+
+
+def _uncapitalized(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 class Converter(Protocol):
@@ -284,3 +390,210 @@ def problems_of(error: msgspec.ValidationError) -> list[Problem]:
 
 def _joined(outer: str, inner: str) -> str:
     return outer + inner if not outer or not inner or inner.startswith("[") else f"{outer}.{inner}"
+
+
+# -- Adapts annotations for msgspec: a type that msgspec converts differently, or not at all, gets a converter of ours
+# ---
+#
+# The converters are for unions whose members msgspec cannot tell apart, enums and literals of unusual values,
+# patterns, types that pydantic validates, and for classes that have fields of such types.
+
+_NATIVE_ORIGINS = frozenset(
+    {
+        *(list, tuple, set, frozenset, dict, Literal, typing.Union, types.UnionType),
+        *(collections.abc.Sequence, collections.abc.MutableSequence, collections.abc.Collection),
+        *(collections.abc.Set, collections.abc.MutableSet),
+        *(collections.abc.Mapping, collections.abc.MutableMapping),
+    }
+)
+
+
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+
+def adapt(tp: Any, known: dict[Any, Any] | None = None) -> Any:
+    """Returns the type that msgspec can compile for ``tp``: itself, or one with custom types in it.
+
+    Args:
+        known: the custom types of classes that are being adapted, as these may refer to themselves.
+
+    Raises:
+        TypeError: for a type that has no form in JSON, that is too vague to be converted to, that its constraints do
+            not fit, and for a pattern that cannot be matched in linear time.
+    """
+    known = {} if known is None else known
+    bare, metadata = strip(tp)
+    if has_pydantic_metadata(metadata) or (is_pydantic_type(bare) and not is_pydantic_model(bare)):
+        return custom_type(pydantic_type(tp if has_pydantic_metadata(metadata) else bare))
+    meta = tuple(each for each in metadata if isinstance(each, msgspec.Meta))
+    inner = bare if _is_native(bare, set()) else _adapt_bare(bare, known)
+    return _limit(inner, bare, meta, known) if meta else inner
+
+
+def _adapt_bare(tp: Any, known: dict[Any, Any]) -> Any:
+    origin, args = typing.get_origin(tp) or tp, typing.get_args(tp)
+    if tp is object:
+        return Any
+    if origin is Literal:
+        return custom_type(ValueConverter({each: each for each in args}))
+    if origin in (typing.Union, types.UnionType):
+        return _adapt_union(args, known)
+    if record_kind(tp) is not None:
+        if tp not in known:
+            known[tp] = custom_type()
+            known[tp].converter = _RecordConverter(tp, known)
+        return known[tp]
+    if isinstance(origin, type) and issubclass(origin, enum.Enum):
+        return custom_type(ValueConverter({member.value: member for member in origin}))
+    if origin is collections.abc.Iterable:
+        origin = list
+    if origin in _NATIVE_ORIGINS:
+        adapted = tuple(each if each is ... else adapt(each, known) for each in args)
+        if adapted and origin in _MAPPINGS and is_custom(adapted[0]):
+            return custom_type(MappingConverter(*adapted))
+        return origin[adapted] if adapted else origin
+    name = getattr(tp, "__qualname__", repr(tp))
+    raise TypeError(f"{name} has no form in JSON; use a dataclass, a TypedDict or another class with fields")
+
+
+def _adapt_union(args: tuple[Any, ...], known: dict[Any, Any]) -> Any:
+    return _union_of([(adapt(each, known), each) for each in args])
+
+
+def _union_of(members: list[tuple[Any, Any]]) -> Any:
+    """The union of adapted types, each given with the type that it was declared as."""
+    union = _union(tuple(adapted for adapted, _ in members))
+    if _compiles(union):
+        return union
+    some = [(adapted, declared) for adapted, declared in members if adapted is not type(None)]
+    choice = custom_type(
+        UnionConverter(
+            [(adapted, _known_names(declared)) for adapted, declared in some],
+            [declared for _, declared in some],
+        )
+    )
+    return choice if len(some) == len(members) else choice | None
+
+
+def _union(members: tuple[Any, ...]) -> Any:
+    union: Any = typing.Union
+    return union[members]
+
+
+def _limit(tp: Any, bare: Any, meta: tuple[msgspec.Meta, ...], known: dict[Any, Any]) -> Any:
+    """Puts constraints on ``tp``, which ``bare`` was adapted to; in a union on each member that they fit."""
+    patterns = [PatternMatcher(each.pattern) for each in meta if each.pattern is not None]
+    limited: Any = Annotated[(tp, *meta)]
+    if not patterns and _compiles(limited):
+        return limited
+    if bare is str and _compiles(limited):
+        return custom_type(PatternConverter(_without_patterns(meta), patterns))
+    if typing.get_origin(bare) in (typing.Union, types.UnionType):
+        members = [(_limit_member(each, meta, known), each) for each in typing.get_args(bare)]
+        if any(adapted is not None for adapted, _ in members):
+            return _union_of(
+                [(adapt(each, known) if adapted is None else adapted, each) for adapted, each in members]
+            )
+    constraints = ", ".join(repr(each) for each in meta)
+    raise TypeError(f"{tp!r} cannot be limited by {constraints}")
+
+
+def _limit_member(tp: Any, meta: tuple[msgspec.Meta, ...], known: dict[Any, Any]) -> Any:
+    """The adapted member of a union, or ``None`` if the constraints do not fit it."""
+    try:
+        return adapt(Annotated[(tp, *meta)], known)
+    except TypeError:
+        return None
+
+
+def _without_patterns(meta: tuple[msgspec.Meta, ...]) -> Any:
+    """``str`` with the lengths that the constraints allow, as far as msgspec checks them."""
+    lengths = [
+        msgspec.Meta(min_length=each.min_length, max_length=each.max_length)
+        for each in meta
+        if each.min_length is not None or each.max_length is not None
+    ]
+    return Annotated[(str, *lengths)] if lengths else str
+
+
+def _is_native(tp: Any, seen: set[Any]) -> bool:
+    """Whether msgspec converts to ``tp`` as we want it, all the way down."""
+    bare, metadata = strip(tp)
+    if has_pydantic_metadata(metadata):
+        return False
+    if any(isinstance(each, msgspec.Meta) and each.pattern is not None for each in metadata):
+        return False  # msgspec would match it with an engine that backtracks
+    if is_pydantic_type(bare):
+        return is_pydantic_model(bare)
+    try:
+        if bare in seen:
+            return True
+        seen.add(bare)
+    except TypeError:
+        return False
+    if bare is Any or (isinstance(bare, type) and issubclass(bare, pathlib.PurePath)):
+        return True
+    origin = typing.get_origin(bare) or bare
+    kind = record_kind(bare)
+    if kind is None and origin not in _NATIVE_ORIGINS and not _is_atom(origin):
+        return False
+    if kind in ("dataclass", "attrs") and not all(map(_is_plain, read_fields(bare))):
+        return False
+    return all(_is_native(each, seen) for each in components(bare)) and _compiles(tp)
+
+
+def _is_plain(field: TypeField) -> bool:
+    """Whether msgspec neither asks for what the class does not take nor calls it by another name."""
+    return field.init and field.shown and field.wire == field.argument
+
+
+def _is_atom(tp: Any) -> bool:
+    """Whether it is a class that msgspec knows by heart: any other that it lets pass, it takes for a custom one."""
+    if not isinstance(tp, type):
+        return False
+    return issubclass(tp, enum.Enum) or not isinstance(
+        msgspec.inspect.type_info(tp), msgspec.inspect.CustomType
+    )
+
+
+def _compiles(tp: Any) -> bool:
+    try:
+        msgspec.json.Decoder(tp, dec_hook=decode)
+    except (TypeError, ValueError, NameError, AttributeError, RecursionError):
+        return False
+    return True
+
+
+def _known_names(tp: Any) -> frozenset[str]:
+    bare, _ = strip(tp)
+    if record_kind(bare) is not None and not is_pydantic_type(bare):
+        return frozenset(field.wire for field in read_fields(bare))
+    if is_pydantic_model(bare):
+        return frozenset(field.alias or name for name, field in bare.model_fields.items())
+    return frozenset()
+
+
+class _RecordConverter:
+    """A class whose fields need converters; it is made by calling it."""
+
+    def __init__(self, tp: Any, known: dict[Any, Any]) -> None:
+        self._make: Callable[..., Any] = typing.get_origin(tp) or tp
+        kind = record_kind(tp)
+        config: Any = typing.cast(Any, self._make).__struct_config__ if kind == "struct" else None
+        self._struct = record_struct(
+            [(field, adapt(field.hint, known)) for field in read_fields(tp) if field.init],
+            array_like=kind == "namedtuple",
+            closed=config is not None and config.forbid_unknown_fields,
+            tag=None if config is None else config.tag,
+            tag_field=None if config is None else config.tag_field,
+        )
+
+    def convert(self, value: Any) -> Any:
+        """Raises `ConversionError` for a value that does not fit."""
+        try:
+            found = convert(value, self._struct)
+        except msgspec.ValidationError as error:
+            raise ConversionError(problems_of(error)) from None
+        return self._make(
+            **{k: v for k, v in msgspec.structs.asdict(found).items() if v is not msgspec.UNSET}
+        )

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import attrs
 import msgspec
 
-from mcp_actors._record import ValueRecord
+from mcp_actors.types.records import ValueRecord
 
 __all__ = ["NO_DEFAULT", "TypeField", "components", "read_fields", "read_hints", "record_kind", "strip"]
 

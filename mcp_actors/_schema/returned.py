@@ -3,17 +3,107 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import math
+import types
+import typing
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from mcp_actors._schema.adapt import adapt
-from mcp_actors._schema.convert import convert, problems_of, whole_numbers
-from mcp_actors._schema.explain import Problem
-from mcp_actors._schema.pydantic_types import ConversionError
+from mcp_actors._schema.convert import (
+    ConversionError,
+    PydanticType,
+    adapt,
+    convert,
+    has_pydantic_metadata,
+    is_pydantic_model,
+    is_pydantic_type,
+    problems_of,
+    to_json_value,
+    whole_numbers,
+)
+from mcp_actors._schema.fields import read_fields, record_kind, strip
+from mcp_actors._schema.validate import Problem, Validator
 
-__all__ = ["conversion"]
+__all__ = ["conversion", "output_encoder"]
+
+
+# -- Converts what a function returned to JSON, and checks it against the schema of the return annotation ---
+
+# Members of a record up to which looking at each one is faster than converting and validating them all.
+FEW_MEMBERS = 8
+
+
+def output_encoder(tp: Any, compiled: Callable[[], Validator | None]) -> Callable[[Any], Any]:
+    """Returns an encoder of results of the type ``tp``, which raises `TypeError` for those that do not fit.
+
+    Results are validated by what ``compiled`` returns, if anything, but not those of which their classes say enough.
+    It is called for the first result that has to be validated: many functions never return one.
+    """
+    encode, validator_of_type = _encoder(tp), functools.cache(compiled)
+    scalars, members = _scalars(tp), _members(tp)
+
+    def encode_output(value: Any) -> Any:
+        kind = value.__class__
+        if kind in scalars:
+            # JSON has no infinity and no NaN: the validator refuses those floats.
+            if kind is not float or math.isfinite(value):
+                return value
+        elif members and kind is dict and value.keys() == members.keys() and _fits(value, members):
+            return value.copy()
+        content = encode(value)
+        validator = validator_of_type()
+        if validator is not None and not validator.is_valid(content):
+            problems = "; ".join(validator.problems(content))
+            raise TypeError(f"what was returned is not of the declared type: {problems}")
+        return content
+
+    return encode_output
+
+
+def _encoder(tp: Any) -> Callable[[Any], Any]:
+    """The encoder of results: pydantic's for the types that only pydantic can encode as declared."""
+    bare, metadata = strip(tp)
+    if has_pydantic_metadata(metadata) or (is_pydantic_type(bare) and not is_pydantic_model(bare)):
+        return PydanticType(tp).encode
+    return to_json_value
+
+
+def _scalars(tp: Any) -> frozenset[type]:
+    """The classes of which every exact instance is JSON that fits the schema of ``tp``, but for infinity and NaN.
+
+    Only numbers, booleans and ``None`` without constraints are among them: Python checks nothing that is in a class or
+    a container.
+    """
+    is_union = typing.get_origin(tp) in (typing.Union, types.UnionType)
+    members = typing.get_args(tp) if is_union else (tp,)
+    found = {each for each in members if each in (int, bool, float, type(None))}
+    return frozenset(found | {int} if float in found else found)
+
+
+def _members(tp: Any) -> Mapping[str, frozenset[type]]:
+    """The classes of the members of a small `TypedDict` that has scalars only, all of them required; else nothing."""
+    if record_kind(tp) != "typeddict":
+        return {}
+    fields = read_fields(tp)
+    members = {field.wire: _scalars(field.hint) for field in fields if field.required}
+    is_plain = len(members) == len(fields) <= FEW_MEMBERS and all(members.values())
+    return members if is_plain else {}
+
+
+def _fits(value: dict[Any, Any], members: Mapping[str, frozenset[type]]) -> bool:
+    """Whether each member is of one of its classes and no infinity, and its name is no instance of a subclass."""
+    for name, each in value.items():
+        kind = each.__class__
+        if kind not in members[name] or (kind is float and not math.isfinite(each)):
+            return False
+        if name.__class__ is not str:
+            return False
+    return True
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Types that are remembered compiled; a program that names more than these compiles some of them again.
 REMEMBERED_TYPES = 256

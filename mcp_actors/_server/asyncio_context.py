@@ -9,10 +9,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from mcp_actors._server.context import Context
-from mcp_actors._server.sync_context import SyncContext
-from mcp_actors.bridges.asyncio_call import AsyncioCall
-from mcp_actors.bridges.asyncio_thread import asyncio_loop_of
+from mcp_actors._server.context import Context, SyncContext
+from mcp_actors.bridges.asyncio_call import AsyncioCall, asyncio_loop_of
 
 __all__ = ["AsyncioContext", "in_asyncio", "method_in_asyncio", "middleware_in_asyncio"]
 

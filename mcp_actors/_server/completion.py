@@ -12,14 +12,23 @@ import msgspec
 import trio
 
 from mcp_actors import types as t
+from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._schema.injection import injected_parameter
-from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param, uri_param
-from mcp_actors._server.invoke import ForSync, Function, Loop, function
+from mcp_actors._schema.signature import injected_parameter
+from mcp_actors._server.content import TextArgument
+from mcp_actors._server.invoke import (
+    ForSync,
+    Function,
+    Handler,
+    Invoked,
+    Loop,
+    function,
+    string_param,
+    uri_param,
+)
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
-from mcp_actors._server.text_arguments import TextArgument
 from mcp_actors.errors import LocalProtocolError, invalid_params
 
 __all__ = ["MAX_VALUES", "Completions"]

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 import msgspec
 
+from mcp_actors import types as t
 from mcp_actors._actors.beats import Beats
-from mcp_actors._actors.continuation import Continuation
-from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._actors.observing import call_class_for
-from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
-from mcp_actors._server.access import check_scopes
-from mcp_actors._server.context import Context
+from mcp_actors._actors.responses import InvalidResult
+from mcp_actors._eras.era import Method
+from mcp_actors._eras.modern import LATEST_MODERN, MODERN
+from mcp_actors._server.context import Context, check_scopes
 from mcp_actors._server.failures import answer_to
-from mcp_actors._server.handler import Handler
-from mcp_actors._server.middleware import Middleware, through
+from mcp_actors._server.invoke import Handler
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.abc import Telemetry
-from mcp_actors.errors import MethodNotFound, invalid_params
+from mcp_actors.errors import LocalProtocolError, MethodNotFound, invalid_params
 from mcp_actors.types import (
     LOGGING_LEVELS,
     DiscoverResult,
@@ -29,7 +29,85 @@ from mcp_actors.types import (
     ServerCapabilities,
 )
 
-__all__ = ["MethodDispatch", "lifecycle_handlers", "stamp_of"]
+__all__ = [
+    "CallNext",
+    "MethodDispatch",
+    "Middleware",
+    "NotificationMiddleware",
+    "lifecycle_handlers",
+    "stamp_of",
+    "through",
+]
+
+
+# -- Functions that run round the requests and notifications of clients, and the way from the outermost to the handler
+# ---
+
+
+class CallNext(Protocol):
+    """Runs the next middleware, or the handler, and returns its result."""
+
+    def __call__(self, ctx: Context | None = None, /) -> Awaitable[Any]:
+        """Calls it with ``ctx``: by default with the context that this middleware was given."""
+
+
+Middleware = Callable[[Context, CallNext], Awaitable[Any]]
+"""``async def f(ctx, call_next)``, which runs round a request; see `Server.middleware`."""
+
+
+@runtime_checkable
+class NotificationMiddleware(Protocol):
+    """Middleware that runs round notifications, too; see `Server.middleware`."""
+
+    def __call__(self, ctx: Context, call_next: CallNext, /) -> Awaitable[Any]:
+        """Runs round a request."""
+
+    def notification(self, ctx: Context, call_next: CallNext, /) -> Awaitable[Any]:
+        """Runs round the function that takes a notification; what it returns is dropped."""
+
+
+async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handler, passed: int = 0) -> Any:
+    """Calls the first middleware, the outermost, round the others, and the handler innermost.
+
+    Args:
+        middleware: All of it.
+        ctx: The context of the call.
+        handler: Answers the call.
+        passed: How many of ``middleware`` the call is inside of.
+
+    Raises:
+        InvalidResult: A middleware returned nothing, where a result has to be.
+    """
+    if passed == len(middleware):
+        result = handler(ctx)
+        return await result() if isinstance(result, Continuation) else result
+    of_call: Context | None = ctx
+
+    def call_next(other: Context | None = None, /) -> Awaitable[Any]:
+        # It awaits nothing itself: a coroutine more for each middleware would be measurable.
+        next_context = other or of_call
+        if next_context is None:
+            raise LocalProtocolError("the call was answered: go on with a context of `detached`")
+        return through(middleware, next_context, handler, passed + 1)
+
+    try:
+        result = await middleware[passed](ctx, call_next)
+    finally:
+        # What goes on behind the call has `call_next`, and must not keep the call, and its session, by it.
+        of_call = None
+    if result is None and not _may_be_none(ctx.call.invocation.method):
+        function = middleware[passed]
+        name = getattr(function, "__name__", type(function).__name__)
+        raise InvalidResult(f"the middleware {name} returned None: write 'return await call_next()'")
+    return result
+
+
+def _may_be_none(method: Method) -> bool:
+    """Whether nothing has to be in its result, so that a function may return none."""
+    return method.result in (dict, t.EmptyResult, t.SubscriptionsListenResult)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Answered even when everything else waits: a peer whose ping is not answered takes this server for dead.
 _NEVER_WAIT = frozenset({"ping", "initialize"})

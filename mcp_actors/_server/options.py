@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypedDict
 
-from mcp_actors._server.frames import LineNamed
+from mcp_actors._server.failures import LineNamed
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.types import Annotations, Icon, ToolAnnotations
 

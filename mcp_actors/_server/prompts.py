@@ -8,14 +8,12 @@ from typing import Any
 import msgspec
 
 from mcp_actors import types as t
+from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
-from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
-from mcp_actors._server.handler import Continuation, Handler, Invoked, string_param
-from mcp_actors._server.invoke import Function, Loop, function, name_of
-from mcp_actors._server.pagination import page
-from mcp_actors._server.registry import Registry
-from mcp_actors._server.text_arguments import TextArgument, text_arguments
+from mcp_actors._server.content import TextArgument, UnreadFiles, as_blocks, text_arguments, with_files_read
+from mcp_actors._server.invoke import Function, Handler, Invoked, Loop, function, name_of, string_param
+from mcp_actors._server.registry import Registry, page
 from mcp_actors.errors import invalid_params
 from mcp_actors.types import Icon
 

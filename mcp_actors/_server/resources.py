@@ -10,15 +10,14 @@ from typing import Any, Unpack
 import msgspec
 
 from mcp_actors import types as t
+from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
-from mcp_actors._server.handler import Continuation, Handler, Invoked, uri_param
-from mcp_actors._server.invoke import Function, Loop, function, is_async, name_of
-from mcp_actors._server.pagination import page
-from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions
-from mcp_actors._server.text_arguments import TextArgument, text_arguments
-from mcp_actors._uri.template import UriTemplate
+from mcp_actors._server.content import TextArgument, text_arguments
+from mcp_actors._server.invoke import Function, Handler, Invoked, Loop, function, is_async, name_of, uri_param
+from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions, page
 from mcp_actors._wire.codec import encode_value
+from mcp_actors._wire.uri_template import UriTemplate
 from mcp_actors.errors import ResourceNotFound
 from mcp_actors.types import Annotations, BlobResourceContents, Icon, Resource, TextResourceContents
 

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import os
+import re
+import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +19,56 @@ from typing_extensions import TypeVar
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.limits import Limits
 from mcp_actors._eras.era import Invocation
-from mcp_actors._eras.modern.request_state import StateSealer
-from mcp_actors._server.peer_session import PeerSession
-from mcp_actors._server.url_elicitations import UrlElicitations
+from mcp_actors._eras.modern import StateSealer
+from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors.bridges.bridged_call import Bridge
 
-__all__ = ["ServerScope", "StateT"]
+__all__ = ["VARIABLE", "ServerScope", "StateT", "derived_key", "state_key_of_environment"]
+
+
+# -- The key that all processes of one server have in common ---------------------------------------------
+
+VARIABLE = "MCP_ACTORS_STATE_KEY"
+"""The environment variable that has the key where a program gives none, in hexadecimal digits or in base64."""
+
+_KEY_BYTES = 32
+_SHORTEST = 16
+_HEXADECIMAL = r"(?:[0-9A-Fa-f]{2})+"
+
+
+def state_key_of_environment() -> bytes:
+    """Returns the key of `VARIABLE`, or a random one if it is not set.
+
+    Raises:
+        ValueError: It is neither hexadecimal nor base64, or too short. The text does not show it.
+    """
+    text = os.environ.get(VARIABLE, "").strip()
+    if not text:
+        return secrets.token_bytes(_KEY_BYTES)
+    try:
+        if re.fullmatch(_HEXADECIMAL, text):
+            key = bytes.fromhex(text)
+        else:
+            standard = text.replace("-", "+").replace("_", "/").rstrip("=")
+            key = base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+    except ValueError:
+        raise ValueError(
+            f"{VARIABLE} is neither hexadecimal digits nor base64: make one with `openssl rand -hex {_KEY_BYTES}`"
+        ) from None
+    if len(key) < _SHORTEST:
+        raise ValueError(
+            f"{VARIABLE} has {len(key)} bytes, and at least {_SHORTEST} are needed: make one with "
+            f"`openssl rand -hex {_KEY_BYTES}`"
+        )
+    return key
+
+
+def derived_key(key: bytes, purpose: str) -> bytes:
+    """Returns a key for one purpose, from which neither ``key`` nor the key for another purpose is known."""
+    return hmac.digest(key, f"mcp-actors {purpose}".encode(), hashlib.sha256)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # The class of what a server's lifespan yields. Programs that name none keep `Server` and `Context` as they are.
 StateT = TypeVar("StateT", default=Any)

@@ -10,18 +10,17 @@ import msgspec
 import trio
 
 from mcp_actors._actors.connectionless import ConnectionlessSession
-from mcp_actors._actors.counters import SessionStatistics, Totals
+from mcp_actors._actors.dispatcher import SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
 from mcp_actors._actors.session_reports import report_begin, report_end
-from mcp_actors._eras.legacy.session_state import LegacySessionState
-from mcp_actors._server.on_loop import ServingLoop
-from mcp_actors._server.peer_session import PeerSession
+from mcp_actors._eras.legacy import LegacySessionState
+from mcp_actors._server.invoke import ServingLoop
+from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors._server.subscriptions import SessionSubscriber
-from mcp_actors._server.url_elicitations import UrlElicitations
 from mcp_actors.abc import Telemetry
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import LoggingLevel
 
 __all__ = ["AnySession", "SessionRegistry"]

@@ -13,16 +13,14 @@ import trio
 
 from mcp_actors import types as t
 from mcp_actors._actors.dispatcher import Dispatcher
-from mcp_actors._actors.event_bus import EventBus
-from mcp_actors._actors.subscription import Subscription
-from mcp_actors._eras.changes import ACKNOWLEDGED, METHOD_OF_KIND, Event, EventKind
-from mcp_actors._eras.era import structured
-from mcp_actors._eras.modern.meta_keys import SUBSCRIPTION_ID
-from mcp_actors._server.access import principal_of
-from mcp_actors._server.context import Context
-from mcp_actors._server.handler import Continuation, Handler
+from mcp_actors._actors.event_bus import EventBus, Subscription
+from mcp_actors._actors.inbound_call import Continuation
+from mcp_actors._eras.era import ACKNOWLEDGED, METHOD_OF_KIND, Event, EventKind, structured
+from mcp_actors._eras.modern import SUBSCRIPTION_ID
+from mcp_actors._server.context import Context, principal_of
+from mcp_actors._server.invoke import Handler
 from mcp_actors.errors import ConnectionLost, MissingCapability, SessionExpired, invalid_params
-from mcp_actors.task_kinds import CHANGE_DELIVERY
+from mcp_actors.supervision.task_kinds import CHANGE_DELIVERY
 from mcp_actors.types import ServerCapabilities
 
 __all__ = ["ListenMember", "SessionSubscriber", "listen_handler"]

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import msgspec
 import trio
 
+from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._argument_checks import did_you_mean
-from mcp_actors._eras.modern.annotations import MirroredParam, annotated_params
+from mcp_actors._eras.modern import MirroredParam, annotated_params
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
-from mcp_actors._server.handler import Continuation, Handler, Invoked
-from mcp_actors._server.invoke import Function, Loop, function, name_of
-from mcp_actors._server.pagination import page
-from mcp_actors._server.registry import Registry
-from mcp_actors._server.task_rules import TaskRules
+from mcp_actors._server.invoke import Function, Handler, Invoked, Loop, check_async, function, name_of
+from mcp_actors._server.registry import Registry, page
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError, invalid_params
-from mcp_actors.logging import log
+from mcp_actors.supervision.arguments import did_you_mean
+from mcp_actors.supervision.logging import log
 from mcp_actors.types import (
     UNSET,
     CallToolResult,
@@ -35,7 +33,53 @@ from mcp_actors.types import (
     ToolExecution,
 )
 
-__all__ = ["Tools"]
+__all__ = ["BeforeTask", "TaskRules", "TaskSupport", "Tools"]
+
+
+# -- The rules by which calls of a tool become tasks that outlive their caller ---------------------------
+
+TaskSupport = Literal["optional", "required"]
+"""MCP 2025-11-25, Tasks, Tool-Level Negotiation; a tool without any is ``forbidden`` there."""
+
+BeforeTask = Callable[[dict[str, Any], Any], Awaitable[Mapping[str, Any]]]
+"""Is given the arguments and the `Context` of a call before it becomes a task, and returns the arguments to use."""
+
+
+class TaskRules(msgspec.Struct, frozen=True):
+    """The rules of one tool: ``support``, whether it is ``restartable``, and what runs ``before`` the task exists."""
+
+    support: TaskSupport
+    restartable: bool
+    before: BeforeTask | None
+
+    @classmethod
+    def of(
+        cls, task: TaskSupport | None, restartable: bool, before: BeforeTask | None, inline: bool
+    ) -> TaskRules | None:
+        """Returns the rules that a tool is registered with, ``None`` for a tool whose calls never become tasks.
+
+        Raises:
+            TypeError: ``before`` is not of its form.
+            ValueError: The options contradict each other.
+        """
+        if task is None:
+            if restartable or before is not None:
+                raise ValueError(
+                    'restartable= and before_task= are for tasks: add task="optional", or "required"'
+                )
+            return None
+        if task not in get_args(TaskSupport):
+            raise ValueError(f'task={task!r}: write "optional" or "required", or leave it out')
+        if inline:
+            raise ValueError(
+                f"task={task!r}: a task may take long, and blocks everything; remove inline=True"
+            )
+        if before is not None:
+            check_async(before, "arguments, ctx")
+        return cls(task, restartable, before)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 _ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 

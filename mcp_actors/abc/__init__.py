@@ -6,8 +6,7 @@
 
 from __future__ import annotations
 
-from mcp_actors.abc.frames import Frame, NoAnswer, RequestId, Waiting
-from mcp_actors.abc.http_requests import HttpAnswer, HttpEvent, HttpRequests, HttpRequestTransport
+from mcp_actors.abc.http import HttpAnswer, HttpEvent, HttpRequests, HttpRequestTransport
 from mcp_actors.abc.shared import (
     Bus,
     EventLog,
@@ -28,13 +27,17 @@ from mcp_actors.abc.transport import (
     ClientTransport,
     Companion,
     ConnectionHandler,
+    Frame,
     FrameChannel,
     HttpRequest,
+    NoAnswer,
     Outlet,
+    RequestId,
     ServerHandler,
     ServerSession,
     ServerTransport,
     SessionOutlet,
+    Waiting,
 )
 
 __all__ = [

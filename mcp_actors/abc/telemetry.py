@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from mcp_actors.abc.frames import RequestId
-from mcp_actors.logging import log
-from mcp_actors.principal import Principal
+from mcp_actors.abc.transport import RequestId
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.principal import Principal
 
 __all__ = [
     "CallEnding",

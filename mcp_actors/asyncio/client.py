@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from mcp_actors import client, client_group, client_pool
-from mcp_actors.bridges.client_faces import AsyncioClientFace, AsyncioPoolFace
-from mcp_actors.bridges.face_parts import AsyncioListener, AsyncioTaskHandle
-from mcp_actors.bridges.group_faces import AsyncioGroupFace
-from mcp_actors.bridges.mirrored import mirror
+from mcp_actors import client
+from mcp_actors.bridges.client_faces import AsyncioClientFace, AsyncioGroupFace, AsyncioPoolFace
+from mcp_actors.bridges.faces import AsyncioListener, AsyncioTaskHandle, mirror
+from mcp_actors.gateway import client_group
 
 __all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle"]
 
@@ -49,7 +48,7 @@ iteration ends when the subscription ended in order; it raises `SubscriptionLost
     without=("deliver", "end", "raise_if_lost"),
 )
 ClientPool = mirror(
-    client_pool.ClientPool,
+    client.ClientPool,
     AsyncioPoolFace,
     """Owns many clients, used as ``async with ClientPool() as pool``; leaving the block closes all of them at once.
 
@@ -57,7 +56,7 @@ ClientPool = mirror(
     nothing but itself.
     """,
     module=__name__,
-    _make=client_pool.ClientPool,
+    _make=client.ClientPool,
 )
 ClientGroup = mirror(
     client_group.ClientGroup,

@@ -16,22 +16,21 @@ from mcp_actors.auth.client.settings import (
     OAuth,
     WorkloadIdentity,
 )
-from mcp_actors.auth.server.answers import Denial
-from mcp_actors.auth.server.guard import AccessGuard, ProtectedRequest
-from mcp_actors.auth.server.introspection import IntrospectionVerifier
-from mcp_actors.auth.server.jwt_verifier import JwtVerifier
+from mcp_actors.auth.server.guard import AccessGuard, Denial, ProtectedRequest
 from mcp_actors.auth.server.settings import ResourceServer
-from mcp_actors.auth.server.verifier import (
+from mcp_actors.auth.server.verifiers import (
     Expected,
     Fetching,
+    IntrospectionVerifier,
+    JwtVerifier,
     StaticVerifier,
     TokenInvalid,
     Verifier,
     VerifierUnavailable,
 )
 from mcp_actors.auth.store import MemoryTokenStore, StoredRecord, TokenStore
-from mcp_actors.auth.url_policy import UrlPolicy
-from mcp_actors.principal import Principal
+from mcp_actors.auth.urls import UrlPolicy
+from mcp_actors.supervision.principal import Principal
 
 __all__ = [
     "AccessGuard",

@@ -6,6 +6,7 @@ driven by `mcp_transports.auth` under Trio, and by a loop of a few lines in test
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -25,7 +26,27 @@ __all__ = [
     "Steps",
     "SwapRecord",
     "Unlock",
+    "signatures",
 ]
+
+
+# -- The extra ``auth``: the modules that need a library for signatures are imported when a setting asks for them ---
+
+
+def signatures(module: str) -> Any:
+    """Returns the module of this name, one of those that need joserfc.
+
+    Raises:
+        ImportError: joserfc is missing; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        message = f"{module} needs a library for signatures: pip install 'mcp-actors[auth]'"
+        raise ImportError(message, name=error.name) from error
+
+
+# ----------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

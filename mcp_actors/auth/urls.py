@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Collection
 from urllib.parse import SplitResult, unquote, urlsplit
+
+import attrs
 
 from mcp_actors.errors import UrlRefused
 
 __all__ = [
+    "UrlPolicy",
     "authorization_server_urls",
     "canonical_resource",
     "covers",
@@ -22,6 +26,34 @@ __all__ = [
     "require_usable",
     "same_origin",
 ]
+
+
+# -- The rules for URLs that came from the network -------------------------------------------------------
+
+
+def _checked_hosts(_policy: UrlPolicy, _: object, hosts: Collection[str]) -> None:
+    if isinstance(hosts, str):
+        raise TypeError(f"allowed_hosts= must be a collection of host names, such as {[hosts]!r}")
+
+
+@attrs.frozen(kw_only=True)
+class UrlPolicy:
+    """The rules for URLs that came from the network (MCP 2026-07-28, Security Best Practices, SSRF).
+
+    Args:
+        allowed_hosts: Host names whose addresses are not checked, such as an authorization server in a private network.
+        checks_addresses: Whether addresses that are not global are refused, unless the address of the configured server
+            is one itself. Switch it off only where a proxy for outgoing connections decides.
+
+    Raises:
+        TypeError: ``allowed_hosts`` is one text.
+    """
+
+    allowed_hosts: Collection[str] = attrs.field(default=(), validator=_checked_hosts)
+    checks_addresses: bool = True
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Characters of a URL that came from the network.
 MAX_URL = 4096

@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
-from mcp_actors.bridges.function_name import function_name
 from mcp_actors.errors import EngineStopped
 
-__all__ = ["Bridge", "BridgedCall", "calling_bridge"]
+__all__ = ["Bridge", "BridgedCall", "calling_bridge", "function_name", "refuse_asyncio"]
+
+
+# -- The names of functions, for logs and representations ------------------------------------------------
+
+# Characters of a name that are shown.
+_MOST_SHOWN = 80
+
+
+def function_name(function: Any) -> str:
+    """Returns the name of a callable, and nothing of its arguments or of the object that it belongs to.
+
+    Those may be secrets, and the ``repr`` of a partial or of a bound method has them in it.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    name: str = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return name[:_MOST_SHOWN]
+
+
+# -- A check for what would block an asyncio loop. It loads nothing else, because plain servers make it too ---
+
+
+def refuse_asyncio(what: str, instead: str) -> None:
+    """Does nothing where no asyncio loop runs.
+
+    Args:
+        what: The expression that would block the loop until it ends.
+        instead: The one that does not.
+
+    Raises:
+        RuntimeError: An asyncio loop runs in this thread.
+    """
+    # No loop runs where the module was never imported, and importing it takes longer than many servers take to start.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"{what} would block the asyncio loop that runs here: use '{instead}'")
+
+
+# ----------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

@@ -11,21 +11,128 @@ import atexit
 import os
 import sys
 import threading
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from contextvars import copy_context
 from typing import Any, Protocol
 
 import trio
 
-from mcp_actors.bridges.bridged_call import BridgedCall
-from mcp_actors.bridges.call_pool import CallPool
-from mcp_actors.bridges.step_queue import Step, StepQueue
-from mcp_actors.bridges.wake_ups import WakeUps
-from mcp_actors.errors import EngineStopped
-from mcp_actors.logging import log
-from mcp_actors.supervision import Containment, start_again
-from mcp_actors.task_kinds import BRIDGED_STEP, LOOP_WATCH
+from mcp_actors._actors.task_pool import INNERMOST_SCOPE
+from mcp_actors.bridges.bridged_call import BridgedCall, calling_bridge
+from mcp_actors.bridges.steps import Step, StepQueue, WakeUps
+from mcp_actors.errors import EngineStopped, LoopClosed, McpError
+from mcp_actors.supervision.containment import Containment, is_cancelled, start, start_again
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import BRIDGED_CALL, BRIDGED_STEP, LOOP_END, LOOP_WATCH
 
-__all__ = ["EngineThread", "WatchedLoop", "engine_thread"]
+__all__ = [
+    "Belongings",
+    "CallPool",
+    "Closer",
+    "Ending",
+    "EngineThread",
+    "Watchable",
+    "WatchedLoop",
+    "engine_thread",
+]
+
+
+# -- The tasks in which the engine runs the calls of programs --------------------------------------------
+#
+# A task of its own for each call would cost more than all else that a bridge does. So a task that has ended its call is
+# kept for another one. A call cannot tell: it runs in the context of its caller, inside a cancel scope that was not
+# cancelled before. A task whose call was cancelled, or has left a cancel scope open, ends.
+
+# Tasks that wait for calls to come: as many as calls are in flight in a busy program.
+MAX_IDLE = 128
+
+
+class CallPool:
+    """Runs calls, each in a task of ``nursery``. For steps of the engine."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._context = copy_context()
+        self._idle: list[_Worker] = []
+
+    def __repr__(self) -> str:
+        return f"<CallPool idle={len(self._idle)}>"
+
+    def start(self, call: BridgedCall[Any]) -> None:
+        """Runs ``call`` soon; raises ``RuntimeError`` when the nursery takes nothing any more."""
+        if self._idle:
+            worker = self._idle.pop()
+            worker.call = call
+            call.scope = worker.scope
+            worker.task.context = call.context
+            trio.lowlevel.reschedule(worker.task)
+        else:
+            worker = _Worker(self, call)
+            call.scope = worker.scope
+            call.context.run(start, self._nursery, BRIDGED_CALL, worker.work)
+
+    async def wait_for_call(self, worker: _Worker) -> bool:
+        """Waits until ``worker`` has another call; returns false if there are enough others."""
+        if len(self._idle) >= MAX_IDLE:
+            return False
+        self._idle.append(worker)
+        # What the caller has in its context is nobody's any more.
+        worker.task.context = self._context
+
+        def abort(raise_cancel: Any) -> trio.lowlevel.Abort:
+            self._idle.remove(worker)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        return True
+
+
+class _Worker:
+    """A task that runs one call after the other."""
+
+    __slots__ = ("_pool", "call", "scope", "task")
+
+    task: trio.lowlevel.Task
+
+    def __init__(self, pool: CallPool, call: BridgedCall[Any]) -> None:
+        self._pool = pool
+        self.call: BridgedCall[Any] | None = call
+        self.scope = trio.CancelScope()
+
+    async def work(self) -> None:
+        task = self.task = trio.lowlevel.current_task()
+        scope = self.scope
+        with scope:
+            innermost = getattr(task, INNERMOST_SCOPE, None)
+            while True:
+                await self._run_call()
+                if scope.cancel_called or getattr(task, INNERMOST_SCOPE, None) is not innermost:
+                    return
+                if not await self._pool.wait_for_call(self):
+                    return
+
+    async def _run_call(self) -> None:
+        call, self.call = self.call, None
+        assert call is not None
+        calling_bridge.set(call.bridge)
+        try:
+            call.value = await call.function(*call.args)
+            call.has_value = True
+        except trio.Cancelled:
+            if not is_cancelled():
+                # One that was kept and raised again means nothing here, and even less to the caller.
+                call.error = McpError("the call was cancelled by the engine, and not by its caller")
+            raise
+        except BaseException as error:
+            # It belongs to the caller, whatever it is.
+            call.error = error
+        finally:
+            call.scope = None
+            call.deliver()
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Seconds that everything in the engine has to end when the interpreter exits.
 STOP_TIME = 5.0
@@ -265,3 +372,107 @@ def _forget_after_fork() -> None:
 
 if sys.platform != "win32":  # which has no fork
     os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+# -- Everything that belongs to a loop of the program: calls in flight, functions that run there, clients, servers ---
+
+# Seconds that each client or server of a closed loop has to close; then it is cancelled.
+CLOSE_TIME = 5.0
+
+Closer = Callable[[], Awaitable[object]]
+
+
+class Ending(Protocol):
+    """A function of the program that the engine waits for."""
+
+    def loop_closed(self) -> None:
+        """Called in the engine: the function will never end."""
+
+
+class Watchable(Protocol):
+    """The loop, as far as it is watched."""
+
+    def is_closed(self) -> bool:
+        """Whether nothing will ever run there again. Called in the engine."""
+
+    def post(self, step: Callable[[], object]) -> None:
+        """Runs ``step`` in the loop soon, in order; raises `LoopClosed` if nothing runs there."""
+
+    def wake(self) -> None:
+        """Has the loop take the steps that were posted. The engine may have ended before it did so itself."""
+
+
+class Belongings:
+    """Everything in the engine that ends with one loop. The engine looks again and again whether the loop is closed.
+
+    Args:
+        engine: Where it is.
+        loop: What it ends with.
+    """
+
+    def __init__(self, engine: EngineThread, loop: Watchable) -> None:
+        self.calls: set[BridgedCall[Any]] = set()
+        """The calls in flight: changed in the loop."""
+        self.functions: set[Ending] = set()
+        """The functions that run in the loop: changed in the engine."""
+        self.closers: dict[Closer, None] = {}
+        """Close the clients and servers of the loop, in the engine; in the order of their making."""
+        self.is_watched = False
+        self._engine = engine
+        self._loop = loop
+
+    def watch(self) -> None:
+        """Has the engine look at the loop from now on. Called when something was added, if it is not `is_watched`."""
+        self.is_watched = True
+        self._engine.watched.add(self)
+
+    def look(self) -> bool:
+        """Ends everything if the loop is closed; see `mcp_actors.bridges.engine_thread.WatchedLoop`."""
+        if self._loop.is_closed():
+            self.is_watched = False
+            self._end()
+            return False
+        # Whoever adds something looks at the mark behind that, so that either side sees the other.
+        self.is_watched = False
+        if self.calls or self.functions or self.closers:
+            self.is_watched = True
+        return self.is_watched
+
+    def engine_ended(self) -> None:
+        """Has every call that waits in the loop raise `EngineStopped`. Called where the engine is not any more."""
+        try:
+            self._loop.post(self._deliver_all)
+            self._loop.wake()
+        except LoopClosed:
+            log.debug("nobody is left to learn that the engine has failed")
+
+    def next_closer(self) -> Closer:
+        """Returns what closes the last one of the clients and servers, and forgets it.
+
+        Raises:
+            KeyError: None is left.
+        """
+        return self.closers.popitem()[0]
+
+    def _deliver_all(self) -> None:
+        for call in list(self.calls):
+            call.deliver()
+
+    def _end(self) -> None:
+        for call in list(self.calls):
+            call.cancel()
+        self.calls.clear()
+        for function in list(self.functions):
+            function.loop_closed()
+        if self.closers:
+            log.debug("a loop was closed before what was opened in it", left=len(self.closers))
+            start(self._engine.nursery, LOOP_END, self._close)
+
+    async def _close(self) -> None:
+        while self.closers:
+            closer = self.next_closer()
+            with Containment(LOOP_END), trio.move_on_after(CLOSE_TIME):
+                try:
+                    await closer()
+                except Exception as error:
+                    log.debug("what a closed loop has left could not be closed in order", exc_info=error)

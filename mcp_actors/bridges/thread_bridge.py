@@ -14,11 +14,14 @@ import trio
 
 from mcp_actors.bridges.bridged_call import BridgedCall
 from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
-from mcp_actors.bridges.step_queue import Step
+from mcp_actors.bridges.steps import Step
 from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
-from mcp_actors.logging import log
+from mcp_actors.supervision.logging import log
 
-__all__ = ["ThreadBridge", "place_of_thread"]
+__all__ = ["CallbackThreads", "ThreadBridge", "place_of_thread"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Seconds that a call has to end in the engine when its caller was interrupted.
 CANCEL_TIME = 5.0
@@ -182,3 +185,54 @@ def _wait_for_the_end() -> None:
     log.debug("a daemon thread waits for the end of the process")
     while True:
         time.sleep(LOOK_AGAIN)
+
+
+# -- The threads in which plain callbacks run for programs without a loop --------------------------------
+
+# Callbacks of one kind that run at the same time.
+MOST = 40
+# More of them that wait for calls of their own: a callback that calls what calls it back has no other end.
+MOST_WAITING = 200
+
+
+class CallbackThreads:
+    """Runs one kind of callback in threads. Its methods belong to the engine.
+
+    A callback that waits for a call of its own gives its place to others meanwhile: it may wait for one of them.
+    """
+
+    def __init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(MOST)
+
+    def __repr__(self) -> str:
+        return f"<CallbackThreads {self._limiter.borrowed_tokens} of {self._limiter.total_tokens}>"
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Returns what ``function(*args)`` returns; cancelled, it leaves the thread to itself."""
+        token = place_of_thread.set(self.lend)
+        try:
+            return await trio.to_thread.run_sync(
+                partial(function, *args), abandon_on_cancel=True, limiter=self._limiter
+            )
+        finally:
+            place_of_thread.reset(token)
+
+    async def lend(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Awaits ``function(*args)`` for a thread that waits for it.
+
+        Raises:
+            LocalProtocolError: `MOST_WAITING` of them wait already.
+            Exception: What the function raises.
+        """
+        # The tasks that come of it are not in the thread.
+        place_of_thread.set(None)
+        limiter = self._limiter
+        if limiter.total_tokens >= MOST + MOST_WAITING:
+            raise LocalProtocolError(
+                f"{MOST_WAITING} callbacks wait for calls that they have made: does one lead to another for ever?"
+            )
+        limiter.total_tokens += 1
+        try:
+            return await function(*args)
+        finally:
+            limiter.total_tokens -= 1

@@ -12,15 +12,13 @@ from typing import Any, TypeVar
 import outcome
 import trio
 
-from mcp_actors.bridges.belongings import Belongings, Closer
-from mcp_actors.bridges.bridged_call import BridgedCall
-from mcp_actors.bridges.engine_thread import EngineThread, engine_thread
-from mcp_actors.bridges.function_name import function_name
-from mcp_actors.bridges.step_queue import Step, StepQueue
+from mcp_actors.bridges.bridged_call import BridgedCall, function_name
+from mcp_actors.bridges.engine_thread import Belongings, Closer, EngineThread, engine_thread
+from mcp_actors.bridges.steps import Step, StepQueue
 from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
-from mcp_actors.logging import log
-from mcp_actors.supervision import Containment
-from mcp_actors.task_kinds import BRIDGED_FUNCTION, BRIDGED_STEP
+from mcp_actors.supervision.containment import Containment
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import BRIDGED_FUNCTION, BRIDGED_STEP
 
 __all__ = ["TrioBridge"]
 

@@ -25,7 +25,7 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from mcp_actors.cli.failures import EXIT_CODES, EXIT_INTERRUPTED
-from mcp_actors.platform.output import write_utf8
+from mcp_actors.supervision.platform import write_utf8
 
 __all__ = ["main"]
 
@@ -36,41 +36,30 @@ Exit codes
 {}Colours appear on terminals only; NO_COLOR=1 turns them off.
 """.format("".join(f"  {code:<5} {text}\n" for code, text in EXIT_CODES.items()))
 
-# name -> (module, short help). The help stands here so that `--help` imports nothing.
+# name -> (module, the name of the command there, short help). The help stands here so that `--help` imports nothing.
 # First those for authors and operators of servers, then those of clients, then logins.
-_COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": (
-        "mcp_actors.cli.demo",
-        "Show what the engine can do, then under what load.",
-    ),
-    "serve": ("mcp_actors.cli.serve", "Serve a Server from a file or a module, over stdio or at URLs."),
-    "gateway": ("mcp_actors.cli.gateway", "Serve the servers of a configuration as one."),
-    "bridge": ("mcp_actors.cli.bridge", "Serve a server at another address, over another binding."),
-    "top": (
-        "mcp_actors.cli.top",
-        "Show what runs in a server, live; end calls and sessions.",
-    ),
+_COMMANDS: dict[str, tuple[str, str, str]] = {
+    "demo": ("demo.demo", "command", "Show what the engine can do, then under what load."),
+    "serve": ("serve", "command", "Serve a Server from a file or a module, over stdio or at URLs."),
+    "gateway": ("gateway", "command", "Serve the servers of a configuration as one."),
+    "bridge": ("gateway", "bridge_command", "Serve a server at another address, over another binding."),
+    "top": ("top", "command", "Show what runs in a server, live; end calls and sessions."),
     "install": (
-        "mcp_actors.cli.install.command",
+        "install.install",
+        "command",
         "Put a server into the settings of Claude, VS Code, Cursor, ...",
     ),
-    "uninstall": ("mcp_actors.cli.install.uninstall", "Take it out again."),
-    "inspect": (
-        "mcp_actors.cli.inspect",
-        "Say what a server is, what it violates, and how fast it is.",
-    ),
-    "bench": (
-        "mcp_actors.cli.bench.command",
-        "Put a load on any server; throughput, latencies, limits for CI.",
-    ),
-    "list": ("mcp_actors.cli.listing", "Show tools, resources, prompts, era and capabilities of a server."),
-    "call": ("mcp_actors.cli.call", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
-    "read": ("mcp_actors.cli.read", "Read a resource; text and bytes go to stdout as they are."),
-    "prompt": ("mcp_actors.cli.prompt", "Get a prompt with its arguments filled in."),
-    "tasks": ("mcp_actors.cli.tasks", "List the tasks at a server; get, wait for or cancel one."),
-    "login": ("mcp_actors.cli.login", "Log in to a server that asks for it: a browser opens, once."),
-    "logout": ("mcp_actors.cli.logout", "Forget the login at a server."),
-    "whoami": ("mcp_actors.cli.whoami", "Show the login that is stored for a server."),
+    "uninstall": ("install.install", "uninstall_command", "Take it out again."),
+    "inspect": ("inspect.inspect", "command", "Say what a server is, what it violates, and how fast it is."),
+    "bench": ("bench.bench", "command", "Put a load on any server; throughput, latencies, limits for CI."),
+    "list": ("listing", "command", "Show tools, resources, prompts, era and capabilities of a server."),
+    "call": ("call", "command", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
+    "read": ("call", "read_command", "Read a resource; text and bytes go to stdout as they are."),
+    "prompt": ("call", "prompt_command", "Get a prompt with its arguments filled in."),
+    "tasks": ("tasks", "command", "List the tasks at a server; get, wait for or cancel one."),
+    "login": ("login", "command", "Log in to a server that asks for it: a browser opens, once."),
+    "logout": ("login", "logout_command", "Forget the login at a server."),
+    "whoami": ("login", "whoami_command", "Show the login that is stored for a server."),
 }
 
 
@@ -83,7 +72,8 @@ class _CommandTable(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        command = importlib.import_module(_COMMANDS[cmd_name][0]).command
+        module, name, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(f"{__name__}.{module}"), name)
         assert isinstance(command, click.Command)
         return command
 
@@ -97,7 +87,7 @@ class _CommandTable(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl([(name, text) for name, (*_, text) in _COMMANDS.items()])
 
 
 def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
+import sys
 from typing import Any
 
 import click
 
 from mcp_actors import Client, types
-from mcp_actors.cli.arguments import fitted, may_need_schema, tool_arguments
+from mcp_actors.cli.arguments import fitted, may_need_schema, text_arguments, tool_arguments
 from mcp_actors.cli.client_session import run_with_client
 from mcp_actors.cli.connection_options import ConnectionOptions, client_options
-from mcp_actors.cli.elicitation import TerminalElicitation
-from mcp_actors.cli.failures import EXIT_FAILED, CommandFailure, reported, traceback_option
-from mcp_actors.cli.progress import CallView
-from mcp_actors.cli.task_results import kept_running, show_result
+from mcp_actors.cli.failures import EXIT_FAILED, CommandFailure, WrongUsage, reported, traceback_option
+from mcp_actors.cli.output import block_text, echo_json, echo_text
+from mcp_actors.cli.progress import CallView, TerminalElicitation
+from mcp_actors.cli.tasks import kept_running, show_result
 from mcp_actors.errors import McpError, RpcError
 
 __all__ = ["command"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 @click.command("call", short_help="Call a tool.")
@@ -110,3 +115,78 @@ async def _require_listed(client: Client, tool: str) -> None:
         meant = f"; did you mean {close[0]!r}?" if close else ""
         shown = ", ".join(names[:10]) + (", … (mcp-actors list shows all)" if len(names) > 10 else "")
         raise CommandFailure(f"the server has no tool {tool!r}{meant}\nits tools: {shown}")
+
+
+# -- ``mcp-actors read`` ---------------------------------------------------------------------------------
+
+
+@click.command("read", short_help="Read a resource.")
+@client_options
+@click.argument("resource_uri")
+@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+@traceback_option
+def read_command(
+    connection: ConnectionOptions, resource_uri: str, as_json: bool, show_traceback: bool
+) -> None:
+    """Read a resource: its text or its bytes, unchanged, on stdout.
+
+    Bytes are not written to a terminal (exit code 2): send them to a file or a program.
+    """
+
+    async def work(client: Client) -> types.ReadResourceResult:
+        return await client.read_resource(resource_uri)
+
+    with reported(show_traceback):
+        result = run_with_client(connection, work, CallView())
+        if as_json:
+            echo_json(result)
+        else:
+            for part in result.contents:
+                _write(part)
+
+
+def _write(part: types.TextResourceContents | types.BlobResourceContents) -> None:
+    terminal = sys.stdout.isatty()
+    if isinstance(part, types.TextResourceContents):
+        if terminal:
+            echo_text(part.text)
+        else:
+            click.echo(part.text.encode(), nl=False)
+        return
+    data = base64.b64decode(part.blob)
+    if terminal:
+        kind = part.mime_type or "binary"
+        hint = "redirect stdout (> FILE), or use --json"
+        raise WrongUsage(
+            f"{part.uri} is {kind}, {len(data)} bytes, which do not belong on a terminal: {hint}"
+        )
+    click.echo(data, nl=False)
+
+
+# -- ``mcp-actors prompt`` -------------------------------------------------------------------------------
+
+
+@click.command("prompt", short_help="Get a prompt.")
+@client_options
+@click.argument("name")
+@click.argument("arguments", nargs=-1, metavar="[KEY=TEXT]...")
+@click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
+@traceback_option
+def prompt_command(
+    connection: ConnectionOptions, name: str, arguments: tuple[str, ...], as_json: bool, show_traceback: bool
+) -> None:
+    """Get a prompt with its arguments filled in: its messages, each behind its role."""
+    values = text_arguments(arguments)
+
+    async def work(client: Client) -> types.GetPromptResult:
+        return await client.get_prompt(name, values)
+
+    with reported(show_traceback):
+        result = run_with_client(connection, work, CallView())
+    if as_json:
+        echo_json(result)
+        return
+    if result.description:
+        click.secho(f"# {' '.join(result.description.split())}", err=True, dim=True)
+    for message in result.messages:
+        echo_text(f"{message.role}: {block_text(message.content)}")

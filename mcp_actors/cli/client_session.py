@@ -14,16 +14,14 @@ import trio
 
 from mcp_actors import Client
 from mcp_actors.abc import ClientTransport
-from mcp_actors.cli.connection_options import ConnectionOptions
+from mcp_actors.abc.discovery import client_transport
+from mcp_actors.cli.connection_options import ConnectionOptions, takes_headers
 from mcp_actors.cli.failures import EXIT_INTERRUPTED, CommandFailure, LoginNeeded, WrongUsage, asks_for_login
-from mcp_actors.cli.headers import takes_headers
 from mcp_actors.cli.output import safe
 from mcp_actors.cli.progress import CallView
 from mcp_actors.client import OutboundCallStatistics
-from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConnectFailed, LoginRequired, McpError
-from mcp_actors.platform.command_lines import join_words, split_line
-from mcp_actors.platform.signals import STOP_SIGNALS
+from mcp_actors.supervision.platform import STOP_SIGNALS, join_words, split_line
 
 __all__ = ["Interrupted", "run_with_client"]
 
@@ -162,7 +160,7 @@ async def _target(connection: ConnectionOptions, view: CallView) -> str | Client
         options = {"stderr": view.server_line}
     elif takes_headers(url) and "authorization" not in map(str.lower, headers):
         # Only such a URL needs this module, and what it imports.
-        auth = await importlib.import_module("mcp_actors.cli.stored_login").stored_auth(url)
+        auth = await importlib.import_module("mcp_actors.cli.login").stored_auth(url)
         options |= {} if auth is None else {"auth": auth}
     if not options:
         return url

@@ -3,15 +3,201 @@
 from __future__ import annotations
 
 import functools
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import attrs
 import click
 
-from mcp_actors.cli.headers import bearer_from_environment, given_headers, takes_headers
+__all__ = [
+    "BENCH",
+    "BRIDGE",
+    "GATEWAY",
+    "HTTP_SCHEMES",
+    "SERVE",
+    "CommandWithSections",
+    "ConnectionOptions",
+    "Section",
+    "bearer_from_environment",
+    "client_options",
+    "given_headers",
+    "inspection_options",
+    "takes_headers",
+    "upstream_options",
+]
 
-__all__ = ["ConnectionOptions", "client_options", "inspection_options", "upstream_options"]
+
+# -- ``--header`` and ``--bearer-env``: the headers that a person gives to the requests of a command -----
+#
+# No error shows a value, for it may be a secret.
+
+# Bindings whose requests, or whose opening, have headers.
+HTTP_SCHEMES = frozenset({"http", "https", "http+unix", "ws", "wss"})
+
+# RFC 9110 sections 5.1 and 5.5; what is not ASCII means something else to each server.
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+# The characters of RFC 6750 section 2.1, and what keys of a server's own making have beside them.
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+def takes_headers(url: str) -> bool:
+    """Returns whether requests to ``url`` have headers."""
+    return url.partition(":")[0].lower() in HTTP_SCHEMES
+
+
+def given_headers(words: Sequence[str]) -> dict[str, str]:
+    """Parses each ``NAME:VALUE``; the space round a value is no part of it.
+
+    Raises:
+        click.UsageError: A word is nothing like that, or a name comes twice.
+    """
+    headers: dict[str, str] = {}
+    for position, word in enumerate(words, 1):
+        name, colon, value = word.partition(":")
+        name, value = name.strip(), value.strip()
+        if not colon:
+            # The word may be a secret whose name was forgotten.
+            raise click.UsageError(f"--header number {position} has no colon: write --header NAME:VALUE")
+        if not _NAME.fullmatch(name):
+            raise click.UsageError(f"--header number {position} has no usable name before its colon")
+        if not _VALUE.fullmatch(value):
+            raise click.UsageError(
+                f"the value of --header {name} holds a line break or another character that no header can have"
+            )
+        if name.lower() in map(str.lower, headers):
+            raise click.UsageError(f"--header {name} is given twice")
+        headers[name] = value
+    return headers
+
+
+def bearer_from_environment(variable: str) -> str:
+    """Returns the token that an environment variable holds.
+
+    Raises:
+        click.UsageError: The variable is not set or empty, or its value can be no token.
+    """
+    if variable not in os.environ:
+        # The word may be the token itself, given by mistake, so it is not shown.
+        raise click.UsageError(
+            "the environment variable that --bearer-env names is not set; it takes the name of a variable, not a token"
+        )
+    token = os.environ[variable].strip()
+    if not token:
+        raise click.UsageError(f"the environment variable {variable} is empty")
+    if not _TOKEN.fullmatch(token):
+        raise click.UsageError(f"the environment variable {variable} holds no token: one has no blanks in it")
+    return token
+
+
+# -- A command whose options stand under headings in its help, and the headings of ``mcp-actors serve`` ---
+
+
+@attrs.frozen
+class Section:
+    """Options that belong together.
+
+    Args:
+        title: The heading.
+        options: The options by their names, in the order of the help.
+        remark: A paragraph behind them, or nothing.
+    """
+
+    title: str
+    options: Sequence[str]
+    remark: str = ""
+
+
+class CommandWithSections(click.Command):
+    """A command with headings in its help; an option that no section names stands at the end, with ``--help``.
+
+    Args:
+        sections: In the order of the help.
+    """
+
+    def __init__(self, *words: Any, sections: Sequence[Section] = (), **settings: Any) -> None:
+        super().__init__(*words, **settings)
+        self._sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        left = {each.opts[0]: record for each in options if (record := each.get_help_record(ctx))}
+        for section in self._sections:
+            with formatter.section(section.title):
+                formatter.write_dl([left.pop(name) for name in section.options])
+                if section.remark:
+                    formatter.write_paragraph()
+                    formatter.write_text(section.remark)
+        with formatter.section("Help"):
+            formatter.write_dl(list(left.values()))
+
+
+BENCH = (
+    Section(
+        "The load",
+        [
+            "--window",
+            "--rate",
+            "--ramp",
+            "--sessions",
+            "--duration",
+            "--calls",
+            "--warm-up",
+            "--cancel",
+            "--calls-file",
+        ],
+    ),
+    Section("The figures", ["--json", "--html", "--fail-if", "--compare"]),
+    Section("The server", ["--era", "--timeout", "--cap", "--header", "--bearer-env"]),
+)
+SERVE = (
+    Section("Addresses", ["--listen", "--allow-host", "--allow-origin"]),
+    Section("Authorization, for HTTP and WebSocket", ["--issuer", "--resource", "--scope"]),
+    Section(
+        "For operators",
+        ["--admin", "--metrics", "--health", "--telemetry"],
+        "--metrics answers those who may call this server by its name, and --health anybody (with 503 while the server "
+        "ends its calls), both without a token.",
+    ),
+    Section(
+        "Several processes",
+        ["--workers", "--shared"],
+        "SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is refused and "
+        "no call is lost. Without --shared redis: they give clients over HTTP no sessions, and no HTTP+SSE: a request "
+        "may reach any of them. Each counts its own metrics, and its lines have its number.",
+    ),
+    Section(
+        "Development",
+        ["--reload", "--reload-dir", "--traceback"],
+        "A reload keeps the connections; an error in a file is shown, and what was there serves on.",
+    ),
+)
+
+_CALLERS = (
+    Section("Authorization, for HTTP and WebSocket", ["--issuer", "--resource", "--scope"]),
+    Section("For operators", ["--admin", "--metrics", "--health", "--telemetry"]),
+)
+
+GATEWAY = (
+    Section("The gateway", ["--check", "--name"]),
+    Section("Addresses", ["--listen", "--allow-host", "--allow-origin"]),
+    *_CALLERS,
+)
+
+BRIDGE = (
+    Section(
+        "The server",
+        ["--header", "--bearer-env", "--sessions", "--era", "--timeout", "--cap"],
+        "A login of mcp-actors login URL is used by itself. What the clients of the bridge present is never passed on.",
+    ),
+    Section("The address", ["--allow-host", "--allow-origin"]),
+    *_CALLERS,
+)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

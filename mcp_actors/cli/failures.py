@@ -6,11 +6,12 @@ import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 
 import click
+import trio
 
 from mcp_actors.cli.output import safe
 from mcp_actors.errors import (
@@ -24,7 +25,8 @@ from mcp_actors.errors import (
     SharedStateUnavailable,
     TransportNotFound,
 )
-from mcp_actors.logging import flush_to_stderr
+from mcp_actors.supervision.logging import flush_to_stderr
+from mcp_actors.supervision.platform import STOP_SIGNALS
 
 __all__ = [
     "EXIT_CODES",
@@ -40,9 +42,13 @@ __all__ = [
     "WrongUsage",
     "asks_for_login",
     "reported",
+    "run_interruptible",
     "sentence",
     "traceback_option",
 ]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2  # click's own for bad options
@@ -160,3 +166,51 @@ def sentence(error: Exception) -> str:
     if isinstance(error, McpError):
         return str(error) or type(error).__name__
     return f"{type(error).__name__}: {error} (--traceback shows where)"
+
+
+# -- Runs a command that Ctrl-C may end at any moment ----------------------------------------------------
+
+_T = TypeVar("_T")
+
+
+class _StoppedBySignal(CommandFailure):
+    """Ctrl-C or SIGTERM ended the command."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+def run_interruptible(work: Callable[[], Awaitable[_T]], stopped: str) -> _T:
+    """Awaits ``work()`` and returns its result. Ctrl-C and SIGTERM cancel it.
+
+    Args:
+        work: What to do.
+        stopped: What a person is told after Ctrl-C.
+
+    Raises:
+        CommandFailure: Ctrl-C or SIGTERM came before there was a result; its exit code is 130.
+        McpError: What ``work`` raised.
+    """
+    return trio.run(_run, work, stopped)
+
+
+async def _run(work: Callable[[], Awaitable[_T]], stopped: str) -> _T:
+    failure: Exception | None = None
+    results: list[_T] = []
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_on_signal, signals, nursery.cancel_scope)
+            try:
+                results.append(await work())
+            except Exception as error:  # kept, because the nursery would wrap it in a group
+                failure = error
+            nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if not results:
+        raise _StoppedBySignal(stopped)
+    return results[0]
+
+
+async def _cancel_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async for _ in signals:
+        scope.cancel()

@@ -12,12 +12,12 @@ import attrs
 import click
 
 from mcp_actors import Client, types
+from mcp_actors.cli.arguments import argument_lines, signature
 from mcp_actors.cli.client_session import run_with_client
 from mcp_actors.cli.connection_options import ConnectionOptions, client_options
 from mcp_actors.cli.failures import CommandFailure, asks_for_login, reported, sentence, traceback_option
 from mcp_actors.cli.output import echo_json, plain, safe
 from mcp_actors.cli.progress import CallView
-from mcp_actors.cli.schema_text import argument_lines, signature
 from mcp_actors.errors import McpError
 
 __all__ = ["command"]

@@ -16,7 +16,7 @@ import attrs
 import click
 
 from mcp_actors import types
-from mcp_actors.printable import safe, safe_json
+from mcp_actors.supervision.printable import safe, safe_json
 
 __all__ = ["block_text", "blocks_text", "echo_json", "echo_text", "plain", "safe"]
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import click
+import trio
 
+from mcp_actors import types
 from mcp_actors.cli.output import safe
+from mcp_actors.supervision.platform import wait_for_input
 
-__all__ = ["CallView"]
+__all__ = ["CallView", "TerminalElicitation", "answer_field"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 _COLOURS = {"debug": "bright_black", "info": "blue", "notice": "cyan", "warning": "yellow"}
 
@@ -127,3 +134,171 @@ def _bar() -> Any:
         redirect_stdout=False,
         redirect_stderr=False,
     )
+
+
+# -- Asks the questions of a server (elicitation) on the terminal. Without a terminal they are declined ---
+#
+# Lines are read without a thread, by waiting until the terminal has one, so Ctrl-C ends a question at once.
+
+
+class _LeftQuestion(Exception):
+    """End of input: the user left without an answer."""
+
+
+class TerminalElicitation:
+    """The client's elicitation handler."""
+
+    def __init__(self, view: CallView) -> None:
+        self._view = view
+        self._one_at_a_time = trio.Lock()
+
+    async def __call__(self, params: types.ElicitFormParams | types.ElicitUrlParams) -> types.ElicitResult:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            self._view.log(
+                "notice", f"declined, for there is no terminal to ask on: {params.message}", "mcp-actors"
+            )
+            return types.ElicitResult(action="decline")
+        async with self._one_at_a_time:
+            with self._view.paused():
+                try:
+                    return await self._asked(params)
+                except _LeftQuestion:
+                    click.echo(err=True)
+                    return types.ElicitResult(action="cancel")
+
+    async def _asked(self, params: types.ElicitFormParams | types.ElicitUrlParams) -> types.ElicitResult:
+        click.secho(f"The server asks: {safe(params.message)}", err=True, bold=True)
+        if isinstance(params, types.ElicitUrlParams):
+            click.echo(f"  open this yourself if you trust it: {safe(params.url)}", err=True)
+            agreed = await _line("  do you agree? [y/N] ")
+            return types.ElicitResult(action="accept" if agreed.lower() in ("y", "yes") else "decline")
+        schema: Any = params.requested_schema
+        schema = schema if isinstance(schema, dict) else {}
+        while True:
+            wanted = await _line("  answer? [Y/n, n declines] ")
+            if wanted.lower() in ("n", "no"):
+                return types.ElicitResult(action="decline")
+            try:
+                begun = {} if wanted.lower() in ("", "y", "yes") else _first_answer(schema, wanted)
+            except ValueError as error:
+                click.secho(f"    {error}", err=True, fg="red")
+                continue
+            return types.ElicitResult(action="accept", content=await _form(schema, begun))
+
+
+def _first_answer(schema: dict[str, Any], text: str) -> dict[str, Any]:
+    """Takes what was typed where only yes or no was asked for as the answer to the first field.
+
+    Raises:
+        ValueError: there is no field, or the text is no value of it; the text says what to write.
+    """
+    for name, field in (schema.get("properties") or {}).items():
+        return {name: answer_field(field if isinstance(field, dict) else {}, text)}
+    raise ValueError("write y to agree or n to decline")
+
+
+async def _form(schema: dict[str, Any], content: dict[str, Any]) -> dict[str, Any]:
+    """Asks for the fields that are not in ``content`` yet."""
+    required = schema.get("required") or []
+    for name, field in (schema.get("properties") or {}).items():
+        field = field if isinstance(field, dict) else {}
+        while name not in content:
+            text = await _line(f"  {_label(name, field, name in required)}: ")
+            if not text and (name not in required or "default" in field):
+                break  # the client fills the schema's defaults in
+            try:
+                content[name] = answer_field(field, text)
+            except ValueError as error:
+                click.secho(f"    {error}", err=True, fg="red")
+    return content
+
+
+def _label(name: str, field: dict[str, Any], required: bool) -> str:
+    notes = [] if required else ["optional"]
+    choices = _choices(field)
+    if choices:
+        notes.append(
+            ("some of " if field.get("type") == "array" else "one of ") + ", ".join(choices.values())
+        )
+    elif field.get("type") in ("integer", "number", "boolean"):
+        notes.append({"boolean": "yes or no"}.get(field["type"], field["type"]))
+    elif field.get("format"):
+        notes.append(str(field["format"]))
+    if "default" in field:
+        notes.append(f"default {json.dumps(field['default'], ensure_ascii=False)}")
+    title = str(field.get("title") or name)
+    description = f" - {field['description']}" if field.get("description") else ""
+    remarks = f" ({'; '.join(notes)})" if notes else ""
+    return safe(f"{title}{description}{remarks}".replace("\n", " "))
+
+
+def answer_field(field: dict[str, Any], text: str) -> Any:
+    """Converts a line of the user to the value that the schema of the field demands.
+
+    Raises:
+        ValueError: the line is no such value; the text says what to write.
+    """
+    choices = _choices(field)
+    if field.get("type") == "array":
+        return [_choice(choices, part.strip()) for part in text.split(",") if part.strip()]
+    if choices:
+        return _choice(choices, text)
+    convert = _CONVERTERS.get(str(field.get("type")), str)
+    return convert(text)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in ("y", "yes", "true", "1"):
+        return True
+    if text.lower() in ("n", "no", "false", "0"):
+        return False
+    raise ValueError("write yes or no")
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("write a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("write a number") from None
+
+
+_CONVERTERS: dict[str, Callable[[str], Any]] = {"boolean": _boolean, "integer": _integer, "number": _number}
+
+
+def _choices(field: dict[str, Any]) -> dict[str, str]:
+    """Returns the choices of a schema as value -> title, in whichever way it lists them."""
+    holder = field.get("items") if field.get("type") == "array" else field
+    holder = holder if isinstance(holder, dict) else {}
+    titled = holder.get("oneOf") or holder.get("anyOf") or []
+    if titled:
+        return {
+            str(each["const"]): str(each.get("title", each["const"])) for each in titled if "const" in each
+        }
+    values = [str(value) for value in holder.get("enum") or []]
+    titles = [str(title) for title in holder.get("enumNames") or values]
+    return dict(zip(values, titles, strict=False))
+
+
+def _choice(choices: dict[str, str], text: str) -> str:
+    for value, title in choices.items():
+        if text in (value, title):
+            return value
+    raise ValueError(f"write one of: {', '.join(safe(title) for title in choices.values())}")
+
+
+async def _line(question: str) -> str:
+    """Reads one line. The terminal is in line mode, so once it is readable a read returns a whole line."""
+    click.echo(question, err=True, nl=False)
+    descriptor = sys.stdin.fileno()
+    await wait_for_input(descriptor)
+    data = os.read(descriptor, 65536)
+    if not data:
+        raise _LeftQuestion
+    return data.decode(errors="replace").strip()

@@ -13,23 +13,26 @@ import click
 
 from mcp_actors import Server
 from mcp_actors.abc import SharedState
-from mcp_actors.cli.admin_option import admin_transport
+from mcp_actors.cli.connection_options import SERVE, CommandWithSections
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
-from mcp_actors.cli.sections import SERVE, CommandWithSections
-from mcp_actors.cli.serve_options import STDIO, ServeOptions, address_options, require_fitting
-from mcp_actors.cli.serving_at import (
+from mcp_actors.cli.serve_options import (
+    STDIO,
     Announcement,
+    ServeOptions,
+    address_options,
+    admin_transport,
     offer,
+    require_fitting,
     routes_beside,
     serves_stdio_alone,
     serving_transports,
 )
 from mcp_actors.cli.target import load_server
-from mcp_actors.platform.command_lines import join_words
+from mcp_actors.supervision.platform import join_words
 
 __all__ = ["command"]
 
-# The variable that makes this process a worker: see `mcp_actors.cli.workers.messages`, which only workers import.
+# The variable that makes this process a worker: see `mcp_actors.cli.workers.worker`, which only workers import.
 _ASSIGNMENT = "MCP_ACTORS_WORKER"
 
 
@@ -98,7 +101,7 @@ def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: A
             return
         several = worker is not None and worker.of > 1
         if several:
-            state = importlib.import_module("mcp_actors.cli.workers.state_of_several")
+            state = importlib.import_module("mcp_actors.cli.workers.serving")
             server.shared = state.StateOfSeveral(server)
         transports = serving_transports(options, routes, several=several)
         hint = f"{offer(server)}; Ctrl-C stops, a second one at once" if sys.stderr.isatty() else ""

@@ -55,65 +55,58 @@ are never wrapped.
 
 from __future__ import annotations
 
-from mcp_actors.errors.authorization import (
+from mcp_actors.errors.connection import (
     AuthorizationError,
     AuthorizationFailed,
     AuthorizationUnavailable,
-    DiscoveryFailed,
-    LoginFailed,
-    LoginRequired,
-    MetadataMismatch,
-    RegistrationFailed,
-    TokenRefused,
-    TokenStoreFailed,
-    UrlRefused,
-)
-from mcp_actors.errors.call import (
     CallCancelled,
     CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    DiscoveryFailed,
+    EngineStopped,
     InputRequired,
+    LoginFailed,
+    LoginRequired,
+    LoopClosed,
+    MetadataMismatch,
+    RegistrationFailed,
+    SessionExpired,
+    SubscriptionLost,
     TaskCancelled,
+    TokenRefused,
+    TokenStoreFailed,
     ToolError,
     ToolFailed,
+    TransportNotFound,
     UnexpectedResult,
+    UrlRefused,
 )
-from mcp_actors.errors.codes import (
+from mcp_actors.errors.protocol import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     URL_ELICITATION_REQUIRED,
-)
-from mcp_actors.errors.configuration import ConfigurationError, MissingVariable
-from mcp_actors.errors.connection import (
-    ConnectFailed,
-    ConnectionLost,
-    EngineStopped,
-    LoopClosed,
-    SessionExpired,
-    SubscriptionLost,
-    TransportNotFound,
-)
-from mcp_actors.errors.protocol import (
     ClosedElsewhere,
+    ConfigurationError,
+    HeaderMismatch,
+    InsufficientScope,
     LocalProtocolError,
     MalformedMessage,
     McpError,
-    ProtocolError,
-    RemoteProtocolError,
-    Unavailable,
-)
-from mcp_actors.errors.rpc import (
-    HeaderMismatch,
-    InsufficientScope,
     MethodNotFound,
     MissingCapability,
+    MissingVariable,
     Overloaded,
+    ProtocolError,
+    RemoteProtocolError,
     ResourceNotFound,
     RpcError,
     SharedStateUnavailable,
     TaskNotFound,
+    Unavailable,
     UnsupportedVersion,
     UpstreamMisbehaved,
     UpstreamTimeout,

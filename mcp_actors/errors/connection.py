@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from mcp_actors.errors.protocol import McpError
 
 __all__ = [
+    "AuthorizationError",
+    "AuthorizationFailed",
+    "AuthorizationUnavailable",
+    "CallCancelled",
+    "CallTimeout",
     "ConnectFailed",
     "ConnectionLost",
+    "DiscoveryFailed",
     "EngineStopped",
+    "InputRequired",
+    "LoginFailed",
+    "LoginRequired",
     "LoopClosed",
+    "MetadataMismatch",
+    "RegistrationFailed",
     "SessionExpired",
     "SubscriptionLost",
+    "TaskCancelled",
+    "TokenRefused",
+    "TokenStoreFailed",
+    "ToolError",
+    "ToolFailed",
     "TransportNotFound",
+    "UnexpectedResult",
+    "UrlRefused",
     "what_came",
 ]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 class ConnectFailed(McpError):
@@ -113,3 +136,168 @@ class EngineStopped(McpError):
 
 class LoopClosed(McpError):
     """A function of the program could not be called, because the loop or thread that it belongs to has ended."""
+
+
+# -- Calls that did not end with a result, for reasons other than the connection -------------------------
+
+# Characters of what a peer wrote that are shown in the text of an exception.
+SHOWN_CHARACTERS = 1000
+
+
+class ToolError(McpError):
+    """A tool failed in a way that the model should see: the text becomes the result, marked ``isError``."""
+
+
+class ToolFailed(McpError):
+    """A tool of the server failed, and the caller wanted its value: ``call_tool(…, returns=…)``.
+
+    ``tool`` is its name, ``text`` is what it tells the model, and ``result`` is the whole `CallToolResult`.
+    """
+
+    def __init__(self, tool: str, text: str, result: Any) -> None:
+        super().__init__(f"the tool {tool!r} failed: {_cut(text) or 'it does not say why'}")
+        self.tool = tool
+        self.text = text
+        self.result = result
+
+
+class UnexpectedResult(McpError):
+    """The value of a tool of the server is not of the class that the caller named: ``call_tool(…, returns=…)``.
+
+    ``tool`` is its name, ``problem`` says what does not fit, and ``result`` is the whole `CallToolResult`.
+    """
+
+    def __init__(self, tool: str, problem: str, result: Any) -> None:
+        super().__init__(f"what the tool {tool!r} returned does not fit: {_cut(problem)}")
+        self.tool = tool
+        self.problem = problem
+        self.result = result
+
+
+class InputRequired(McpError):
+    """The server asks for input, and the client does not answer automatically (SEP-2322).
+
+    ``requests`` maps the key of each question to the question, ``state`` is the server's opaque state. A retry sends
+    the answers under the same keys, and the state.
+    """
+
+    def __init__(self, requests: dict[str, Any], state: str | None) -> None:
+        super().__init__(f"the server asks for input: {', '.join(requests) or 'call again'}")
+        self.requests = requests
+        self.state = state
+
+
+class CallTimeout(McpError):
+    """A call took too long.
+
+    ``clock`` is ``"idle"`` if neither an answer nor progress arrived for ``seconds``, and ``"cap"`` if the total time
+    reached ``seconds``. ``received`` has the beginnings of the first things that came instead of messages.
+    """
+
+    def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float) -> None:
+        reason = "no answer and no progress for" if clock == "idle" else "not finished after"
+        super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock)")
+        self.method = method
+        self.clock = clock
+        self.seconds = seconds
+        self.received: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return super().__str__() + what_came(self.received)
+
+
+class CallCancelled(McpError):
+    """A function in a thread or an asyncio loop used its context after its call has ended: it should clean up.
+
+    The client has cancelled the call, its time is up, or it was answered with a question. Nothing can stop a thread.
+    """
+
+
+class TaskCancelled(McpError):
+    """A task whose result was waited for was cancelled, by another program or by the server itself.
+
+    ``task_id`` is the task's id, and ``reason`` what the server says of it, if it says anything.
+    """
+
+    def __init__(self, task_id: str, reason: str | None = None) -> None:
+        super().__init__(f"the task {task_id[:6]}… was cancelled{f': {reason}' if reason else ''}")
+        self.task_id = task_id
+        self.reason = reason
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+# -- Access that could not be had: what the client's side of authorization raises ------------------------
+#
+# None of these texts repeats a token, a code, a secret or a text of an unverified answer.
+
+
+class AuthorizationError(ConnectFailed):
+    """The server demands authorization, and access could not be had. The request was not carried out."""
+
+    def as_new(self) -> AuthorizationError:
+        """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""
+        copy = type(self).__new__(type(self), *self.args)
+        copy.__dict__.update(self.__dict__)
+        copy.__cause__ = self.__cause__
+        return copy
+
+
+class LoginRequired(AuthorizationError):
+    """A person must log in, and there is nobody who could: no terminal and no browser.
+
+    Args:
+        message: What to do, such as a command to run once.
+        url: The URL to open, if the program may hand it to a person; ``None`` if no login was begun.
+    """
+
+    def __init__(self, message: str, url: str | None = None) -> None:
+        super().__init__(message)
+        self.url = url
+
+
+class LoginFailed(AuthorizationError):
+    """The login ended without an authorization code: refused, out of time, or with an answer that proves nothing."""
+
+
+class AuthorizationFailed(AuthorizationError):
+    """The server refuses a token that was issued for it just now, or asks for more scopes again and again."""
+
+
+class DiscoveryFailed(AuthorizationError):
+    """No usable metadata of the server or of its authorization server was found."""
+
+
+class MetadataMismatch(AuthorizationError):
+    """A document speaks for another resource or issuer than the one it was asked about. Nothing was sent there."""
+
+
+class UrlRefused(AuthorizationError):
+    """A URL that came from the network must not be used: its scheme, or the address that it leads to."""
+
+
+class RegistrationFailed(AuthorizationError):
+    """There is no client id for this authorization server, and none could be registered."""
+
+
+class TokenRefused(AuthorizationError):
+    """The authorization server refused to issue a token.
+
+    Args:
+        message: What was asked for, and what to do next.
+        error: The code of RFC 6749 section 5.2, such as ``"invalid_grant"``.
+    """
+
+    def __init__(self, message: str, error: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class AuthorizationUnavailable(AuthorizationError):
+    """The authorization server cannot be reached or is out of order: the same may succeed later. Tokens are kept."""
+
+
+class TokenStoreFailed(AuthorizationError):
+    """The store of tokens cannot be read or written. What it holds is left as it is."""

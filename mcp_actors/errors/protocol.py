@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
-from mcp_actors.errors.codes import PARSE_ERROR
+import math
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal
 
 __all__ = [
+    "INTERNAL_ERROR",
+    "INVALID_PARAMS",
+    "INVALID_REQUEST",
+    "METHOD_NOT_FOUND",
+    "PARSE_ERROR",
+    "URL_ELICITATION_REQUIRED",
     "ClosedElsewhere",
+    "ConfigurationError",
+    "HeaderMismatch",
+    "InsufficientScope",
     "LocalProtocolError",
     "MalformedMessage",
     "McpError",
+    "MethodNotFound",
+    "MissingCapability",
+    "MissingVariable",
+    "Overloaded",
     "ProtocolError",
     "RemoteProtocolError",
+    "ResourceNotFound",
+    "RpcError",
+    "SharedStateUnavailable",
+    "TaskNotFound",
     "Unavailable",
+    "UnsupportedVersion",
+    "UpstreamMisbehaved",
+    "UpstreamTimeout",
+    "UpstreamUnavailable",
+    "invalid_params",
 ]
+
+
+# -- The error codes of JSON-RPC 2.0, section 5.1, and of the protocol, that have no class of their own ---
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+URL_ELICITATION_REQUIRED = -32042
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 class McpError(Exception):
@@ -75,3 +112,394 @@ class Unavailable(RemoteProtocolError):
     def __init__(self, message: str, *, retry_after: float | None = None) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+# -- Error responses: one class for each code that a program may want to catch ---------------------------
+
+SharedRole = Literal["sessions", "events", "bus", "tasks", "replays"]
+"""A part of the state that several processes share; see `mcp_actors.abc`."""
+
+
+class RpcError(McpError):
+    """A JSON-RPC error response. A handler raises it to send it; a client's call raises what it received.
+
+    Args:
+        code: the JSON-RPC error code.
+        message: one sentence, which the peer sees.
+        data: any JSON value; ``None`` is sent as no data.
+    """
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(code, message, data)
+        self.code = code
+        self.message = message
+        self.data = data
+
+    def __str__(self) -> str:
+        return f"{self.message} (code {self.code})"
+
+    @classmethod
+    def from_wire(cls, code: int, message: str, data: Any = None) -> RpcError:
+        """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
+        return _RPC_CLASS_BY_CODE.get(code, RpcError)._rebuild(code, message, data)
+
+    @classmethod
+    def _rebuild(cls, code: int, message: str, data: Any) -> RpcError:
+        error = cls.__new__(cls)
+        RpcError.__init__(error, code, message, data)
+        return error
+
+
+class MethodNotFound(RpcError):
+    """The revision has no such method, or the receiver has not declared the capability that it belongs to."""
+
+    CODE: ClassVar[int] = METHOD_NOT_FOUND
+
+    def __init__(self, method: str) -> None:
+        super().__init__(self.CODE, f"method not found: {method}")
+
+
+class UnsupportedVersion(RpcError):
+    """The server does not serve the requested revision (MCP 2026-07-28).
+
+    ``supported`` lists the revisions that it serves.
+    """
+
+    CODE: ClassVar[int] = -32022
+
+    def __init__(self, requested: str, supported: list[str]) -> None:
+        super().__init__(
+            self.CODE,
+            f"protocol version {requested!r} is not supported; supported: {', '.join(supported)}",
+            {"supported": supported, "requested": requested},
+        )
+
+    @property
+    def supported(self) -> list[str]:
+        """The versions that the peer serves; empty if its error does not list them."""
+        listed = self.data.get("supported") if isinstance(self.data, dict) else None
+        return [item for item in listed if isinstance(item, str)] if isinstance(listed, list) else []
+
+
+class MissingCapability(RpcError):
+    """The client has not declared a capability that this request needs.
+
+    ``data["requiredCapabilities"]`` has the missing ones.
+    """
+
+    CODE: ClassVar[int] = -32021
+
+    def __init__(self, required: dict[str, Any]) -> None:
+        super().__init__(
+            self.CODE,
+            f"the client must declare the capability {', '.join(sorted(required))} for this request",
+            {"requiredCapabilities": required},
+        )
+
+
+class HeaderMismatch(RpcError):
+    """An HTTP header that repeats a part of the body (SEP-2243) is missing, malformed or differs from the body."""
+
+    CODE: ClassVar[int] = -32020
+
+    def __init__(self, message: str) -> None:
+        super().__init__(self.CODE, message)
+
+
+class ResourceNotFound(RpcError):
+    """There is no resource with the URI ``uri``.
+
+    A resource function raises it, and the engine sends the code of the peer's revision: -32002, or -32602 from MCP
+    2026-07-28 on. A client raises it for either code.
+    """
+
+    CODE: ClassVar[int] = -32002
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(self.CODE, f"resource not found: {uri}", {"uri": uri})
+
+
+class TaskNotFound(RpcError):
+    """There is no task with that id: it never existed, its time is over, or it belongs to somebody else.
+
+    A server answers so to all three, so that nobody learns of the tasks of others. ``task_id`` is the id that was asked
+    for; an id is a secret, so the message has its beginning only.
+    """
+
+    CODE: ClassVar[int] = INVALID_PARAMS
+
+    task_id: str
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        super().__init__(self.CODE, f"no such task: {task_id[:6]}…; it may have expired")
+
+
+class Overloaded(RpcError):
+    """The request was refused because a limit is reached. Nothing was run, so it may be sent again later.
+
+    ``data`` has the limit's ``scope``, the ``limit`` itself and how many requests are ``waiting``. The code is outside
+    the range that JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+    """
+
+    CODE: ClassVar[int] = 429
+
+    def __init__(self, scope: str, limit: int, waiting: int) -> None:
+        super().__init__(
+            self.CODE,
+            f"too many requests in flight on this {scope}: {limit} running and {waiting} waiting; retry later",
+            {"reason": "overloaded", "scope": scope, "limit": limit, "waiting": waiting},
+        )
+
+    @classmethod
+    def for_caller(cls, what: str, limit: float, retry_after: float) -> Overloaded:
+        """Returns the refusal of a request of a caller that has reached a limit of its own.
+
+        Args:
+            what: The things that are limited, in the plural.
+            limit: How many of them a caller may have.
+            retry_after: Seconds after which the caller may expect better.
+        """
+        error = cls._rebuild(
+            cls.CODE,
+            f"too many {what} of this client: the limit is {limit:g}; retry in {retry_after:.3g} s",
+            {
+                "reason": "overloaded",
+                "scope": "holder",
+                "limit": limit,
+                "retryAfterMs": math.ceil(retry_after * 1000),
+            },
+        )
+        assert isinstance(error, Overloaded)
+        return error
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds after which the server expects to serve the request; ``None`` if it does not say."""
+        told = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
+        if isinstance(told, bool) or not isinstance(told, int | float) or not 0 <= told < 1e12:
+            return None
+        return told / 1000
+
+    @classmethod
+    def for_bytes(cls, what: str, whose: Literal["holder", "all"], limit: int) -> Overloaded:
+        """Returns the refusal of a request with which ``what`` would hold more than ``limit`` bytes.
+
+        ``whose`` says what the limit is for: the ``what`` of one client (``"holder"``) or of all clients.
+        """
+        of = "this client" if whose == "holder" else "all clients together"
+        error = cls._rebuild(
+            cls.CODE,
+            f"too many bytes in the {what} of {of}: the limit is {limit}; retry later",
+            {"reason": "overloaded", "scope": whose, "limit": limit},
+        )
+        assert isinstance(error, Overloaded)
+        return error
+
+    @classmethod
+    def for_tasks(cls, what: str, whose: Literal["holder", "all"], limit: int) -> Overloaded:
+        """Returns the refusal of a call that would become a task too many.
+
+        ``what`` says which tasks are counted, such as those that run, and ``whose`` what the limit is for: the tasks
+        of one client (``"holder"``) or of all clients.
+        """
+        of = "this client" if whose == "holder" else "all clients together"
+        error = cls._rebuild(
+            cls.CODE,
+            f"too many {what} of {of}: the limit is {limit}; retry later",
+            {"reason": "overloaded", "scope": whose, "limit": limit},
+        )
+        assert isinstance(error, Overloaded)
+        return error
+
+
+class InsufficientScope(RpcError):
+    """The caller's access token lacks a scope that the operation needs.
+
+    ``data["scopes"]`` lists all scopes of the operation. The engine raises it for ``scopes=`` of a tool, and then
+    nothing was run. A handler raises it where the scopes depend on the arguments. The code is outside the range that
+    JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it. Over HTTP the same refusal is a 403
+    with a challenge (MCP 2026-07-28, Authorization, Runtime Insufficient Scope Errors), wherever a status can still be
+    sent: a handler that has reported progress before has its stream already.
+
+    Args:
+        scopes: All scopes of the operation, those that the caller has included.
+
+    Raises:
+        TypeError: They are one text.
+    """
+
+    CODE: ClassVar[int] = 403
+
+    needed: frozenset[str] = frozenset()
+    """The scopes, where the error is raised. Of one that came from a server they are in ``data`` alone: a handler that
+    lets it out must not make its own callers ask for the scopes of another server."""
+
+    def __init__(self, scopes: Iterable[str]) -> None:
+        if isinstance(scopes, str):
+            raise TypeError(f"scopes is the text {scopes!r}: give a set or a list of scopes")
+        self.needed = frozenset(scopes)
+        needed = sorted(self.needed)
+        super().__init__(
+            self.CODE,
+            f"the access token lacks a scope; needed are: {' '.join(needed)}",
+            {"reason": "insufficient_scope", "scopes": needed},
+        )
+
+
+class SharedStateUnavailable(RpcError):
+    """The state that several processes share cannot be reached, so that this request cannot be served now.
+
+    ``data["role"]`` says what of it the request needed: its session, events, tasks, bus or replays. Requests that need
+    nothing of it go on, and it comes back by itself: send the request again later. The code is outside the range that
+    JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+
+    Args:
+        role: What was needed.
+        cause: The reason, for the log of this side; the peer is not told.
+    """
+
+    CODE: ClassVar[int] = 503
+
+    cause: str = ""
+    """The reason, where the error is raised; empty on the other side."""
+
+    def __init__(self, role: SharedRole, cause: str = "") -> None:
+        self.cause = cause
+        super().__init__(
+            self.CODE,
+            f"the shared state of this server cannot be reached, and this needs its {role}; retry later",
+            {"reason": "shared_state_unavailable", "role": role},
+        )
+        if cause:
+            # Tracebacks show it; what peers are sent is the message.
+            self.add_note(cause)
+
+
+class UpstreamUnavailable(RpcError):
+    """A server behind a gateway cannot be reached, or was lost during the call, so that this request failed.
+
+    ``data["upstream"]`` names the server, and requests for other ones go on. After ``data["retryAfterMs"]``, where that
+    is told, it is tried again; until then requests for it are refused at once. The code is outside the range that
+    JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+
+    Args:
+        upstream: The name of the server in the gateway.
+        reason: What happened, for the client's side; it must hold no secrets.
+        retry_after: Seconds after which the gateway tries again; ``None`` if the next request does.
+    """
+
+    CODE: ClassVar[int] = 502
+
+    def __init__(self, upstream: str, reason: str, retry_after: float | None = None) -> None:
+        data: dict[str, Any] = {"reason": "upstream_unavailable", "upstream": upstream}
+        if retry_after is not None:
+            data["retryAfterMs"] = math.ceil(retry_after * 1000)
+        super().__init__(self.CODE, f"the server {upstream!r} is not available: {reason}", data)
+
+
+class UpstreamTimeout(RpcError):
+    """A server behind a gateway has neither answered nor reported progress in time; it was told to stop.
+
+    ``data["upstream"]`` names the server. Whether the request was run is not known. The code is outside the range that
+    JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+
+    Args:
+        upstream: The name of the server in the gateway.
+        clock: The clock that ran out, as in `CallTimeout`.
+        seconds: Its length.
+    """
+
+    CODE: ClassVar[int] = 504
+
+    def __init__(self, upstream: str, clock: Literal["idle", "cap"], seconds: float) -> None:
+        waited = "no answer and no progress for" if clock == "idle" else "not finished after"
+        data = {"reason": "upstream_timeout", "upstream": upstream, "clock": clock, "seconds": seconds}
+        super().__init__(self.CODE, f"the server {upstream!r}: {waited} {seconds:g} s", data)
+
+
+class UpstreamMisbehaved(RpcError):
+    """A server behind a gateway has answered with what the protocol does not allow, so that this request failed.
+
+    ``data["upstream"]`` names the server. The code is outside the range that JSON-RPC 2.0, section 5.1 reserves,
+    because MCP forbids new codes inside it.
+
+    Args:
+        upstream: The name of the server in the gateway.
+        problem: What it did, for the client's side; it must hold no secrets.
+    """
+
+    CODE: ClassVar[int] = 520
+
+    def __init__(self, upstream: str, problem: str) -> None:
+        data = {"reason": "upstream_misbehaved", "upstream": upstream}
+        super().__init__(self.CODE, f"the server {upstream!r} misbehaved: {problem}", data)
+
+
+_RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
+    each.CODE: each
+    for each in (
+        MethodNotFound,
+        UnsupportedVersion,
+        MissingCapability,
+        HeaderMismatch,
+        ResourceNotFound,
+        Overloaded,
+        InsufficientScope,
+        SharedStateUnavailable,
+        UpstreamUnavailable,
+        UpstreamTimeout,
+        UpstreamMisbehaved,
+    )
+}
+
+
+def invalid_params(message: str) -> RpcError:
+    """Returns the error for params that do not have the form that the method needs: code -32602."""
+    return RpcError(INVALID_PARAMS, message)
+
+
+# -- Configurations of servers that cannot be used -------------------------------------------------------
+
+# Characters of a name from a configuration that a message shows.
+SHOWN = 80
+
+
+class ConfigurationError(McpError):
+    """A configuration of servers cannot be used, or the target of an upstream. No secret of a configuration is shown.
+
+    Args:
+        problem: A clause that says what is wrong, and what to write.
+        file: The file, or words for where the configuration came from.
+        server: The name of the entry, if it is about one.
+        member: The member of the entry, such as ``env.API_KEY``.
+    """
+
+    def __init__(
+        self, problem: str, *, file: str, server: str | None = None, member: str | None = None
+    ) -> None:
+        where = [file]
+        if server is not None:
+            where.append(f"server {server[:SHOWN]!r}")
+        if member is not None:
+            where.append(member[:SHOWN])
+        super().__init__(f"{', '.join(where)}: {problem}")
+        self.file = file
+        self.server = server
+        self.member = member
+
+
+class MissingVariable(ConfigurationError):
+    """An entry names an environment variable that is not set, and has no default for it.
+
+    Args:
+        variable: The name of the variable.
+        problem: A clause that says what is missing.
+        file: The file, or words for where the configuration came from.
+        server: The name of the entry.
+        member: The member that names the variable.
+    """
+
+    def __init__(self, variable: str, problem: str, *, file: str, server: str, member: str) -> None:
+        super().__init__(problem, file=file, server=server, member=member)
+        self.variable = variable

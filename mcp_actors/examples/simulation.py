@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import sys
 
-from mcp_actors.simulate import Exponential, LinkProfile, LogNormal, Report, World, simulate
+from mcp_actors.testing.simulate.links import Exponential, LinkProfile, LogNormal
+from mcp_actors.testing.simulate.report import Report
+from mcp_actors.testing.simulate.world import World, simulate
 
 
 def experiment(disconnect: float, clients: int = 10_000, seed: int = 1) -> Report:

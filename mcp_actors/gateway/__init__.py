@@ -1,17 +1,14 @@
-"""A gateway: many servers as one.
+"""A gateway: many servers as one; also groups of clients, and the configurations that name their servers.
 
-`gateway` has the class, and `live` the upstreams for the length of one `serve`; `description` says what the gateway
-is, and `configured` makes gateways of configurations, and bridges. `forwarding` passes requests on, `lists` knows what
-there is and whose it is, `upstream` is one server, and `questions` are what it asks the client. Each group uses those
-after it.
+A request goes down: `gateway` (the class) and `live` (all upstreams of one ``serve``), then `forwarding`, `results`,
+`forwarded_tasks` and `call_options` (a request to an upstream and back), `lists`, `listing`, `names`, `routes`
+ and `upstream_subscriptions` (what there is, and whose it is), `upstream`, `breaker`, `connections` and
+`upstream_settings` (one server), `callbacks` and `held_calls` (what a server asks the client).
 """
 
 from __future__ import annotations
 
-from mcp_actors.gateway.configured import bridge_to, configured_gateway, upstreams_of
-from mcp_actors.gateway.gateway import Gateway
-from mcp_actors.gateway.upstream.settings import SessionPolicy, Upstream, UpstreamTarget
-from mcp_actors.gateway.upstream.statistics import UpstreamStatistics
+import importlib
 
 __all__ = [
     "Gateway",
@@ -23,3 +20,33 @@ __all__ = [
     "configured_gateway",
     "upstreams_of",
 ]
+
+# A group of clients and whoever reads a configuration need no gateway: each name is loaded when it is first asked for.
+# ``__init__.pyi`` tells type checkers what there is.
+_LATE = {
+    "Gateway": "gateway",
+    "SessionPolicy": "upstream_settings",
+    "Upstream": "upstream_settings",
+    "UpstreamStatistics": "upstream_settings",
+    "UpstreamTarget": "upstream_settings",
+    "bridge_to": "gateway",
+    "configured_gateway": "gateway",
+    "upstreams_of": "gateway",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Loads a name of the table above when it is first asked for.
+
+    Raises:
+        AttributeError: There is no such name.
+    """
+    module = _LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

@@ -2,41 +2,157 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Container, Mapping, Sequence
+import os
+from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
+import attrs
 import trio
 
 from mcp_actors._actors.event_bus import DEFAULT_MAX_URIS
-from mcp_actors._server.handler import Continuation, Handler, string_param, uri_param
+from mcp_actors._actors.inbound_call import Continuation
+from mcp_actors._client.options import Access
+from mcp_actors._server.features import FeatureName, Features
+from mcp_actors._server.invoke import Handler, string_param, uri_param
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.tools import ToolElsewhere
-from mcp_actors.context import Context
-from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable, invalid_params
-from mcp_actors.gateway.description import described, merged_instructions, presented, without_tasks
-from mcp_actors.gateway.forwarding.client_news import ROOTS_CHANGED, pass_roots_changed, set_log_level
-from mcp_actors.gateway.forwarding.forwarded_call import ForwardedCall
-from mcp_actors.gateway.forwarding.forwarding import forward
-from mcp_actors.gateway.lists.listing import LIST_KINDS, ListKind
-from mcp_actors.gateway.lists.lists import LIST_TIMEOUT, ListedRow
-from mcp_actors.gateway.lists.merged import CachingHints, merged_page
-from mcp_actors.gateway.lists.routes import Route, Visible
+from mcp_actors.errors import (
+    ConfigurationError,
+    ResourceNotFound,
+    RpcError,
+    UpstreamUnavailable,
+    invalid_params,
+)
+from mcp_actors.gateway.call_options import ROOTS_CHANGED, pass_roots_changed, set_log_level
+from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.forwarding import ForwardedCall, forward
+from mcp_actors.gateway.listing import LIST_KINDS, ListKind
+from mcp_actors.gateway.lists import LIST_TIMEOUT, ListedRow
 from mcp_actors.gateway.live import GatewayPlan, LiveUpstreams, opened
-from mcp_actors.gateway.upstream.actor import UpstreamActor
-from mcp_actors.gateway.upstream.connection import UpstreamConnection
-from mcp_actors.gateway.upstream.settings import Upstream, UpstreamTarget
-from mcp_actors.gateway.upstream.statistics import UpstreamStatistics
-from mcp_actors.logging import log
-from mcp_actors.printable import printable
-from mcp_actors.server import Server
-from mcp_actors.supervision import start
-from mcp_actors.task_kinds import UPSTREAM_WAIT
+from mcp_actors.gateway.names import NameTable
+from mcp_actors.gateway.routes import CachingHints, Route, Visible, merged_page
+from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
+from mcp_actors.gateway.server_entry import ServerEntry
+from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.gateway.upstream_settings import SessionPolicy, Upstream, UpstreamStatistics, UpstreamTarget
+from mcp_actors.server import Context, Server
+from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import printable
+from mcp_actors.supervision.task_kinds import UPSTREAM_WAIT
 from mcp_actors.tasks import TASKS, Tasks
-from mcp_actors.types import CompleteResult, Completion
+from mcp_actors.types import CompleteResult, Completion, Implementation, ServerCapabilities
 
-__all__ = ["Gateway"]
+__all__ = [
+    "LONGEST_INSTRUCTIONS",
+    "LONGEST_MERGED",
+    "Gateway",
+    "bridge_to",
+    "configured_gateway",
+    "described",
+    "merged_instructions",
+    "presented",
+    "upstreams_of",
+    "without_tasks",
+]
+
+
+# -- Says what a gateway is and has: capabilities, instructions, and for a bridge the description of its one server
+# ---
+#
+# An upstream that nobody has met yet may have anything, so everything is declared as long as there is one. The others
+# are known from their handshakes, and what was declared once stays declared.
+
+# Characters of the instructions of one upstream, and of all together: they are a part of every prompt of a model.
+LONGEST_INSTRUCTIONS = 8_000
+LONGEST_MERGED = 64_000
+_FEATURES: tuple[FeatureName, ...] = get_args(FeatureName)
+
+
+def described(
+    whole: ServerCapabilities, own: Features, declared: set[str], actors: Iterable[UpstreamActor]
+) -> ServerCapabilities:
+    """Returns the part of the capabilities that is really there: at the gateway itself or at any of its upstreams.
+
+    Args:
+        whole: All that can be declared.
+        own: The features of the gateway itself.
+        declared: What was declared before, and stays so; it is added to.
+        actors: The upstreams.
+    """
+    declared.update(name for name in ("tools", "prompts", "resources") if len(getattr(own, name)))
+    if len(own.completions) or len(own.prompts) or own.resources.has_templates:
+        declared.add("completions")
+    shown = set(declared)
+    for actor in actors:
+        if actor.met is None:
+            shown.update(_FEATURES)
+        else:
+            capabilities = actor.met.client._requests.negotiated.capabilities
+            found = {each for each in _FEATURES if getattr(capabilities, each) is not None}
+            declared |= found
+            shown |= found
+    absent: dict[str, Any] = {each: None for each in _FEATURES if each not in shown}
+    return attrs.evolve(whole, **absent)
+
+
+def merged_instructions(own: str | None, actors: Sequence[UpstreamActor]) -> str | None:
+    """Returns the gateway's own instructions and those of the upstreams that were met, each under its name."""
+    parts = [] if own is None else [own]
+    left = LONGEST_MERGED - len(own or "")
+    for actor in actors:
+        text = None if actor.met is None else actor.met.client._requests.negotiated.instructions
+        if text:
+            part = f"## {actor.settings.name}\n\n{_cut(text, LONGEST_INSTRUCTIONS)}"
+            if len(part) > left:
+                break
+            left -= len(part) + 2
+            parts.append(part)
+    return "\n\n".join(parts) or None
+
+
+def presented(
+    actor: UpstreamActor, own: ServerCapabilities
+) -> tuple[Implementation, ServerCapabilities, str | None] | None:
+    """Returns how the server of an upstream has described itself, ``None`` before anybody has met it.
+
+    Two things are the gateway's own: it keeps the log level of its clients, so that logging is declared in any case,
+    and it has the tasks of a server that has any in the dialect of each client.
+
+    Args:
+        actor: The upstream.
+        own: What the gateway itself would declare.
+    """
+    if actor.met is None:
+        return None
+    negotiated = actor.met.client._requests.negotiated
+    declared = negotiated.capabilities
+    extensions = dict(declared.extensions or {})
+    has_tasks = extensions.pop(TASKS, None) is not None or declared.tasks is not None
+    if has_tasks:
+        extensions[TASKS] = (own.extensions or {}).get(TASKS, {})
+    capabilities = attrs.evolve(
+        declared,
+        logging=declared.logging or {},
+        tasks=own.tasks if has_tasks else None,
+        extensions=extensions or None,
+    )
+    return negotiated.info, capabilities, negotiated.instructions
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def without_tasks(capabilities: ServerCapabilities) -> ServerCapabilities:
+    """Returns the capabilities without those that are about tasks, in either dialect."""
+    extensions = {id: each for id, each in (capabilities.extensions or {}).items() if id != TASKS}
+    return attrs.evolve(capabilities, tasks=None, extensions=extensions or None)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Names of tools of upstreams, and as many of prompts, by which telemetry tells calls apart; and their characters.
 MOST_LABELS = 1000
@@ -374,3 +490,82 @@ class Gateway(Server[StateT]):
             log.debug("a subscription is not granted", error=printable(str(error), 200))
         else:
             granted.add(uri)
+
+
+# -- Gateways from configurations, and bridges: a gateway with one upstream, which presents itself as that ---
+
+
+def configured_gateway(
+    configuration: str | os.PathLike[str] | Mapping[str, Any] | ServerEntries,
+    *,
+    access: Mapping[str, Access] | None = None,
+    **options: Any,
+) -> Gateway[Any]:
+    """Returns a gateway to all servers of a configuration that are not disabled.
+
+    Args:
+        configuration: As for `read_server_entries`, or what that returned. Its object
+            ``gateway`` has a name and instructions; where it is served is for whoever serves it.
+        access: As for `upstreams_of`.
+        options: Those of `Gateway`, which take precedence.
+
+    Raises:
+        ConfigurationError: The configuration cannot be used.
+        ValueError: As `Gateway`.
+        TypeError: As `Gateway`.
+    """
+    entries = (
+        configuration if isinstance(configuration, ServerEntries) else read_server_entries(configuration)
+    )
+    section = {"name": entries.gateway.name, "instructions": entries.gateway.instructions}
+    given = {name: value for name, value in section.items() if value is not None}
+    upstreams = upstreams_of(entries, access=access)
+    try:
+        # Each says here, where the file is known, that its names cannot be.
+        for each in upstreams:
+            NameTable(each)
+    except ValueError as error:
+        raise ConfigurationError(str(error), file=entries.source.name) from error
+    return Gateway(upstreams, **{**given, **options})
+
+
+def upstreams_of(
+    entries: Iterable[ServerEntry], *, access: Mapping[str, Access] | None = None
+) -> list[Upstream]:
+    """Returns the settings of an upstream for each entry; variables are looked up whenever it is connected to.
+
+    Args:
+        entries: The servers.
+        access: The ``auth`` of servers that take it, by their names. None by default.
+    """
+    given = access or {}
+    return [_upstream(each, given.get(each.name)) for each in entries]
+
+
+def bridge_to(
+    target: UpstreamTarget,
+    *,
+    sessions: SessionPolicy = "auto",
+    settings: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Gateway[Any]:
+    """Returns a server that passes everything on to one other server, to be served over another binding.
+
+    Args:
+        target: As `Upstream.target`.
+        sessions: As `Upstream.sessions`.
+        settings: Other settings of the `Upstream`, such as ``era`` and ``timeout``. None by default.
+        options: Those of `Gateway`.
+
+    Raises:
+        ConfigurationError: The target is nothing to connect to.
+        ValueError: As `Gateway`.
+        TypeError: As `Gateway`.
+    """
+    upstream = Upstream(name="bridge", target=target, prefix="", sessions=sessions, **(settings or {}))
+    return Gateway([upstream], **{"name": "bridge", "presents": True, **options})
+
+
+def _upstream(entry: ServerEntry, auth: Access | None) -> Upstream:
+    options: dict[str, Any] = {"auth": auth} if auth is not None and entry.takes_auth else {}
+    return Upstream(name=entry.name, target=partial(entry.target, **options), **entry.gateway.given())

@@ -8,23 +8,27 @@ from typing import Any
 
 import trio
 
-from mcp_actors._client.targets import connectable
-from mcp_actors._eras.changes import EventKind
+from mcp_actors._client.options import connectable
+from mcp_actors._eras.era import EventKind
 from mcp_actors.abc import ClientTransport, Telemetry
-from mcp_actors.client_pool import ClientPool
-from mcp_actors.context import Context
+from mcp_actors.client import ClientPool
 from mcp_actors.errors import ConfigurationError, McpError
-from mcp_actors.gateway.lists.changes import ChangeDelivery
-from mcp_actors.gateway.lists.lists import UpstreamLists
-from mcp_actors.gateway.lists.names import NameTable
-from mcp_actors.gateway.lists.routes import UpstreamRoutes, Visible
-from mcp_actors.gateway.lists.subscriptions import UpstreamSubscriptions
-from mcp_actors.gateway.questions.held_calls import HeldCalls
-from mcp_actors.gateway.upstream.actor import UpstreamActor
-from mcp_actors.gateway.upstream.connection import UpstreamConnection
-from mcp_actors.gateway.upstream.settings import Upstream
-from mcp_actors.supervision import reraised, start, start_again
-from mcp_actors.task_kinds import UPSTREAM_CHANGES, UPSTREAM_KEEP, UPSTREAM_SWEEP, UPSTREAM_WAIT
+from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.held_calls import HeldCalls
+from mcp_actors.gateway.lists import ChangeDelivery, UpstreamLists
+from mcp_actors.gateway.names import NameTable
+from mcp_actors.gateway.routes import UpstreamRoutes, Visible
+from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.gateway.upstream_settings import Upstream
+from mcp_actors.gateway.upstream_subscriptions import UpstreamSubscriptions
+from mcp_actors.server import Context
+from mcp_actors.supervision.containment import reraised, start, start_again
+from mcp_actors.supervision.task_kinds import (
+    UPSTREAM_CHANGES,
+    UPSTREAM_KEEP,
+    UPSTREAM_SWEEP,
+    UPSTREAM_WAIT,
+)
 
 __all__ = ["GatewayPlan", "LiveUpstreams", "opened"]
 

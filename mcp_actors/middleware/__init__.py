@@ -20,12 +20,11 @@ from __future__ import annotations
 from mcp_actors.middleware.audit import AuditEntry, AuditLog, masked
 from mcp_actors.middleware.callers import caller_of
 from mcp_actors.middleware.concurrency import ConcurrencyLimit, ConcurrencyStatistics
-from mcp_actors.middleware.durations import Durations
 from mcp_actors.middleware.rate import RateLimit
 from mcp_actors.middleware.result_cache import ResultCache
 from mcp_actors.middleware.result_size import ResultSize
 from mcp_actors.middleware.retry import Retry
-from mcp_actors.middleware.timing import Timing
+from mcp_actors.middleware.timing import Durations, Timing
 
 __all__ = [
     "AuditEntry",

@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any
 
 from mcp_actors._eras.era import Invocation
-from mcp_actors._server.extended_calls import holder_of
+from mcp_actors._server.server_extension import holder_of
 from mcp_actors._wire.codec import encode_value
-from mcp_actors.context import Context
+from mcp_actors.server import Context
 
 __all__ = ["as_json", "caller_of", "target_of"]
 

@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 
 import trio
 
-from mcp_actors._argument_checks import require_number
-from mcp_actors.context import Context
 from mcp_actors.errors import Overloaded
-from mcp_actors.logging import log
 from mcp_actors.middleware.callers import caller_of
-from mcp_actors.server import CallNext
+from mcp_actors.server import CallNext, Context
+from mcp_actors.supervision.arguments import require_number
+from mcp_actors.supervision.logging import log
 
 __all__ = ["RateLimit"]
 

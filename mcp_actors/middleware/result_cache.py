@@ -8,13 +8,12 @@ from typing import Any, ClassVar
 import attrs
 import trio
 
-from mcp_actors._argument_checks import require_number
-from mcp_actors._eras.changes import EventKind
-from mcp_actors._server.extended_calls import has_asked
+from mcp_actors._eras.era import EventKind
+from mcp_actors._server.server_extension import has_asked
 from mcp_actors._wire.codec import decode_value, encode_value
-from mcp_actors.context import Context
 from mcp_actors.middleware.callers import as_json
-from mcp_actors.server import CallNext
+from mcp_actors.server import CallNext, Context
+from mcp_actors.supervision.arguments import require_number
 
 __all__ = ["ResultCache"]
 

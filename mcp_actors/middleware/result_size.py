@@ -6,11 +6,10 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from mcp_actors._argument_checks import require_number
-from mcp_actors.context import Context
 from mcp_actors.errors import INTERNAL_ERROR, RpcError
 from mcp_actors.middleware.callers import as_json
-from mcp_actors.server import CallNext
+from mcp_actors.server import CallNext, Context
+from mcp_actors.supervision.arguments import require_number
 from mcp_actors.types import UNSET, CallToolResult, TextContent
 
 __all__ = ["ResultSize"]

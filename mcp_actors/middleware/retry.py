@@ -10,8 +10,7 @@ from weakref import WeakKeyDictionary
 import attrs
 import trio
 
-from mcp_actors._argument_checks import require_number
-from mcp_actors._client.middleware import ClientCall, SendNext
+from mcp_actors._client.options import ClientCall, SendNext
 from mcp_actors.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -20,6 +19,7 @@ from mcp_actors.errors import (
     SharedStateUnavailable,
     Unavailable,
 )
+from mcp_actors.supervision.arguments import require_number
 from mcp_actors.types import ListToolsResult
 
 __all__ = ["Retry"]

@@ -13,8 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from mcp_actors.abc.shared import SharedState
-from mcp_actors.shared.memory import MemoryShared, MemoryState
-from mcp_actors.shared.memory_events import (
+from mcp_actors.shared.memory import (
     DEFAULT_MAX_AGE,
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_EVENTS,
@@ -22,8 +21,10 @@ from mcp_actors.shared.memory_events import (
     EVENT_OVERHEAD,
     EventLogStatistics,
     MemoryEventLog,
+    MemoryShared,
+    MemoryState,
+    MemoryTaskStore,
 )
-from mcp_actors.shared.memory_tasks import MemoryTaskStore
 
 __all__ = [
     "DEFAULT_MAX_AGE",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from mcp_actors import client, client_group, client_pool
-from mcp_actors.bridges.client_faces import SyncClientFace, SyncPoolFace
-from mcp_actors.bridges.face_parts import SyncListener, SyncTaskHandle
-from mcp_actors.bridges.group_faces import SyncGroupFace
-from mcp_actors.bridges.mirrored import mirror
+from mcp_actors import client
+from mcp_actors.bridges.client_faces import SyncClientFace, SyncGroupFace, SyncPoolFace
+from mcp_actors.bridges.faces import SyncListener, SyncTaskHandle, mirror
+from mcp_actors.gateway import client_group
 
 __all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle"]
 
@@ -50,7 +49,7 @@ iteration ends when the subscription ended in order; it raises `SubscriptionLost
     without=("deliver", "end", "raise_if_lost"),
 )
 ClientPool = mirror(
-    client_pool.ClientPool,
+    client.ClientPool,
     SyncPoolFace,
     """Owns many clients, used as ``with ClientPool() as pool``; leaving the block closes all of them at once.
 
@@ -58,7 +57,7 @@ ClientPool = mirror(
     costs nothing but itself.
     """,
     module=__name__,
-    _make=client_pool.ClientPool,
+    _make=client.ClientPool,
 )
 ClientGroup = mirror(
     client_group.ClientGroup,

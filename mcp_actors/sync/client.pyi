@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from types import UnionType
 from typing import Any, Self, TypeAlias, overload
 
-from mcp_actors._actors.counters import SessionStatistics
+from mcp_actors._actors.dispatcher import SessionStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import ProgressCallback
 from mcp_actors._client.options import (
@@ -19,12 +19,11 @@ from mcp_actors._client.options import (
     NotificationCallback,
     Target,
 )
-from mcp_actors._client.tool_methods import T
 from mcp_actors._eras.era import EraName
 from mcp_actors.abc import Telemetry
-from mcp_actors.client import ClientCall, Event
-from mcp_actors.client_group.members import GroupServers, OptionsFor
+from mcp_actors.client import ClientCall, Event, T
 from mcp_actors.errors import McpError
+from mcp_actors.gateway.client_group import GroupServers, OptionsFor
 from mcp_actors.types import (
     CallToolResult,
     ClientCapabilities,
@@ -686,7 +685,7 @@ class ClientGroup:
 
     Args:
         servers: The path of a configuration, its text or the mapping that it stands for, as in
-            `~mcp_actors.server_entries.read_server_entries`; what that returned, or some of its entries; or a mapping
+            `read_server_entries`; what that returned, or some of its entries; or a mapping
             of names to whatever a `Client` takes as its target, and to entries of a configuration.
         required: Names of servers without which entering the block fails.
         separator: What stands between the name of a server and that of its tool.

@@ -9,12 +9,12 @@ from typing import Any
 import trio
 
 from mcp_actors.abc import TaskRecord
-from mcp_actors.context import Context
 from mcp_actors.errors import RpcError, SharedStateUnavailable
 from mcp_actors.extensions import read_answer
-from mcp_actors.logging import log
-from mcp_actors.supervision import start
-from mcp_actors.task_kinds import TASK_STATUS
+from mcp_actors.server import Context
+from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import TASK_STATUS
 from mcp_actors.tasks.changes import Changes, Step
 from mcp_actors.tasks.states import answers_of, asked, described, taken, withdrawn
 from mcp_actors.types import InputRequest, InputResponse

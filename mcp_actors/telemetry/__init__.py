@@ -6,8 +6,7 @@ there, so that nobody else imports that. The contract, for telemetry of a progra
 
 from __future__ import annotations
 
-from mcp_actors.telemetry.log_lines import add_call
+from mcp_actors.telemetry.combined import Together, add_call
 from mcp_actors.telemetry.metrics import BUCKETS, MOST_SERIES, Metrics
-from mcp_actors.telemetry.together import Together
 
 __all__ = ["BUCKETS", "MOST_SERIES", "Metrics", "Together", "add_call"]

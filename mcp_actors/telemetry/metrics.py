@@ -6,10 +6,13 @@ import os
 import sys
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Literal
 
+import attrs
+
+from mcp_actors._server.runtime import ServerStatistics
 from mcp_actors.abc.telemetry import (
     CallEnding,
     EndingKind,
@@ -19,11 +22,295 @@ from mcp_actors.abc.telemetry import (
     OutboundObservation,
     Telemetry,
 )
-from mcp_actors.server import ServerStatistics
-from mcp_actors.telemetry.gauges import GAUGES, looked_at, values_of
-from mcp_actors.telemetry.labels import OTHER, TARGETED, Names, shown
+from mcp_actors.errors import LocalProtocolError
+from mcp_actors.supervision.containment import crash_log, http_refusals
+from mcp_actors.supervision.logging import log
 
-__all__ = ["BUCKETS", "MOST_SERIES", "Key", "Metrics"]
+__all__ = [
+    "BUCKETS",
+    "GAUGES",
+    "MOST_NAMES",
+    "MOST_SERIES",
+    "OTHER",
+    "TARGETED",
+    "Gauge",
+    "Key",
+    "Metrics",
+    "Names",
+    "Value",
+    "looked_at",
+    "network_of",
+    "shown",
+    "values_of",
+]
+
+
+# -- Labels with a bound: names that peers and models make up must not become time series without end ----
+
+# Stands for every name that is not told apart.
+OTHER = "other"
+# Names of the program's own requests that are told apart: those of what servers have, of whom a client has a few.
+MOST_NAMES = 200
+# Characters of a name that is told apart.
+_LONGEST = 128
+# The methods whose target is a name, of which a server has few; a URI is one of very many.
+TARGETED = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
+# The beginnings of what the other end is called, with the transport that they mean.
+_TRANSPORTS = (
+    ("stdio", "pipe"),
+    ("memory:", "pipe"),
+    ("unix:", "unix"),
+    ("http+unix:", "unix"),
+)
+
+
+class Names:
+    """The names that may become labels."""
+
+    def __init__(self, most: int = MOST_NAMES) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def label_of(self, request: ObservedRequest, outbound: bool = False) -> str | None:
+        """Returns the label for the target of a request, ``None`` if its method has none.
+
+        Args:
+            outbound: Whether this side sends it. Its name was made up by this program then, or by a model that it asks,
+                so the first ones are told apart. One that a peer sends has to be registered here.
+        """
+        target = request.target
+        if target is None or request.method not in TARGETED:
+            return None
+        return self.bounded(target) if outbound else target if request.is_registered else OTHER
+
+    def bounded(self, name: str) -> str:
+        """Returns ``name`` while there are not too many, and `OTHER` for all that come later.
+
+        One that is too long, or has a lone surrogate, which no format of metrics can carry, is `OTHER` as well.
+        """
+        if name not in self._known:
+            if len(self._known) >= self._most or len(name) > _LONGEST or shown(name) != name:
+                return OTHER
+            self._known.add(name)
+        return name
+
+
+def shown(text: str) -> str:
+    """Returns a text that can be encoded as UTF-8: lone surrogates are question marks."""
+    return text.encode(errors="replace").decode()
+
+
+@lru_cache(maxsize=2048)
+def network_of(peer: str) -> str:
+    """Returns the transport by which the other end is reached, as ``network.transport`` has it; asked for each call."""
+    for beginning, transport in _TRANSPORTS:
+        if peer.startswith(beginning):
+            return transport
+    return "tcp"
+
+
+# -- The numbers of a server as a table: what it holds at the moment, and has counted since it began -----
+#
+# `Metrics` writes them as text for Prometheus, and `OpenTelemetry` reports them by observable instruments.
+
+Value = tuple[float, dict[str, str]]
+"""A number and its labels."""
+
+
+@attrs.frozen
+class Gauge:
+    """One number, or one for each value of its labels, read from the statistics of servers."""
+
+    name: str
+    """The name in Prometheus; OpenTelemetry has dots in place of the underscores."""
+    kind: Literal["gauge", "counter"]
+    help: str
+    read: Callable[[ServerStatistics], Iterator[Value]]
+
+
+def _plain(read: Callable[[ServerStatistics], float]) -> Callable[[ServerStatistics], Iterator[Value]]:
+    def values(server: ServerStatistics) -> Iterator[Value]:
+        yield read(server), {}
+
+    return values
+
+
+def _in_flight(server: ServerStatistics) -> Iterator[Value]:
+    states = dict.fromkeys(("running", "waiting", "cancelled", "replaced", "answered"), 0)
+    for calls in (*(each.calls for each in server.sessions), server.exchanges):
+        for call in calls:
+            states[call.state] += 1
+    for state, number in states.items():
+        yield number, {"state": state}
+
+
+def _outbox(server: ServerStatistics) -> Iterator[Value]:
+    links = [each.link for each in server.sessions if each.link is not None]
+    yield sum(each.outbox for each in links), {"of": "all"}
+    yield max((each.outbox for each in links), default=0), {"of": "fullest"}
+
+
+def _held(server: ServerStatistics) -> Iterator[Value]:
+    yield server.memory.in_flight.held, {"kind": "in_flight"}
+    yield server.memory.kept.held, {"kind": "kept"}
+
+
+def _held_limits(server: ServerStatistics) -> Iterator[Value]:
+    yield server.memory.in_flight.limit, {"kind": "in_flight"}
+    yield server.memory.kept.limit, {"kind": "kept"}
+
+
+def _memory_refused(server: ServerStatistics) -> Iterator[Value]:
+    yield server.memory.in_flight.refused, {"kind": "in_flight"}
+    yield server.memory.kept.refused, {"kind": "kept"}
+
+
+def _crashes(server: ServerStatistics) -> Iterator[Value]:
+    # The kinds are the rows of a table, so there are not many. Others count while they are read.
+    for kind, number in sorted(crash_log.counts.copy().items()):
+        yield number, {"kind": kind}
+
+
+def _http_refused(server: ServerStatistics) -> Iterator[Value]:
+    for status, number in sorted(http_refusals.copy().items()):
+        yield number, {"status": str(status)}
+
+
+def _bytes(server: ServerStatistics) -> Iterator[Value]:
+    yield server.totals.bytes_in, {"direction": "in"}
+    yield server.totals.bytes_out, {"direction": "out"}
+
+
+def _counts(name: str) -> Callable[[ServerStatistics], Iterator[Value]]:
+    return _plain(lambda server: getattr(server.totals.counters, name))
+
+
+GAUGES: Sequence[Gauge] = (
+    Gauge("mcp_actors_sessions", "gauge", "Sessions and connections.", _plain(lambda s: len(s.sessions))),
+    Gauge(
+        "mcp_actors_sessions_total",
+        "counter",
+        "Sessions and connections that have begun.",
+        _plain(lambda s: s.totals.sessions),
+    ),
+    Gauge("mcp_actors_calls_in_flight", "gauge", "Calls of clients in flight, by state.", _in_flight),
+    Gauge(
+        "mcp_actors_questions_in_flight",
+        "gauge",
+        "Requests to clients that wait for their answers.",
+        _plain(lambda s: sum(len(each.pending) for each in s.sessions)),
+    ),
+    Gauge(
+        "mcp_actors_limiter_inside",
+        "gauge",
+        "Places of the server taken.",
+        _plain(lambda s: s.limiter.inside),
+    ),
+    Gauge(
+        "mcp_actors_limiter_waiting",
+        "gauge",
+        "Calls that wait for a place of the server.",
+        _plain(lambda s: s.limiter.waiting),
+    ),
+    Gauge(
+        "mcp_actors_limiter_refused_total",
+        "counter",
+        "Calls refused because too many were in flight.",
+        _plain(lambda s: s.limiter.refused),
+    ),
+    Gauge("mcp_actors_outbox_frames", "gauge", "Frames that wait to be written to clients.", _outbox),
+    Gauge(
+        "mcp_actors_senders_stalled",
+        "gauge",
+        "Senders that wait because a client does not read.",
+        _plain(lambda s: sum(each.link.blocked for each in s.sessions if each.link is not None)),
+    ),
+    Gauge("mcp_actors_subscriptions", "gauge", "Open subscriptions.", _plain(lambda s: s.bus.subscriptions)),
+    Gauge(
+        "mcp_actors_subscription_events_waiting",
+        "gauge",
+        "Events that wait in the mailboxes of subscriptions.",
+        _plain(lambda s: s.bus.pending),
+    ),
+    Gauge(
+        "mcp_actors_events_published_total",
+        "counter",
+        "Changes that were published.",
+        _plain(lambda s: s.bus.published),
+    ),
+    Gauge("mcp_actors_held_bytes", "gauge", "Bytes that clients make the server hold.", _held),
+    Gauge("mcp_actors_held_bytes_limit", "gauge", "The limits of these bytes.", _held_limits),
+    Gauge(
+        "mcp_actors_held_bytes_refused_total",
+        "counter",
+        "Requests refused because of these limits.",
+        _memory_refused,
+    ),
+    Gauge(
+        "mcp_actors_http_refused_total",
+        "counter",
+        "HTTP requests refused before there was a call, by status.",
+        _http_refused,
+    ),
+    Gauge("mcp_actors_crashes_total", "counter", "Contained crashes of tasks, by kind.", _crashes),
+    Gauge("mcp_actors_requests_total", "counter", "Requests that arrived.", _counts("requests")),
+    Gauge(
+        "mcp_actors_cancelled_total",
+        "counter",
+        "Calls that clients cancelled in flight.",
+        _counts("cancelled"),
+    ),
+    Gauge(
+        "mcp_actors_refused_total",
+        "counter",
+        "Requests answered with an error before a handler saw them.",
+        _counts("refused"),
+    ),
+    Gauge(
+        "mcp_actors_late_total",
+        "counter",
+        "Cancellations, answers and reports for what is not there any more.",
+        _counts("late"),
+    ),
+    Gauge("mcp_actors_malformed_total", "counter", "Frames that were no message.", _counts("malformed")),
+    Gauge(
+        "mcp_actors_connection_bytes_total",
+        "counter",
+        "Bytes of messages over connections; single exchanges over HTTP are not among them.",
+        _bytes,
+    ),
+)
+"""All of them. `docs/telemetry.md` has this table."""
+
+# The crashes are those of the process, and not of one server.
+_OF_THE_PROCESS = frozenset({"mcp_actors_crashes_total", "mcp_actors_http_refused_total"})
+
+
+def looked_at(sources: Sequence[Callable[[], ServerStatistics]]) -> list[ServerStatistics]:
+    """Returns the statistics of servers, each once; one whose event loop has ended, or is blocked, is left out."""
+    found: list[ServerStatistics] = []
+    # A server that is served twice at a time is told of twice.
+    for source in dict.fromkeys(sources):
+        try:
+            found.append(source())
+        except LocalProtocolError as error:
+            log.warning("a server cannot be looked at", error=str(error))
+    return found
+
+
+def values_of(gauge: Gauge, servers: Sequence[ServerStatistics]) -> list[Value]:
+    """Returns the numbers of a gauge, added up over the servers."""
+    if gauge.name in _OF_THE_PROCESS:
+        servers = servers[:1]
+    found: dict[tuple[tuple[str, str], ...], float] = {}
+    for server in servers:
+        for number, labels in gauge.read(server):
+            key = tuple(labels.items())
+            found[key] = found.get(key, 0) + number
+    return [(number, dict(key)) for key, number in found.items()]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """Upper bounds in seconds, as OpenTelemetry's conventions for MCP have them."""

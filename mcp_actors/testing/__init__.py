@@ -18,8 +18,7 @@ from mcp_actors.testing.conformance import (
     TransportReport,
     check_transport,
 )
-from mcp_actors.testing.faults import Faults, FaultStatistics
-from mcp_actors.testing.faulty import FaultyTransport
+from mcp_actors.testing.faults import Faults, FaultStatistics, FaultyTransport
 from mcp_actors.testing.playback import PlaybackReport, RecordedServer, play_to_server
 from mcp_actors.testing.recording import RecordedEvent, Recording, RecordingTransport
 from mcp_actors.testing.scripted import RawServer, ScriptedPeer, connected_pair, raw_client, raw_server

@@ -12,10 +12,10 @@ import attrs
 import trio
 
 from mcp_actors.abc import ClientTransport, Frame, FrameChannel, NoAnswer
-from mcp_actors.discovery import client_transport
+from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.server import Server
-from mcp_actors.supervision import reraised
+from mcp_actors.supervision.containment import reraised
 from mcp_actors.testing.recording import Recording, Side
 
 __all__ = ["PlaybackReport", "RecordedServer", "play_to_server"]

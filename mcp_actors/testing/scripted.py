@@ -10,8 +10,8 @@ from typing import Any
 import trio
 
 from mcp_actors.abc import ClientTransport, Frame, FrameChannel
+from mcp_actors.abc.discovery import client_transport
 from mcp_actors.client import Client
-from mcp_actors.discovery import client_transport
 from mcp_actors.server import Server
 
 __all__ = ["RawServer", "ScriptedPeer", "connected_pair", "raw_client", "raw_server"]

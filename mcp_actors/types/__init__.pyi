@@ -1,36 +1,37 @@
 """The types of the public names, which are loaded late: see ``__init__.py``."""
 
-from mcp_actors.types.caching import CacheScope
-from mcp_actors.types.capabilities import (
-    Implementation,
-    PromptsCapability,
-    ResourcesCapability,
-    ServerCapabilities,
-    ToolsCapability,
-)
-from mcp_actors.types.client_capabilities import (
-    ClientCapabilities,
-    ElicitationCapability,
-    RootsCapability,
-    SamplingCapability,
-)
-from mcp_actors.types.completion import (
-    CompleteParams,
-    CompleteResult,
-    Completion,
-    CompletionArgument,
-    CompletionContext,
-    CompletionReference,
-    PromptReference,
-    ResourceTemplateReference,
+from mcp_actors.types.client_features import (
+    CreateMessageParams,
+    CreateMessageResult,
+    IncludeContext,
+    InputRequest,
+    InputRequiredResult,
+    InputResponse,
+    ListRootsParams,
+    ListRootsResult,
+    ModelHint,
+    ModelPreferences,
+    Root,
+    SamplingContent,
+    SamplingMessage,
+    ToolChoice,
+    ToolResultContent,
+    ToolUseContent,
 )
 from mcp_actors.types.content import (
+    Annotations,
     AudioContent,
+    BlobResourceContents,
     ContentBlock,
     EmbeddedResource,
+    Icon,
     ImageContent,
+    Resource,
+    ResourceContents,
     ResourceLink,
+    Role,
     TextContent,
+    TextResourceContents,
 )
 from mcp_actors.types.elicitation import (
     ElicitAction,
@@ -56,13 +57,28 @@ from mcp_actors.types.form import (
     form_schema,
     validate_form_answer,
 )
-from mcp_actors.types.icons import Icon
-from mcp_actors.types.input_required import InputRequest, InputRequiredResult, InputResponse
-from mcp_actors.types.lifecycle import DiscoverResult, InitializeResult
-from mcp_actors.types.logging import LOGGING_LEVELS, LoggingLevel, LoggingMessageParams, SetLevelParams
+from mcp_actors.types.lifecycle import (
+    LOGGING_LEVELS,
+    DiscoverResult,
+    Implementation,
+    InitializeResult,
+    LoggingLevel,
+    LoggingMessageParams,
+    PromptsCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+    SetLevelParams,
+    SubscriptionFilter,
+    SubscriptionsAcknowledgedParams,
+    SubscriptionsListenParams,
+    SubscriptionsListenResult,
+    ToolsCapability,
+)
 from mcp_actors.types.media import Audio, File, Image
 from mcp_actors.types.messages import (
     CancelledParams,
+    ClientCapabilities,
+    ElicitationCapability,
     EmptyResult,
     InitializeParams,
     NotificationParams,
@@ -70,16 +86,27 @@ from mcp_actors.types.messages import (
     ProgressParams,
     ProgressToken,
     RequestParams,
+    RootsCapability,
+    SamplingCapability,
 )
 from mcp_actors.types.prompts import (
+    CompleteParams,
+    CompleteResult,
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    CompletionReference,
     GetPromptParams,
     GetPromptResult,
     ListPromptsResult,
     Prompt,
     PromptArgument,
     PromptMessage,
+    PromptReference,
+    ResourceTemplateReference,
 )
-from mcp_actors.types.resource_messages import (
+from mcp_actors.types.records import UNSET, CacheScope, Unset
+from mcp_actors.types.resources import (
     ListResourcesResult,
     ListResourceTemplatesResult,
     ReadResourceParams,
@@ -89,33 +116,6 @@ from mcp_actors.types.resource_messages import (
     SubscribeParams,
     UnsubscribeParams,
 )
-from mcp_actors.types.resources import (
-    Annotations,
-    BlobResourceContents,
-    Resource,
-    ResourceContents,
-    Role,
-    TextResourceContents,
-)
-from mcp_actors.types.roots import ListRootsParams, ListRootsResult, Root
-from mcp_actors.types.sampling import (
-    CreateMessageParams,
-    CreateMessageResult,
-    IncludeContext,
-    ModelHint,
-    ModelPreferences,
-    SamplingContent,
-    SamplingMessage,
-    ToolChoice,
-    ToolResultContent,
-    ToolUseContent,
-)
-from mcp_actors.types.subscriptions import (
-    SubscriptionFilter,
-    SubscriptionsAcknowledgedParams,
-    SubscriptionsListenParams,
-    SubscriptionsListenResult,
-)
 from mcp_actors.types.tools import (
     CallToolParams,
     CallToolResult,
@@ -124,7 +124,6 @@ from mcp_actors.types.tools import (
     ToolAnnotations,
     ToolExecution,
 )
-from mcp_actors.types.unset import UNSET, Unset
 
 __all__ = [
     "LOGGING_LEVELS",

@@ -2,30 +2,126 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 import attrs
 
-from mcp_actors.types.resources import (
-    Annotations,
-    BlobResourceContents,
-    Resource,
-    TextResourceContents,
-    decoded,
-)
-from mcp_actors.types.vocabulary import Vocabulary
+from mcp_actors.errors import RemoteProtocolError
+from mcp_actors.types.records import Vocabulary
 
 __all__ = [
     "BLOCKS",
+    "Annotations",
     "AudioContent",
+    "BlobResourceContents",
     "ContentBlock",
     "EmbeddedResource",
+    "Icon",
     "ImageContent",
+    "Resource",
+    "ResourceContents",
     "ResourceLink",
+    "Role",
     "TextContent",
+    "TextResourceContents",
+    "decoded",
     "text_of",
 ]
+
+
+# -- Icons -----------------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class Icon(Vocabulary):
+    """An image for a server, tool, prompt or resource. It comes from the peer, so it is untrusted.
+
+    ``src`` is an https or ``data:`` URI, ``sizes`` are like ``"48x48"`` or ``"any"``, ``theme`` is ``"light"`` or
+    ``"dark"`` (any text is accepted, so that a wrong icon does not make a list unreadable).
+    """
+
+    src: str
+    mime_type: str | None = None
+    sizes: list[str] | None = None
+    theme: str | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+# -- Resources and their contents, which content blocks have too -----------------------------------------
+
+Role = Literal["user", "assistant"]
+
+
+@attrs.define(eq=False, repr=False)
+class Annotations(Vocabulary):
+    """Hints for displaying content: its audience, its priority from 0 to 1, the time of its last change (ISO 8601)."""
+
+    audience: list[Role] | None = None
+    priority: float | None = None
+    last_modified: str | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class Resource(Vocabulary):
+    """A resource that can be read by its ``uri``. ``size`` is in bytes, before any encoding."""
+
+    uri: str
+    name: str
+    title: str | None = attrs.field(default=None, kw_only=True)
+    description: str | None = attrs.field(default=None, kw_only=True)
+    mime_type: str | None = attrs.field(default=None, kw_only=True)
+    size: int | None = attrs.field(default=None, kw_only=True)
+    annotations: Annotations | None = attrs.field(default=None, kw_only=True)
+    icons: list[Icon] | None = attrs.field(default=None, kw_only=True)
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class TextResourceContents(Vocabulary):
+    """Contents as text. ``uri`` may be that of a sub-resource of the one that was read."""
+
+    uri: str
+    text: str
+    mime_type: str | None = None
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class BlobResourceContents(Vocabulary):
+    """Contents as bytes; ``blob`` is base64."""
+
+    uri: str
+    blob: str
+    mime_type: str | None = None
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+    def to_bytes(self) -> bytes:
+        """Returns ``blob`` decoded.
+
+        Raises:
+            RemoteProtocolError: It is no base64.
+        """
+        return decoded(self.blob)
+
+
+ResourceContents = TextResourceContents | BlobResourceContents
+
+
+def decoded(data: str) -> bytes:
+    """Returns the bytes of what a peer wrote in base64; raises `RemoteProtocolError` if it is none."""
+    try:
+        return base64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise RemoteProtocolError(f"the data is no base64: {error}") from None
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False, repr=False)

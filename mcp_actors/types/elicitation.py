@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from mcp_actors.types.vocabulary import Vocabulary
+from mcp_actors.types.records import Vocabulary
 
 __all__ = [
     "ElicitAction",

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from mcp_actors.types.vocabulary import Vocabulary
+from mcp_actors.types.records import Vocabulary
 
 __all__ = [
     "BooleanSchema",

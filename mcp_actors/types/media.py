@@ -9,8 +9,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from mcp_actors.types.content import AudioContent, ContentBlock, EmbeddedResource, ImageContent
-from mcp_actors.types.resources import Annotations, BlobResourceContents, TextResourceContents
+from mcp_actors.types.content import (
+    Annotations,
+    AudioContent,
+    BlobResourceContents,
+    ContentBlock,
+    EmbeddedResource,
+    ImageContent,
+    TextResourceContents,
+)
 
 __all__ = ["MEDIA", "Audio", "File", "Image", "Media"]
 

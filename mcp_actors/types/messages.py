@@ -6,12 +6,13 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from mcp_actors.types.capabilities import Implementation
-from mcp_actors.types.client_capabilities import ClientCapabilities
-from mcp_actors.types.vocabulary import Vocabulary
+from mcp_actors.types.lifecycle import Implementation
+from mcp_actors.types.records import Vocabulary
 
 __all__ = [
     "CancelledParams",
+    "ClientCapabilities",
+    "ElicitationCapability",
     "EmptyResult",
     "InitializeParams",
     "NotificationParams",
@@ -19,8 +20,57 @@ __all__ = [
     "ProgressParams",
     "ProgressToken",
     "RequestParams",
+    "RootsCapability",
+    "SamplingCapability",
 ]
 
+
+# -- The capabilities of clients -------------------------------------------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class RootsCapability(Vocabulary):
+    """The client answers ``roots/list``; with ``list_changed`` it also notifies the server of changes."""
+
+    list_changed: bool | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class SamplingCapability(Vocabulary):
+    """The client answers ``sampling/createMessage``. A member that is ``{}`` means that the feature is supported."""
+
+    context: dict[str, Any] | None = None
+    tools: dict[str, Any] | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class ElicitationCapability(Vocabulary):
+    """The client answers ``elicitation/create``. Without any member it supports forms only."""
+
+    form: dict[str, Any] | None = None
+    url: dict[str, Any] | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class ClientCapabilities(Vocabulary):
+    """The capabilities of a client. A member that is present is declared, even if it is empty.
+
+    ``extensions`` maps the identifier of an extension to its settings; ``tasks`` is passed on unchanged.
+    """
+
+    experimental: dict[str, Any] | None = None
+    roots: RootsCapability | None = None
+    sampling: SamplingCapability | None = None
+    elicitation: ElicitationCapability | None = None
+    tasks: dict[str, Any] | None = None
+    extensions: dict[str, Any] | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 ProgressToken = int | str
 

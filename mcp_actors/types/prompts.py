@@ -6,20 +6,28 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from mcp_actors.types.caching import CacheScope, not_negative
-from mcp_actors.types.content import ContentBlock, text_of
-from mcp_actors.types.icons import Icon
-from mcp_actors.types.resources import Role
-from mcp_actors.types.vocabulary import Vocabulary
+from mcp_actors.types.content import ContentBlock, Icon, Role, text_of
+from mcp_actors.types.records import CacheScope, Vocabulary, not_negative
 
 __all__ = [
+    "CompleteParams",
+    "CompleteResult",
+    "Completion",
+    "CompletionArgument",
+    "CompletionContext",
+    "CompletionReference",
     "GetPromptParams",
     "GetPromptResult",
     "ListPromptsResult",
     "Prompt",
     "PromptArgument",
     "PromptMessage",
+    "PromptReference",
+    "ResourceTemplateReference",
 ]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False, repr=False)
@@ -99,3 +107,79 @@ class GetPromptResult(Vocabulary):
     def text(self) -> str:
         """The text of all messages, each on a line of its own; empty if there is none."""
         return text_of(each.content for each in self.messages)
+
+
+# -- Completion of the arguments of prompts and resource templates ---------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class PromptReference(Vocabulary):
+    """Refers to a prompt by its name."""
+
+    type: ClassVar[Literal["ref/prompt"]] = "ref/prompt"
+
+    name: str
+    title: str | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class ResourceTemplateReference(Vocabulary):
+    """Refers to a resource template; ``uri`` is the text of the template."""
+
+    type: ClassVar[Literal["ref/resource"]] = "ref/resource"
+
+    uri: str
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+CompletionReference = PromptReference | ResourceTemplateReference
+
+
+@attrs.define(eq=False, repr=False)
+class CompletionArgument(Vocabulary):
+    """The argument that is being typed, and the part of its value that was typed so far."""
+
+    name: str
+    value: str
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class CompletionContext(Vocabulary):
+    """The values of the arguments that were completed before."""
+
+    arguments: dict[str, str] | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class CompleteParams(Vocabulary):
+    """Params of ``completion/complete``, which asks for values of one argument."""
+
+    ref: CompletionReference
+    argument: CompletionArgument
+    context: CompletionContext | None = None
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class Completion(Vocabulary):
+    """At most 100 values, the best first. ``total`` also counts those that were not sent."""
+
+    values: list[str]
+    total: int | None = None
+    has_more: bool | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class CompleteResult(Vocabulary):
+    """Result of ``completion/complete``."""
+
+    result_type: ClassVar[Literal["complete"]] = "complete"
+
+    completion: Completion
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)

@@ -6,8 +6,7 @@ from typing import Any, Literal
 
 import attrs
 
-from mcp_actors.types.caching import not_negative
-from mcp_actors.types.vocabulary import Vocabulary
+from mcp_actors.types.records import Vocabulary, not_negative
 
 __all__ = [
     "CreateTaskResult",

@@ -6,11 +6,8 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from mcp_actors.types.caching import CacheScope, not_negative
-from mcp_actors.types.content import ContentBlock, text_of
-from mcp_actors.types.icons import Icon
-from mcp_actors.types.unset import UNSET
-from mcp_actors.types.vocabulary import Vocabulary
+from mcp_actors.types.content import ContentBlock, Icon, text_of
+from mcp_actors.types.records import UNSET, CacheScope, Vocabulary, not_negative
 
 __all__ = [
     "CallToolParams",

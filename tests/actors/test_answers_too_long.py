@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mcp_actors import ResourceNotFound, RpcError, Server
-from mcp_actors.framing import LineChannel
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer
 from tests.messages import BATCHING
 

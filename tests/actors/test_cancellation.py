@@ -16,7 +16,7 @@ import trio.testing
 
 from mcp_actors import Client, Context, Limits, Server
 from mcp_actors.abc import Frame
-from mcp_actors.framing import LineChannel
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer
 from mcp_actors.types import ElicitResult
 from tests.messages import CAPABILITIES

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mcp_actors import Client, ConnectFailed, ConnectionLost, LocalProtocolError, McpError
-from mcp_actors._client.lifecycle import NEXT_STATE, ClientEvent, ClientState
+from mcp_actors._client.connectivity import NEXT_STATE, ClientEvent, ClientState
 from mcp_actors.testing import ScriptedPeer
 
 from .peers import faulty_pair, greet, settled

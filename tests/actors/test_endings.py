@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, ConnectionLost, Context, Limits, Server
-from mcp_actors.framing import LineChannel
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer, raw_client
 
 from .peers import (

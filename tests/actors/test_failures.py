@@ -9,11 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcp_actors import (
-    RpcError,
-    Server,
-    ToolError,
-)
+from mcp_actors import RpcError, Server, ToolError
 from mcp_actors.testing import connected_pair
 
 from .peers import (

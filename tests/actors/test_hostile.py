@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcp_actors import Client, McpError, Server
-from mcp_actors.framing import LineChannel
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer
 from mcp_actors.types import ElicitResult
 from tests.messages import BATCHING, VERSION

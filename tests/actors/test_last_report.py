@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from mcp_actors import Context, Server
-from mcp_actors._actors.last_report import READING_LIMIT, READING_TIME
-from mcp_actors.framing import LineChannel
+from mcp_actors._actors.inbound_call import READING_LIMIT, READING_TIME
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer
 from tests.messages import modern_request
 

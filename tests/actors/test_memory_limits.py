@@ -9,8 +9,8 @@ import trio
 
 from mcp_actors import Limits
 from mcp_actors.abc import FrameChannel
-from mcp_actors.budget import Budget, holder_of
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.budget import Budget, holder_of
+from mcp_actors.supervision.principal import Principal
 from mcp_actors.testing import ScriptedPeer
 
 from .peers import LEGACY, Serves, call, cancelled, faulty_pair, legacy_client, modern_call, settled

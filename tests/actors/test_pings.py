@@ -13,7 +13,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from mcp_actors import Client, ConnectionLost, Server
 from mcp_actors.abc import FrameChannel
 from mcp_actors.testing import ScriptedPeer, raw_server
-from mcp_actors.testing.passing import PassingChannel
+from mcp_actors.testing.recording import PassingChannel
 from tests.api.peers import greet
 from tests.messages import LEGACY_VERSIONS, MODERN, result
 

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcp_actors import (
-    Client,
-    Server,
-)
+from mcp_actors import Client, Server
 from mcp_actors.testing import ScriptedPeer, connected_pair, raw_client
 from mcp_transports.memory import MemoryTransport
 

@@ -10,12 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from mcp_actors import (
-    Client,
-    ConnectionLost,
-    LocalProtocolError,
-    Server,
-)
+from mcp_actors import Client, ConnectionLost, LocalProtocolError, Server
 from mcp_actors.testing import connected_pair, raw_server
 from mcp_actors.types import ElicitResult
 from mcp_transports.memory import MemoryTransport

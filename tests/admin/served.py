@@ -11,7 +11,7 @@ import httpx2
 import trio
 
 from mcp_actors import Server
-from mcp_actors.admin import NodeSnapshot
+from mcp_actors.telemetry.snapshot import NodeSnapshot
 from mcp_transports.admin import AdminClient, AdminTransport
 
 __all__ = ["TOKEN", "Operator", "loopback", "make_server", "operator", "serving"]

@@ -12,9 +12,10 @@ import trio.testing
 
 from mcp_actors import Client, Limits, RpcError, Server
 from mcp_actors.abc import ServerHandler
-from mcp_actors.admin import Action, ActionOutcome, NodeSnapshot, ServerView, cleaned
+from mcp_actors.cli.reload.replacement import ReplaceableServer
 from mcp_actors.middleware import AuditEntry, AuditLog
-from mcp_actors.replacement import ReplaceableServer
+from mcp_actors.telemetry.live_view import Action, ActionOutcome, ServerView
+from mcp_actors.telemetry.snapshot import NodeSnapshot, cleaned
 from mcp_actors.types import Implementation
 
 from .served import make_server, serving
@@ -183,7 +184,7 @@ async def test_other_tasks_run_while_many_sessions_are_looked_at(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of the sessions ends meanwhile: it is counted, and not shown."""
-    monkeypatch.setattr("mcp_actors.admin.taking.SLICE", 1)
+    monkeypatch.setattr("mcp_actors.telemetry.snapshot.SLICE", 1)
     async with looked_at(make_server(), "parts") as looking, AsyncExitStack() as opened:
         clients = [Client("memory:parts", era="legacy") for _ in range(30)]
         for each in clients[1:]:

@@ -13,12 +13,11 @@ import trio.testing
 import trustme
 from structlog.testing import capture_logs
 
-from mcp_actors.admin import Action, Feed
 from mcp_actors.auth import Principal, ResourceServer, StaticVerifier
 from mcp_actors.errors import ConnectFailed, ConnectionLost
+from mcp_actors.telemetry.live_view import Action, Feed
 from mcp_transports.admin import AdminClient, AdminRefused, AdminTransport
-from mcp_transports.admin.access import Caller
-from mcp_transports.admin.event_stream import EventStream
+from mcp_transports.admin.endpoint import Caller, EventStream
 from mcp_transports.admin.owner import Owner
 
 from .served import make_server, operator, serving

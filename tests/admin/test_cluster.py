@@ -15,16 +15,10 @@ from structlog.testing import capture_logs
 
 from mcp_actors import Client, RpcError
 from mcp_actors.abc import ServerHandler
-from mcp_actors.admin import (
-    Action,
-    ActionOutcome,
-    ClusterView,
-    Feed,
-    NodeSnapshot,
-    ServerView,
-    Snapshot,
-)
 from mcp_actors.shared.redis import RedisShared
+from mcp_actors.telemetry.cluster import ClusterView
+from mcp_actors.telemetry.live_view import Action, ActionOutcome, Feed, ServerView
+from mcp_actors.telemetry.snapshot import NodeSnapshot, Snapshot
 from tests.nodes import LocalBus, LocalNodes
 from tests.redis_server import RedisServer
 

@@ -11,10 +11,10 @@ import trio
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, RpcError, Server
-from mcp_actors.admin import NodeSnapshot
 from mcp_actors.errors import ConnectionLost, LocalProtocolError
+from mcp_actors.telemetry.snapshot import NodeSnapshot
 from mcp_actors.types import Implementation
-from mcp_transports._inherited import inherit, unix_key
+from mcp_transports._sockets import inherit, unix_key
 from mcp_transports.admin import AdminTransport
 from mcp_transports.http.h1.listeners import open_unix
 from mcp_transports.http.server import HttpServerTransport, Request

@@ -15,11 +15,11 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mcp_actors import Client
-from mcp_actors.admin import Action, ActionOutcome, Feed, NodeSnapshot
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
+from mcp_actors.telemetry.live_view import Action, ActionOutcome, Feed
+from mcp_actors.telemetry.snapshot import NodeSnapshot
 from mcp_transports.admin import AdminClient, AdminRefused, AdminTransport
-from mcp_transports.admin.access import Caller
-from mcp_transports.admin.event_stream import EventStream
+from mcp_transports.admin.endpoint import Caller, EventStream
 from mcp_transports.admin.owner import Owner
 from mcp_transports.admin.transport import LIMITS
 from mcp_transports.http.server import Request

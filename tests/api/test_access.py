@@ -14,7 +14,7 @@ import trio.testing
 from mcp_actors import Client, Context, Server
 from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import InsufficientScope
-from mcp_actors.principal import STREAM_GRACE, Principal
+from mcp_actors.supervision.principal import STREAM_GRACE, Principal
 from mcp_transports.memory import MemoryTransport
 
 ERAS = ["2025-11-25", "2026-07-28"]

@@ -13,14 +13,8 @@ import trio
 
 from mcp_actors import Client, ClientPool, ConnectFailed, Server
 from mcp_actors.abc import Frame, FrameChannel, Waiting
-from mcp_actors.auth import (
-    AuthorizationCode,
-    BearerToken,
-    ClientCredentials,
-    EnterpriseManaged,
-    OAuth,
-)
-from mcp_actors.discovery import register_transport
+from mcp_actors.abc.discovery import register_transport
+from mcp_actors.auth import AuthorizationCode, BearerToken, ClientCredentials, EnterpriseManaged, OAuth
 from mcp_actors.errors import AuthorizationFailed, AuthorizationUnavailable, CallTimeout, TokenRefused
 from mcp_actors.types import ClientCapabilities
 from mcp_transports.http import HttpTransport

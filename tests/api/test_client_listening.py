@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors import Client, Server
-from mcp_actors._eras.changes import Event
+from mcp_actors._eras.era import Event
 from mcp_actors.errors import CallTimeout, RpcError, SubscriptionLost
 from mcp_actors.testing import ScriptedPeer, raw_server
 

@@ -13,11 +13,11 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mcp_actors import Client, McpError
-from mcp_actors._client.era_cache import ERA_CACHE
-from mcp_actors._eras.decisions import DECISIONS, Answer, Asked, Lifetime, NextStep
-from mcp_actors._eras.legacy.eras import LATEST_LEGACY
-from mcp_actors._eras.modern.eras import LATEST_MODERN
-from mcp_actors.discovery import register_transport
+from mcp_actors._client.supervisor import ERA_CACHE
+from mcp_actors._eras.client_negotiation import DECISIONS, Answer, Asked, Lifetime, NextStep
+from mcp_actors._eras.legacy import LATEST_LEGACY
+from mcp_actors._eras.modern import LATEST_MODERN
+from mcp_actors.abc.discovery import register_transport
 from mcp_actors.errors import ConnectFailed, Unavailable
 
 from .reacting import DISCOVERY, INITIALIZE, SLOW, ReactingServer

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 from mcp_actors import Client, Context, RpcError, Server, ToolError
 from mcp_actors._server.failures import MAX_GROUP, MAX_TEXT
 from mcp_actors.abc import ConnectionHandler, FrameChannel
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import CallToolResult
 from mcp_transports.memory import MemoryTransport
 

@@ -9,13 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from mcp_actors import Client, Server
-from mcp_actors.errors import (
-    CallTimeout,
-    ConnectionLost,
-    RemoteProtocolError,
-    RpcError,
-    UnsupportedVersion,
-)
+from mcp_actors.errors import CallTimeout, ConnectionLost, RemoteProtocolError, RpcError, UnsupportedVersion
 from mcp_actors.testing import ScriptedPeer, raw_server
 from mcp_actors.types import Implementation
 from tests.messages import TASKS_DECLARED

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mcp_actors import Context, MissingCapability, ResourceNotFound, RpcError, Server
-from mcp_actors._eras.sampling_history import history_problem
+from mcp_actors._eras.convert import history_problem
 from mcp_actors.testing import raw_client
 from mcp_actors.types import SamplingMessage, TextContent, ToolResultContent, ToolUseContent
 

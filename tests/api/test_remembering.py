@@ -7,11 +7,11 @@ import trio
 from trio.testing import MockClock
 
 from mcp_actors import Client
-from mcp_actors._client.era_cache import EraCache
-from mcp_actors._eras.legacy.eras import LEGACY
-from mcp_actors._eras.modern.eras import LATEST_MODERN
-from mcp_actors._eras.probe import versions_for
-from mcp_actors.discovery import register_transport
+from mcp_actors._client.supervisor import EraCache
+from mcp_actors._eras.client_negotiation import versions_for
+from mcp_actors._eras.legacy import LEGACY
+from mcp_actors._eras.modern import LATEST_MODERN
+from mcp_actors.abc.discovery import register_transport
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.testing import RawServer, raw_server
 

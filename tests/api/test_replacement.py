@@ -17,9 +17,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors import Client, Context, Limits, LocalProtocolError, RpcError, Server
-from mcp_actors.discovery import client_transport
+from mcp_actors.abc.discovery import client_transport
+from mcp_actors.cli.reload.replacement import MOST_FORMER, ReplaceableServer
 from mcp_actors.extensions import ServerExtension, Serving
-from mcp_actors.replacement import MOST_FORMER, ReplaceableServer
 from mcp_actors.testing import ScriptedPeer, raw_client
 
 from .asking import HELLO, accept, ask_tool

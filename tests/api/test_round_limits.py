@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mcp_actors._eras.modern.request_state import StateSealer
-from mcp_actors.principal import Principal
+from mcp_actors._eras.modern import StateSealer
+from mcp_actors.supervision.principal import Principal
 from mcp_actors.testing import ScriptedPeer, raw_client
 
 from .asking import ALL, HELLO, KEY, accept, ask_tool, make_server

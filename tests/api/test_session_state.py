@@ -15,7 +15,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors import Client, Context, LocalProtocolError, Server, ToolError
 from mcp_actors._server.peer_session import is_wanted
-from mcp_actors.discovery import client_transport
+from mcp_actors.abc.discovery import client_transport
 from mcp_actors.testing import ScriptedPeer
 from mcp_actors.types import TextContent
 

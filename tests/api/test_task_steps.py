@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, Server
-from mcp_actors.task_kinds import CALL_WORKER
+from mcp_actors.supervision.task_kinds import CALL_WORKER
 
 CALLS = 20
 ROUNDS = 12

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from typing_extensions import TypedDict
 
 from mcp_actors import Client, Context, Server, SyncContext
-from mcp_actors.context import FormResult
+from mcp_actors.server import FormResult
 from mcp_actors.types import ElicitFormParams, ElicitResult
 
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from mcp_actors.auth.challenges import Challenge, first_parameter, format_challenge, parse_challenges
+from mcp_actors.auth.metadata import Challenge, first_parameter, format_challenge, parse_challenges
 
 PRM = "https://h/.well-known/oauth-protected-resource/mcp?a=b"
 

@@ -14,17 +14,19 @@ from hypothesis import strategies as st
 from joserfc import jws as joserfc_jws
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from mcp_actors.auth.client.assertions import client_assertion
-from mcp_actors.auth.client.dpop import PROOF_ALGORITHMS, DpopKey, token_hash
 from mcp_actors.auth.jose import (
     ALGORITHMS,
+    PROOF_ALGORITHMS,
+    DpopKey,
     JoseRejected,
+    client_assertion,
     import_private_key,
     import_public_key,
     is_signed_by,
     read_claims,
     read_jws,
     sign,
+    token_hash,
 )
 
 EC = ECKey.generate_key("P-256")

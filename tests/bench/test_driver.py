@@ -10,13 +10,9 @@ from typing import Any
 
 import pytest
 
-from mcp_actors.bench.calls import tool_call
-from mcp_actors.bench.documents import document_of
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.fields.field import Arrival, Field, run_blocking
-from mcp_actors.bench.load import RunningLoad
-from mcp_actors.bench.messages import Message
-from mcp_actors.bench.plan import LoadPlan, Stage, ramp_stages
+from mcp_actors.cli.bench.field import Arrival, Field, run_blocking
+from mcp_actors.cli.bench.load import RunningLoad, document_of
+from mcp_actors.cli.bench.plan import LoadError, LoadPlan, Message, Stage, ramp_stages, tool_call
 
 Answer = Callable[["ScriptedField", int, dict[str, Any]], None]
 # Seconds that each message takes to send: what takes none has no rate.

@@ -11,16 +11,13 @@ from typing import Any
 
 import pytest
 
-from mcp_actors.bench.calls import tool_call
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.fields import streams
-from mcp_actors.bench.fields.field import Field, run_blocking
-from mcp_actors.bench.fields.responses import MOST_BYTES, ResponseReader
-from mcp_actors.bench.fields.streams import Ends, Lines, StreamField
-from mcp_actors.bench.load import RunningLoad
-from mcp_actors.bench.messages import Message
-from mcp_actors.bench.plan import LoadPlan, Stage
-from mcp_actors.bench.targets import raw_field
+from mcp_actors.cli.bench import streams
+from mcp_actors.cli.bench.field import Field, run_blocking
+from mcp_actors.cli.bench.http import MOST_BYTES, ResponseReader
+from mcp_actors.cli.bench.load import RunningLoad
+from mcp_actors.cli.bench.plan import LoadError, LoadPlan, Message, Stage, tool_call
+from mcp_actors.cli.bench.streams import Ends, Lines, StreamField
+from mcp_actors.cli.bench.targets import raw_field
 
 HTTP = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: %s\r\ncontent-length: %d\r\n\r\n%s"

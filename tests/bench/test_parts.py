@@ -14,13 +14,20 @@ from hdrh.histogram import HdrHistogram
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors.bench.calls import MOST_CALLS, CallMix, PlannedCall, read_calls, tool_call
-from mcp_actors.bench.documents import figures, knee
-from mcp_actors.bench.latencies import LatencyCounts
-from mcp_actors.bench.outcomes import incoming, outcome
-from mcp_actors.bench.plan import LoadPlan, Stage, ramp_stages
-from mcp_actors.bench.recorder import LoadRecorder
-from mcp_actors.cli.bench.thresholds import parse_threshold
+from mcp_actors.cli.bench.driver import incoming, outcome
+from mcp_actors.cli.bench.load import figures, knee
+from mcp_actors.cli.bench.plan import (
+    MOST_CALLS,
+    CallMix,
+    LoadPlan,
+    PlannedCall,
+    Stage,
+    ramp_stages,
+    read_calls,
+    tool_call,
+)
+from mcp_actors.cli.bench.recorder import LatencyCounts, LoadRecorder
+from mcp_actors.cli.bench.report import parse_threshold
 
 TIMES = st.lists(st.floats(1e-7, 500.0), min_size=1, max_size=200)
 

@@ -14,8 +14,8 @@ from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal, goal_c
 from benchmarks.suite.page import page
 from benchmarks.suite.peers import PEERS
 from benchmarks.suite.report import markdown
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.results import Document, JobFailure, Key, ResultRow
+from mcp_actors.cli.bench.plan import LoadError
+from mcp_actors.cli.bench.results import Document, JobFailure, Key, ResultRow
 
 ROOT = Path(__file__).parent.parent.parent
 OURS, OTHER = (

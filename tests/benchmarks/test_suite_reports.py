@@ -14,11 +14,10 @@ from benchmarks.suite.goals import GOALS
 from benchmarks.suite.page import page
 from benchmarks.suite.report import RATIO, markdown
 from benchmarks.suite.views import groups, ratios
-from mcp_actors.bench.compare import compare, comparison_text
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.histograms import encoded
-from mcp_actors.bench.plots import Plot, PlotLine
-from mcp_actors.bench.results import METRICS, Document, JobFailure, ResultRow
+from mcp_actors.cli.bench.plan import LoadError
+from mcp_actors.cli.bench.recorder import encoded
+from mcp_actors.cli.bench.report import Plot, PlotLine
+from mcp_actors.cli.bench.results import METRICS, Document, JobFailure, ResultRow, compare, comparison_text
 
 PEERS = ("ours", "floor", "official")
 

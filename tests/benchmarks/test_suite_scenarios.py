@@ -19,14 +19,13 @@ from benchmarks.suite.running import run_job, run_plan
 from benchmarks.suite.scenarios import streams
 from benchmarks.suite.scenarios.table import SCENARIOS
 from benchmarks.suite.worker import measure
-from mcp_actors.bench.eras import Era
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.results import METRICS, Document
+from mcp_actors.cli.bench.plan import Era, LoadError
+from mcp_actors.cli.bench.results import METRICS, Document
 
 HERE = {"python": sys.executable}
 # A transport of somebody else's, in a file of their own: lines over TCP under another name.
 PIGEON = """
-from mcp_actors.discovery import register_transport
+from mcp_actors.abc.discovery import register_transport
 from mcp_transports.sockets import TcpTransport
 
 register_transport("pigeon", lambda url: TcpTransport(url.replace("pigeon:", "tcp:")))

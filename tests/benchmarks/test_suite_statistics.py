@@ -9,14 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_actors.bench.statistics import (
-    adjusted,
-    interval,
-    mann_whitney,
-    median,
-    ratio_interval,
-    smallest_p,
-)
+from mcp_actors.cli.bench.results import adjusted, interval, mann_whitney, median, ratio_interval, smallest_p
 
 SAMPLES = st.lists(st.floats(0.5, 1e6), min_size=1, max_size=12)
 # Few different values, so that there are ties.

@@ -16,12 +16,10 @@ from benchmarks.suite.bench import Bench, ThisProcess
 from benchmarks.suite.job import BenchmarkJob
 from benchmarks.suite.scenarios import loops
 from benchmarks.suite.server import HandlerEvents
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.fields.field import Arrival, Field, run_blocking
-from mcp_actors.bench.fields.responses import ResponseReader
-from mcp_actors.bench.fields.streams import Framing, Lines
-from mcp_actors.bench.fields.websocket import WebSocketFrames
-from mcp_actors.bench.messages import Calls, Message, check_sums, id_of
+from mcp_actors.cli.bench.field import Arrival, Field, run_blocking
+from mcp_actors.cli.bench.http import ResponseReader
+from mcp_actors.cli.bench.plan import Calls, LoadError, Message, check_sums, id_of
+from mcp_actors.cli.bench.streams import Framing, Lines, WebSocketFrames
 
 MESSAGES = st.lists(
     st.binary(min_size=1, max_size=300).map(lambda data: data.replace(b"\n", b" ")), max_size=5

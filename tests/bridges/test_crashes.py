@@ -14,17 +14,16 @@ import trio
 from structlog.testing import capture_logs
 
 from mcp_actors import CallCancelled, McpError
-from mcp_actors.bridges import belongings
+from mcp_actors.bridges import engine_thread as thread_module
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
-from mcp_actors.bridges.asyncio_call import AsyncioCall
-from mcp_actors.bridges.asyncio_thread import asyncio_loop_of
+from mcp_actors.bridges.asyncio_call import AsyncioCall, asyncio_loop_of
 from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.engine_thread import engine_thread
-from mcp_actors.bridges.held_block import HeldBlock
+from mcp_actors.bridges.faces import HeldBlock
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.bridges.trio_bridge import TrioBridge
 from mcp_actors.errors import LoopClosed
-from mcp_actors.task_kinds import (
+from mcp_actors.supervision.task_kinds import (
     ASGI_WATCH,
     ASYNCIO_REQUEST,
     BRIDGED_CALL,
@@ -33,7 +32,7 @@ from mcp_actors.task_kinds import (
     HELD_BLOCK,
     LOOP_WATCH,
 )
-from mcp_transports.http.asgi.sides import current_side
+from mcp_transports.http.asgi.loops import current_side
 
 PATIENCE = 10  # seconds
 CRASHES: list[type[BaseException]] = [ValueError, SystemExit]
@@ -137,7 +136,7 @@ def test_a_block_tells_whoever_leaves_it(crash: type[BaseException]) -> None:
 def test_a_closer_that_fails_or_never_ends_does_not_keep_the_others_from_closing(
     end: type[BaseException] | None, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(belongings, "CLOSE_TIME", 0.01)
+    monkeypatch.setattr(thread_module, "CLOSE_TIME", 0.01)
     closed: Future[None] = Future()
 
     async def closes() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mcp_actors.bridges.direct_future import DirectFuture
+from mcp_actors.bridges.asyncio_bridge import DirectFuture
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 

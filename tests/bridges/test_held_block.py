@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
-from mcp_actors.bridges.held_block import HeldBlock
+from mcp_actors.bridges.faces import HeldBlock
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 
 

@@ -13,10 +13,10 @@ import trio
 from mcp_actors import LocalProtocolError
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.bridged_call import calling_bridge
-from mcp_actors.bridges.current_bridge import current_bridge
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.bridges.trio_bridge import TrioBridge
 from mcp_actors.errors import LoopClosed
+from mcp_transports.http.asgi.loops import current_bridge
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 

@@ -16,14 +16,13 @@ from xml.etree import ElementTree
 import pytest
 
 from mcp_actors import Client
-from mcp_actors.bench.calls import read_calls
-from mcp_actors.bench.documents import figures
-from mcp_actors.bench.histograms import encoded
-from mcp_actors.bench.results import Document, ResultRow
-from mcp_actors.cli.bench.command import command
-from mcp_actors.cli.bench.page import page
-from mcp_actors.cli.bench.text import summary_lines
-from mcp_actors.discovery import client_transport
+from mcp_actors.abc.discovery import client_transport
+from mcp_actors.cli.bench.bench import command
+from mcp_actors.cli.bench.load import figures
+from mcp_actors.cli.bench.plan import read_calls
+from mcp_actors.cli.bench.recorder import encoded
+from mcp_actors.cli.bench.report import page, summary_lines
+from mcp_actors.cli.bench.results import Document, ResultRow
 from mcp_actors.testing import RecordingTransport
 from tests.cli.conftest import LIMIT, ROOT, SERVED, Ran
 from tests.cli.test_serve_http import serving

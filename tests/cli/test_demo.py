@@ -14,14 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from mcp_actors import Server
-from mcp_actors.cli import demo_load, demo_server, demo_tour
-from mcp_actors.cli.demo import command
-from mcp_actors.cli.demo_figures import CallLatencies, Tally
-from mcp_actors.cli.demo_load import DemoLoad, WrongAnswer
-from mcp_actors.cli.demo_stage import DemoStage
-from mcp_actors.cli.demo_table import plain_table, summary
-from mcp_actors.cli.demo_text import tour_lines
-from mcp_actors.cli.demo_tour import TOUR, Demonstration, Shown
+from mcp_actors.cli.demo import load, servers, tour
+from mcp_actors.cli.demo.demo import command, plain_table, summary, tour_lines
+from mcp_actors.cli.demo.load import CallLatencies, DemoLoad, Tally, WrongAnswer
+from mcp_actors.cli.demo.tour import TOUR, Demonstration, DemoStage, Shown
 
 from .conftest import LIMIT, Ran, Started
 
@@ -37,7 +33,7 @@ def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[...,
         if re.match(r" *(memory|http|ws|tcp|stdio) ", line)
     ]
     assert {(row[0], row[1]) for row in rows} == {
-        (binding.name, era) for binding in demo_load.BINDINGS for era in demo_load.ERAS
+        (binding.name, era) for binding in load.BINDINGS for era in load.ERAS
     }
     words = re.search(
         r"(\d[\d,]*) calls cancelled in flight, (\d[\d,]*) confirmed by their handlers\n", result.stdout
@@ -100,7 +96,7 @@ def test_ctrl_c_in_the_tour_ends_all_of_it(started: Started) -> None:
 
 
 def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest_server = demo_server.server
+    honest_server = servers.server
 
     def lying_server() -> Server:
         server = honest_server()
@@ -112,9 +108,9 @@ def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return server
 
-    memory = next(binding for binding in demo_load.BINDINGS if binding.name == "memory")
-    monkeypatch.setattr(demo_load, "BINDINGS", (memory,))
-    monkeypatch.setattr(demo_load.demo_server, "server", lying_server)
+    memory = next(binding for binding in load.BINDINGS if binding.name == "memory")
+    monkeypatch.setattr(load, "BINDINGS", (memory,))
+    monkeypatch.setattr(load.servers, "server", lying_server)
     result = CliRunner().invoke(command, ["--sessions", "4", "--seconds", "60", "--seed", "1"])
     assert result.exit_code == 1
     assert "WrongAnswer" in result.output
@@ -124,9 +120,9 @@ def test_a_demonstration_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch)
     async def lie(stage: DemoStage) -> str:
         raise WrongAnswer("this came instead")
 
-    memory = next(binding for binding in demo_load.BINDINGS if binding.name == "memory")
-    monkeypatch.setattr(demo_load, "BINDINGS", (memory,))
-    monkeypatch.setattr(demo_tour, "TOUR", (Demonstration("tools", lie), TOUR[0]))
+    memory = next(binding for binding in load.BINDINGS if binding.name == "memory")
+    monkeypatch.setattr(load, "BINDINGS", (memory,))
+    monkeypatch.setattr(tour, "TOUR", (Demonstration("tools", lie), TOUR[0]))
     result = CliRunner().invoke(command, ["--sessions", "1", "--seconds", "0.1"])
     assert result.exit_code == 1
     assert "failed: WrongAnswer: this came instead" in result.output
@@ -154,7 +150,7 @@ def test_sessions_are_dealt_out_to_the_bindings() -> None:
         return {(row.binding, row.era): row.planned for row in DemoLoad(sessions, 1, random.Random(0)).rows}
 
     assert sum(planned(300).values()) == 300
-    assert len(planned(300)) == len(demo_load.BINDINGS) * len(demo_load.ERAS)
+    assert len(planned(300)) == len(load.BINDINGS) * len(load.ERAS)
     assert planned(1) == {("memory", "modern"): 1}
 
 

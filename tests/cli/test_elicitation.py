@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mcp_actors.cli.elicitation import answer_field
+from mcp_actors.cli.progress import answer_field
 
 ENUM = {"type": "string", "enum": ["r", "g"]}
 NAMED = {"type": "string", "enum": ["r", "g"], "enumNames": ["Red", "Green"]}

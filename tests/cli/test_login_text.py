@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors.cli.login_text import LoginStatus, expiry_in_words, login_lines, subject_of
+from mcp_actors.cli.login import LoginStatus, expiry_in_words, login_lines, subject_of
 
 NOW = 1_800_000_000.0
 STATUS = LoginStatus(

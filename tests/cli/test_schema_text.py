@@ -4,8 +4,14 @@ from typing import Any
 
 import pytest
 
-from mcp_actors.cli.arguments import fitted, may_need_schema, tool_arguments
-from mcp_actors.cli.schema_text import argument_lines, signature, value_of
+from mcp_actors.cli.arguments import (
+    argument_lines,
+    fitted,
+    may_need_schema,
+    signature,
+    tool_arguments,
+    value_of,
+)
 
 PLACE = {
     "type": "object",

@@ -29,7 +29,7 @@ INITIALIZE = json.dumps(
 TWO_ADDRESSES = """
 import trio
 from mcp_actors import Server
-from mcp_actors.discovery import register_transport
+from mcp_actors.abc.discovery import register_transport
 
 class Pigeon:
     def __init__(self, url):

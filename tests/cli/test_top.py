@@ -16,8 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from mcp_actors.admin import (
-    Action,
+from mcp_actors.cli.top import command
+from mcp_actors.cli.top.panes import PANES, seconds
+from mcp_actors.cli.top.screen import TopState, everything, picture, split
+from mcp_actors.telemetry.live_view import Action
+from mcp_actors.telemetry.snapshot import (
     CallRow,
     CrashRow,
     KindRow,
@@ -27,11 +30,6 @@ from mcp_actors.admin import (
     SessionRow,
     Snapshot,
 )
-from mcp_actors.cli.top import command
-from mcp_actors.cli.top.keys import split
-from mcp_actors.cli.top.panes import PANES, seconds
-from mcp_actors.cli.top.screen import everything, picture
-from mcp_actors.cli.top.state import TopState
 
 from .conftest import SERVED, Ran, Started
 
@@ -139,7 +137,7 @@ def test_json_for_scripts_does_not_steer_a_terminal_either(monkeypatch: pytest.M
             await trio.lowlevel.checkpoint()
             return Snapshot(at=1e9, interval=1.0, watchers=1, nodes=[node(HOSTILE, text=HOSTILE)])
 
-    monkeypatch.setattr("mcp_actors.cli.top.live.client_of", lambda where, token: Hostile())
+    monkeypatch.setattr("mcp_actors.cli.top.screen.client_of", lambda where, token: Hostile())
     shown = CliRunner().invoke(command, ["--json", "unix:/x"])
     assert shown.exit_code == 0, shown.output
     assert json.loads(shown.stdout)["nodes"][0]["server"] == HOSTILE

@@ -31,9 +31,9 @@ from mcp_actors import (
 )
 from mcp_actors.abc import FrameChannel
 from mcp_actors.auth import BearerToken
-from mcp_actors.client_group.names import GroupNames
 from mcp_actors.errors import ConfigurationError, MissingVariable
-from mcp_actors.server_entries import read_server_entries
+from mcp_actors.gateway.client_group import GroupNames
+from mcp_actors.gateway.server_entries import read_server_entries
 from mcp_actors.types import CallToolResult, ElicitResult
 from mcp_transports.memory import memory_channel_pair
 
@@ -254,7 +254,7 @@ async def test_a_list_that_cannot_be_had_is_a_failure_until_it_can() -> None:
 
 
 async def test_a_list_without_an_end_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_actors.client_group.together.MAX_LISTED", 1)
+    monkeypatch.setattr("mcp_actors.gateway.client_group.MAX_LISTED", 1)
     with capture_logs():
         async with ClientGroup({"long": echoing()}) as group:
             assert await group.tools() == []

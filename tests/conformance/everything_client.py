@@ -20,13 +20,7 @@ import httpx2
 import trio
 
 from mcp_actors import Client, McpError, RpcError
-from mcp_actors.auth import (
-    AuthorizationCode,
-    ClientCredentials,
-    EnterpriseManaged,
-    OAuth,
-    WorkloadIdentity,
-)
+from mcp_actors.auth import AuthorizationCode, ClientCredentials, EnterpriseManaged, OAuth, WorkloadIdentity
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.errors import LoginFailed
 from mcp_actors.types import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_actors._eras.modern.annotations import MAX_DEPTH, MirroredParam, annotated_params
+from mcp_actors._eras.modern import MAX_DEPTH, MirroredParam, annotated_params
 
 REGION = {"type": "string", "x-mcp-header": "Region"}
 

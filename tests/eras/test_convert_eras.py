@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mcp_actors._eras.era import Era, Method
-from mcp_actors._eras.legacy.eras import LATEST_LEGACY, LEGACY
-from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
+from mcp_actors._eras.legacy import LATEST_LEGACY, LEGACY
+from mcp_actors._eras.modern import LATEST_MODERN, MODERN
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
     CallToolResult,

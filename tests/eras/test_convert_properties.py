@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from mcp_actors import types as vocabulary
 from mcp_actors._eras.convert import StructureError, make_converter
-from mcp_actors._eras.legacy.eras import LEGACY
-from mcp_actors._eras.modern.eras import LATEST_MODERN
+from mcp_actors._eras.legacy import LEGACY
+from mcp_actors._eras.modern import LATEST_MODERN
 from mcp_actors._wire.codec import decode_value, encode_value
 from mcp_actors.types import UNSET
 

@@ -9,9 +9,8 @@ import pytest
 
 from mcp_actors import types
 from mcp_actors._eras.era import Era
-from mcp_actors._eras.legacy.eras import LATEST_LEGACY, LEGACY
-from mcp_actors._eras.legacy.revisions import CHANGES_BY_REVISION, REVISIONS
-from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
+from mcp_actors._eras.legacy import CHANGES_BY_REVISION, LATEST_LEGACY, LEGACY, REVISIONS
+from mcp_actors._eras.modern import LATEST_MODERN, MODERN
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
     Annotations,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcp_actors._eras.decisions import DECISIONS
+from mcp_actors._eras.client_negotiation import DECISIONS
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "eras.md"
 BEGIN, END = "<!-- decisions: begin -->\n", "<!-- decisions: end -->"

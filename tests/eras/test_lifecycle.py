@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._eras.legacy.eras import LEGACY
-from mcp_actors._eras.legacy.lifecycle import LifecycleEvent as Event
-from mcp_actors._eras.legacy.lifecycle import LifecycleState as State
-from mcp_actors._eras.legacy.session_state import LegacySessionState, negotiate
+from mcp_actors._eras.legacy import LEGACY, LegacySessionState, negotiate
+from mcp_actors._eras.legacy import LifecycleEvent as Event
+from mcp_actors._eras.legacy import LifecycleState as State
 from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError
 from tests.messages import initialize_params
 

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from mcp_actors._eras.modern.annotations import MirroredParam
-from mcp_actors._eras.modern.mirror import (
+from mcp_actors._eras.modern import (
     MAX_INTEGER,
+    MirroredParam,
     check_names,
     check_params,
     check_version,
-    decode_value,
-    encode_value,
+    decode_header_value,
+    encode_header_value,
     mirrored,
     version_header,
 )
@@ -43,11 +43,11 @@ def param(*path: str) -> MirroredParam:
 @example("a\tb")
 @example("\x7f")
 def test_any_text_survives_its_way_through_a_header(text: str) -> None:
-    value = encode_value(text)
+    value = encode_header_value(text)
     assert all(" " <= each <= "~" for each in value)
     assert value == value.strip()
-    assert decode_value(value) == text
-    assert decode_value(f" \t{value}\t ") == text
+    assert decode_header_value(value) == text
+    assert decode_header_value(f" \t{value}\t ") == text
 
 
 @pytest.mark.parametrize(
@@ -68,15 +68,15 @@ def test_any_text_survives_its_way_through_a_header(text: str) -> None:
     ],
 )
 def test_a_text_is_base64_only_where_it_must_be(text: str, value: str) -> None:
-    assert encode_value(text) == value
-    assert decode_value(value) == text
+    assert encode_header_value(text) == value
+    assert decode_header_value(value) == text
 
 
 @pytest.mark.parametrize(
     "value", ["=?base64?=", "=?base64?SGVsbG8=", "SGVsbG8=?=", "=?Base64?SGVsbG8=?=", "a\tb"]
 )
 def test_what_lacks_a_mark_is_literal(value: str) -> None:
-    assert decode_value(value) == value
+    assert decode_header_value(value) == value
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_what_lacks_a_mark_is_literal(value: str) -> None:
 )
 def test_what_is_no_base64_of_text_is_refused(inside: str) -> None:
     with pytest.raises(HeaderMismatch, match="base64"):
-        decode_value(f"=?base64?{inside}?=")
+        decode_header_value(f"=?base64?{inside}?=")
 
 
 @pytest.mark.parametrize("value", ["é", "a\nb", "a\x00b", "a\x7f", "=?base64?SGVsbG8=\u2028?="])
 def test_characters_that_no_header_may_hold_are_refused(value: str) -> None:
     with pytest.raises(HeaderMismatch, match="characters"):
-        decode_value(value)
+        decode_header_value(value)
 
 
 # -- what is mirrored --------------------------------------------------------------------------------------------------

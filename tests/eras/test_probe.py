@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from mcp_actors._eras.decisions import Answer
-from mcp_actors._eras.legacy.eras import LEGACY
-from mcp_actors._eras.modern.eras import MODERN
-from mcp_actors._eras.probe import (
+from mcp_actors._eras.client_negotiation import (
+    Answer,
     discoverable,
     newest_common,
     read_discovery,
     read_initialize,
     versions_for,
 )
+from mcp_actors._eras.legacy import LEGACY
+from mcp_actors._eras.modern import MODERN
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors.errors import (
     ConnectFailed,

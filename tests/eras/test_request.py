@@ -9,10 +9,10 @@ import pytest
 
 from mcp_actors._eras.client_negotiation import ClientNegotiation, request_meta
 from mcp_actors._eras.era import Invocation, Method, NotAnswered
-from mcp_actors._eras.legacy.eras import LEGACY
-from mcp_actors._eras.modern.eras import LATEST_MODERN, MODERN
+from mcp_actors._eras.legacy import LEGACY
+from mcp_actors._eras.modern import LATEST_MODERN, MODERN
 from mcp_actors._eras.server_negotiation import VERSIONS, ServerNegotiation
-from mcp_actors._wire.messages import JsonRpcRequest
+from mcp_actors._wire.codec import JsonRpcRequest
 from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError, UnsupportedVersion
 from mcp_actors.types import ClientCapabilities, Implementation, RootsCapability
 from tests.messages import CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, initialize_params, modern_meta

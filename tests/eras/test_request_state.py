@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_actors._eras.modern.request_state import STATE_LIFETIME, StateSealer
+from mcp_actors._eras.modern import STATE_LIFETIME, StateSealer
 from mcp_actors.errors import RpcError
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 
 SEALER = StateSealer(b"0123456789abcdef0123456789abcdef")
 CALL: dict[str, Any] = {

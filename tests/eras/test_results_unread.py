@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mcp_actors._eras.era import RESULT_STAMPS, Era, read_result
-from mcp_actors._eras.legacy.eras import LEGACY
-from mcp_actors._eras.modern.eras import MODERN
+from mcp_actors._eras.legacy import LEGACY
+from mcp_actors._eras.modern import MODERN
 from mcp_actors.types import (
     Annotations,
     AudioContent,

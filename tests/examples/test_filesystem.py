@@ -14,8 +14,7 @@ import pytest
 import trio
 
 from mcp_actors import Client, ResourceNotFound, RpcError, ToolError
-from mcp_actors.examples.filesystem import server
-from mcp_actors.examples.filesystem.root import RootFolder
+from mcp_actors.examples.filesystem import RootFolder, server
 from mcp_actors.testing import connected_pair
 from mcp_actors.types import BlobResourceContents, EmbeddedResource, ResourceTemplateReference, TextContent
 
@@ -213,7 +212,7 @@ async def test_search_by_name_path_and_text(root: Path) -> None:
 
 
 async def test_a_search_works_in_slices(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_actors.examples.filesystem.search.SLICE_SECONDS", 0)
+    monkeypatch.setattr("mcp_actors.examples.filesystem.SLICE_SECONDS", 0)
     heard: list[float] = []
     async with serving(str(root)) as client:
         await client.call_tool(
@@ -297,7 +296,7 @@ class FakeDisk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> FakeDisk:
     disk = FakeDisk()
-    monkeypatch.setattr("mcp_actors.examples.filesystem.watch.watch", disk.watch)
+    monkeypatch.setattr("mcp_actors.examples.filesystem.watch", disk.watch)
     return disk
 
 
@@ -318,7 +317,7 @@ async def test_the_disk_is_watched_only_while_somebody_listens(root: Path, disk:
 async def test_where_nothing_can_be_watched_it_is_looked_at_now_and_then(
     root: Path, disk: FakeDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_actors.examples.filesystem.watch.LOOK_EVERY", 10)
+    monkeypatch.setattr("mcp_actors.examples.filesystem.LOOK_EVERY", 10)
     disk.error = OSError(errno.ENOSPC, "OS file watch limit reached")
     uri = (root / "picture.png").as_uri()
     async with serving(str(root)) as client:
@@ -372,10 +371,10 @@ async def test_a_path_that_no_program_could_open_is_refused(root: Path) -> None:
 async def test_what_a_search_holds_is_bounded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         (root / f"{'n' * 200}{number}").touch()
-    monkeypatch.setattr("mcp_actors.examples.filesystem.search.MAX_MATCHED_BYTES", 5_000)
+    monkeypatch.setattr("mcp_actors.examples.filesystem.MAX_MATCHED_BYTES", 5_000)
     async with serving(str(root)) as client:
         heavy = await call(client, "search_files", pattern="nnn*")
-        monkeypatch.setattr("mcp_actors.examples.filesystem.search.MAX_LOOKED_AT", 50)
+        monkeypatch.setattr("mcp_actors.examples.filesystem.MAX_LOOKED_AT", 50)
         many = await call(client, "search_files", pattern="*.md")
     assert heavy["truncated"] is True
     assert len(heavy["matches"]) == 21

@@ -212,7 +212,7 @@ async def test_output_is_bounded(repo: Repo) -> None:
 
 async def test_time_is_bounded(repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(repo) as client:
-        monkeypatch.setattr("mcp_actors.examples.git.program.MAX_SECONDS", 0)
+        monkeypatch.setattr("mcp_actors.examples.git.MAX_SECONDS", 0)
         assert "was stopped after 0 s" in await text(client, "show", is_error=True)
 
 

@@ -227,7 +227,7 @@ async def test_a_cancelled_query_is_interrupted(file: Path, sql: str) -> None:
 
 
 async def test_a_query_is_stopped_after_its_time(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_actors.examples.sqlite.database.MAX_SECONDS", 0.05)
+    monkeypatch.setattr("mcp_actors.examples.sqlite.MAX_SECONDS", 0.05)
     async with serving(str(file)) as client:
         assert "stopped after 0.05 s" in await refused(client, ENDLESS["no row ever"])
 

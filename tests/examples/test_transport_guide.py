@@ -17,7 +17,7 @@ import pytest
 import mcp_actors
 import mcp_actors.examples.transports
 from mcp_actors.abc import Frame
-from mcp_actors.discovery import client_transport
+from mcp_actors.abc.discovery import client_transport
 
 ROOT = Path(mcp_actors.__file__).parent.parent
 FOLDER = Path(mcp_actors.examples.transports.__file__).parent
@@ -124,7 +124,7 @@ def test_the_examples_are_where_the_guide_says() -> None:
     assert all((FOLDER / target).is_file() for target in targets)
 
 
-@pytest.mark.parametrize(("module", "url"), [("http2_stdio", "h2stdio:cat"), ("broker", "broker:work")])
+@pytest.mark.parametrize(("module", "url"), [("http2", "h2stdio:cat"), ("broker", "broker:work")])
 def test_the_examples_register_themselves(module: str, url: str) -> None:
     pytest.importorskip(f"mcp_actors.examples.transports.{module}")
     assert client_transport(url)

@@ -22,8 +22,8 @@ from h2.settings import SettingCodes
 from mcp_actors import Client, ConnectFailed, ConnectionLost, Context, Overloaded, Server, types
 from mcp_actors.abc import Frame, FrameChannel, NoAnswer, ServerHandler
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
-from mcp_actors.examples.transports import http2_wire
-from mcp_actors.examples.transports.http2_stdio import Http2StdioClient, client_channel, serve_streams
+from mcp_actors.examples.transports import http2
+from mcp_actors.examples.transports.http2 import Http2StdioClient, client_channel, serve_streams
 from tests.messages import MODERN, modern_meta
 
 META = modern_meta()
@@ -150,9 +150,9 @@ async def test_more_calls_than_streams_each_get_their_answer(kitchen: Kitchen) -
             answers[n] = text_of(await client.call_tool("add", {"a": n, "b": n}))
 
         async with trio.open_nursery() as calls:
-            for n in range(3 * http2_wire.MAX_STREAMS):
+            for n in range(3 * http2.MAX_STREAMS):
                 calls.start_soon(call, n)
-    assert answers == {n: str(2 * n) for n in range(3 * http2_wire.MAX_STREAMS)}
+    assert answers == {n: str(2 * n) for n in range(3 * http2.MAX_STREAMS)}
 
 
 async def test_a_cancelled_call_is_cancelled_there_and_no_other(kitchen: Kitchen) -> None:
@@ -185,7 +185,7 @@ async def test_a_large_answer_passes_through_small_windows(kitchen: Kitchen) -> 
 async def test_messages_and_headers_over_the_limit_fail_alone(kitchen: Kitchen) -> None:
     async with Client(kitchen.pipes) as client:
         with pytest.raises(LocalProtocolError, match="a message of"):
-            await client.call_tool("add", {"a": "x" * http2_wire.MAX_MESSAGE, "b": 1})
+            await client.call_tool("add", {"a": "x" * http2.MAX_MESSAGE, "b": 1})
         with pytest.raises(LocalProtocolError, match="headers"):
             await client.call_tool("y" * 70_000)
         assert text_of(await client.call_tool("add", {"a": 1, "b": 1})) == "2"
@@ -263,7 +263,7 @@ async def test_a_flood_of_resets_is_bounded(kitchen: Kitchen, raw: RawPeer) -> N
         raw.h2.reset_stream(raw.ask("wait"), ErrorCodes.CANCEL)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(raw.flush)
-        assert kitchen.started - kitchen.ended <= 2 * http2_wire.MAX_STREAMS
+        assert kitchen.started - kitchen.ended <= 2 * http2.MAX_STREAMS
     raw.ask("add", a=2, b=3)
     await raw.flush()
     assert (await raw.answer())["result"]["structuredContent"] == 5
@@ -271,12 +271,12 @@ async def test_a_flood_of_resets_is_bounded(kitchen: Kitchen, raw: RawPeer) -> N
 
 
 async def test_nobody_is_run_beyond_the_streams(kitchen: Kitchen, raw: RawPeer) -> None:
-    for _ in range(http2_wire.MAX_STREAMS + 1):
+    for _ in range(http2.MAX_STREAMS + 1):
         raw.ask("wait")
     await raw.flush()
     ended = await raw.until(events.ConnectionTerminated)
     assert ended.error_code != ErrorCodes.NO_ERROR
-    assert kitchen.started <= http2_wire.MAX_STREAMS
+    assert kitchen.started <= http2.MAX_STREAMS
     assert kitchen.ended == kitchen.started
 
 
@@ -315,7 +315,7 @@ async def test_a_list_of_headers_over_the_limit_ends_the_connection(kitchen: Kit
 async def test_a_body_over_the_limit_is_broken_off_alone(
     kitchen: Kitchen, raw: RawPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http2_wire, "MAX_MESSAGE", 1000)
+    monkeypatch.setattr(http2, "MAX_MESSAGE", 1000)
     raw.ask("add", b"x" * 2000)
     await raw.flush()
     assert (await raw.until(events.StreamReset)).error_code == ErrorCodes.ENHANCE_YOUR_CALM
@@ -459,7 +459,7 @@ async def die() -> None:
 def command(tmp_path: Path) -> str:
     program = tmp_path / "child.py"
     program.write_text(PROGRAM)
-    return f"h2stdio:{sys.executable} -m mcp_actors.examples.transports.http2_stdio {program}"
+    return f"h2stdio:{sys.executable} -m mcp_actors.examples.transports.http2 {program}"
 
 
 async def test_a_child_serves_until_it_is_killed_in_a_call(command: str) -> None:

@@ -12,7 +12,7 @@ import trio.testing
 
 from mcp_actors.abc import FrameChannel, ServerHandler
 from mcp_actors.examples.transports.broker import BrokerClient, BrokerWorker, open_broker
-from mcp_actors.examples.transports.http2_stdio import client_channel, serve_streams
+from mcp_actors.examples.transports.http2 import client_channel, serve_streams
 from mcp_actors.testing import check_transport
 
 NAMES = itertools.count()

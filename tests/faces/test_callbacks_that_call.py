@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mcp_actors import Context, Server
-from mcp_actors.bridges import callback_threads
+from mcp_actors.bridges import thread_bridge
 from mcp_actors.errors import McpError
 from mcp_actors.sync import Client
 from mcp_actors.types import ElicitResult
@@ -30,7 +30,7 @@ def asking_server() -> Server:
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_callbacks_wait_for_each_other_in_every_place_that_there_is(era: str) -> None:
-    many = callback_threads.MOST
+    many = thread_bridge.MOST
     all_wait = threading.Barrier(many)
 
     def elicit(question: Any) -> ElicitResult:
@@ -49,7 +49,7 @@ def test_callbacks_wait_for_each_other_in_every_place_that_there_is(era: str) ->
 
 
 def test_a_callback_that_leads_to_itself_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callback_threads, "MOST_WAITING", 10)
+    monkeypatch.setattr(thread_bridge, "MOST_WAITING", 10)
     errors: list[Exception] = []
 
     def elicit(question: Any) -> ElicitResult:

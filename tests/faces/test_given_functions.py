@@ -14,8 +14,7 @@ import mcp_actors.asyncio
 import mcp_actors.sync
 from mcp_actors import Context, Server
 from mcp_actors.auth import BearerToken, EnterpriseManaged, OAuth
-from mcp_actors.bridges.client_faces import AsyncioClientFace
-from mcp_actors.bridges.client_options import adapted_access
+from mcp_actors.bridges.client_faces import AsyncioClientFace, adapted_access
 from mcp_actors.errors import McpError
 from mcp_actors.extensions import AskedRequest, ClientExtension
 from mcp_actors.types import CreateMessageParams, CreateMessageResult, TextContent

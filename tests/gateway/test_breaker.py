@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from mcp_actors.gateway.upstream.breaker import NEXT_STATE, PAUSES, THRESHOLD, CircuitBreaker, CircuitState
+from mcp_actors.gateway.breaker import NEXT_STATE, PAUSES, THRESHOLD, CircuitBreaker, CircuitState
 
 
 async def fail(breaker: CircuitBreaker, times: int) -> None:

@@ -26,8 +26,8 @@ from mcp_actors.errors import (
     SessionExpired,
 )
 from mcp_actors.gateway import Gateway, Upstream
-from mcp_actors.gateway.upstream.breaker import THRESHOLD
-from mcp_actors.task_kinds import CALL_WORKER
+from mcp_actors.gateway.breaker import THRESHOLD
+from mcp_actors.supervision.task_kinds import CALL_WORKER
 from mcp_actors.testing import ScriptedPeer, raw_client
 from mcp_transports.http.server import HttpServerTransport
 from tests.gateway.hostile import HostileUpstream
@@ -179,7 +179,7 @@ async def test_a_defect_costs_the_call_and_not_the_connection_that_its_answer_ca
     slow.gate.set()
     async with in_front_of(slow) as (gateway, peer):
         with monkeypatch.context() as patched, capture_logs() as logs:
-            patched.setattr("mcp_actors.gateway.forwarding.forwarded_call.result_for_caller", None)
+            patched.setattr("mcp_actors.gateway.forwarding.result_for_caller", None)
             answer = await peer.request(1, "tools/call", {"name": "u_x", "arguments": {}})
         assert answer["error"]["code"] == INTERNAL_ERROR
         assert "TypeError" in str([each.get("exc_info") for each in logs])

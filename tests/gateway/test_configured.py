@@ -11,11 +11,11 @@ import pytest
 
 from mcp_actors import Client, Server
 from mcp_actors.abc import ClientTransport
+from mcp_actors.abc.discovery import client_transport
 from mcp_actors.auth import BearerToken
-from mcp_actors.discovery import client_transport
 from mcp_actors.errors import ConfigurationError
 from mcp_actors.gateway import SessionPolicy, Upstream, bridge_to, configured_gateway, upstreams_of
-from mcp_actors.server_entries import read_server_entries
+from mcp_actors.gateway.server_entries import read_server_entries
 
 SERVES = Path(__file__).parents[1] / "server_entries" / "serves.py"
 

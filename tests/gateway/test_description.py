@@ -12,8 +12,8 @@ from trio.testing import MockClock
 from mcp_actors import Client, Server
 from mcp_actors.errors import UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
-from mcp_actors.gateway.description import LONGEST_INSTRUCTIONS, LONGEST_MERGED
-from mcp_actors.gateway.lists.lists import LIST_TIMEOUT
+from mcp_actors.gateway.gateway import LONGEST_INSTRUCTIONS, LONGEST_MERGED
+from mcp_actors.gateway.lists import LIST_TIMEOUT
 from mcp_actors.types import Icon, ServerCapabilities
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind

@@ -13,8 +13,7 @@ from trio.testing import MockClock
 
 from mcp_actors import Client, Context, Limits, Server
 from mcp_actors.errors import InputRequired, RpcError
-from mcp_actors.gateway import Gateway, Upstream
-from mcp_actors.gateway.questions import held_calls
+from mcp_actors.gateway import Gateway, Upstream, held_calls
 from mcp_actors.types import ElicitResult
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport

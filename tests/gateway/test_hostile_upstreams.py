@@ -15,8 +15,8 @@ from mcp_actors import Client, Context, Server
 from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import McpError, RpcError, UpstreamMisbehaved, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
-from mcp_actors.gateway.questions.callbacks import MAX_QUESTIONS_OF_CONNECTION
-from mcp_actors.gateway.upstream.breaker import THRESHOLD
+from mcp_actors.gateway.breaker import THRESHOLD
+from mcp_actors.gateway.callbacks import MAX_QUESTIONS_OF_CONNECTION
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.hostile import HostileUpstream

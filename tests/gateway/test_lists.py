@@ -12,9 +12,8 @@ from trio.testing import MockClock
 from mcp_actors import Client, Server
 from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, SessionPolicy, Upstream
-from mcp_actors.gateway.lists.changes import LIST_PAUSE
-from mcp_actors.gateway.lists.lists import LIST_TIMEOUT
-from mcp_actors.principal import Principal
+from mcp_actors.gateway.lists import LIST_PAUSE, LIST_TIMEOUT
+from mcp_actors.supervision.principal import Principal
 from mcp_actors.tasks import Tasks
 from mcp_actors.types import (
     Annotations,

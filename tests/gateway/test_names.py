@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.gateway import Upstream
-from mcp_actors.gateway.lists.claims import NameClaims
-from mcp_actors.gateway.lists.names import NameTable
+from mcp_actors.gateway.names import NameClaims, NameTable
 
 # Few characters, so that prefixes, renames and names meet each other often.
 NAMES = st.text("ab_", min_size=0, max_size=4)

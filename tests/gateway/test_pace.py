@@ -8,8 +8,8 @@ import trio
 from trio.testing import MockClock
 
 from mcp_actors import Client, Context
-from mcp_actors._actors.pace import ReadingPace
-from mcp_actors._wire.messages import JsonRpcNotification, JsonRpcResult
+from mcp_actors._actors.session import ReadingPace
+from mcp_actors._wire.codec import JsonRpcNotification, JsonRpcResult
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind, make_server

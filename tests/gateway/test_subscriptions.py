@@ -181,7 +181,7 @@ async def test_a_server_that_does_nothing_delays_a_subscription_by_a_bound(
 async def test_one_caller_has_no_more_than_half_of_the_subscriptions(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    monkeypatch.setattr("mcp_actors.gateway.lists.subscriptions.MOST_FOLLOWED", 2)
+    monkeypatch.setattr("mcp_actors.gateway.upstream_subscriptions.MOST_FOLLOWED", 2)
     gateway = Gateway([Upstream(name="u", target=Watched().server, era="legacy")])
     async with Client(gateway, era="legacy") as client:
         await client.subscribe_resource("x://a")

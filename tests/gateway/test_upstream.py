@@ -13,9 +13,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from mcp_actors import Client
 from mcp_actors.errors import Overloaded, UpstreamTimeout, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
-from mcp_actors.gateway.upstream.actor import CONNECT_TIMEOUT, IDLE_TIMEOUT, PING_TIMEOUT, SWEEP_INTERVAL
-from mcp_actors.gateway.upstream.breaker import PAUSES, THRESHOLD
-from mcp_actors.gateway.upstream.connection import UpstreamConnection
+from mcp_actors.gateway.breaker import PAUSES, THRESHOLD
+from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.upstream import CONNECT_TIMEOUT, IDLE_TIMEOUT, PING_TIMEOUT, SWEEP_INTERVAL
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind
 from tests.middleware.callers import served

@@ -7,12 +7,10 @@ import trio
 from trio.testing import MockClock
 
 from mcp_actors import Client
-from mcp_actors.admin import NodeSnapshot, Snapshot
-from mcp_actors.admin.taking import ServerSight
-from mcp_actors.cli.top.screen import everything
-from mcp_actors.cli.top.state import TopState
+from mcp_actors.cli.top.screen import TopState, everything
 from mcp_actors.errors import UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.telemetry.snapshot import NodeSnapshot, ServerSight, Snapshot
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind
 

@@ -10,7 +10,7 @@ import trio
 from mcp_actors import Context, Server
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed
-from mcp_actors.testing.passing import PassingChannel
+from mcp_actors.testing.recording import PassingChannel
 from mcp_transports.memory import MemoryTransport
 
 __all__ = ["Behind", "make_server"]

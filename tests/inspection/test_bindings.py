@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mcp_actors import Server, SyncContext
-from mcp_actors.inspection import ServerReport, inspect_server
+from mcp_actors.cli.inspect.inspection import ServerReport, inspect_server
 from mcp_actors.types import ToolAnnotations
 
 

@@ -10,8 +10,9 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
+from mcp_actors.cli.inspect.conversation import Bounds
+from mcp_actors.cli.inspect.inspection import ServerReport, inspect_server
 from mcp_actors.errors import ConnectFailed
-from mcp_actors.inspection import Bounds, ServerReport, inspect_server
 from tests.inspection.fake_server import URL, Exchange, FakeHttp, FakeServer, FakeStream
 
 BINDINGS = pytest.mark.parametrize("transport", [FakeStream, FakeHttp])

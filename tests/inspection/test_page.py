@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mcp_actors.inspection import RULES
+from mcp_actors.cli.inspect.rules import RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "inspect.md"
 BEGIN, END = "<!-- rules: begin -->\n", "<!-- rules: end -->"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
-from mcp_actors.inspection import RULES, ServerReport, inspect_server
+from mcp_actors.cli.inspect.inspection import ServerReport, inspect_server
+from mcp_actors.cli.inspect.rules import RULES
 from tests.inspection.broken import BROKEN
 from tests.inspection.fake_server import URL, FakeHttp, FakeServer, FakeStream
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.suite.peers import PROGRAMS
-from mcp_actors.bench.results import Document
+from mcp_actors.cli.bench.results import Document
 
 from .installation import Peers
 from .servers import Endpoint

@@ -11,8 +11,9 @@ from __future__ import annotations
 import pytest
 import trio
 
-from mcp_actors.discovery import client_transport
-from mcp_actors.inspection import Bounds, ServerReport, inspect_server
+from mcp_actors.abc.discovery import client_transport
+from mcp_actors.cli.inspect.conversation import Bounds
+from mcp_actors.cli.inspect.inspection import ServerReport, inspect_server
 
 BOTH, LEGACY = ["modern", "legacy"], ["legacy"]
 SECONDS = 120

@@ -12,11 +12,7 @@ import pytest
 import trio
 
 from mcp_actors import CallTimeout, Client, RpcError
-from mcp_actors.types import (
-    BlobResourceContents,
-    PromptReference,
-    TextResourceContents,
-)
+from mcp_actors.types import BlobResourceContents, PromptReference, TextResourceContents
 
 from .user import LEGACY, LIMIT, MODERN, User, rows, text_of
 

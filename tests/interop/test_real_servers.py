@@ -25,7 +25,7 @@ from benchmarks.real_servers import (
     configuration,
     processes_in,
 )
-from mcp_actors.server_entries import read_server_entries
+from mcp_actors.gateway.server_entries import read_server_entries
 
 from .installation import Peers
 

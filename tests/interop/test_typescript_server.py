@@ -11,9 +11,7 @@ import pytest
 import trio
 
 from mcp_actors import Client, RpcError
-from mcp_actors.types import (
-    TextResourceContents,
-)
+from mcp_actors.types import TextResourceContents
 
 from .user import LEGACY, LIMIT, MODERN, User, rows, text_of
 

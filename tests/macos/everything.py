@@ -19,8 +19,8 @@ import trio  # noqa: E402
 
 import mcp_actors  # noqa: E402
 from mcp_actors import Client, Server  # noqa: E402
-from mcp_transports import _waiting  # noqa: E402
-from mcp_transports._portable_poller import PortablePoller  # noqa: E402
+from mcp_transports import _poller  # noqa: E402
+from mcp_transports._poller import PortablePoller  # noqa: E402
 
 URLS = [
     "tcp://127.0.0.1:0",
@@ -102,8 +102,8 @@ async def lose_peers(at: str) -> None:
 
 async def main(folder: str) -> None:
     found: dict[str, Any] = {"failures": import_everything()}
-    poller = _waiting.open_poller()
-    found["platform"] = [_waiting.sys.platform, type(poller) is PortablePoller]
+    poller = _poller.open_poller()
+    found["platform"] = [_poller.sys.platform, type(poller) is PortablePoller]
     poller.close()
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:

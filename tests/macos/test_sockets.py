@@ -17,11 +17,10 @@ import trio.testing
 
 from mcp_actors import Client, ConnectFailed, LocalProtocolError, Server
 from mcp_actors.cli.workers import serving
-from mcp_actors.platform.terminals import wait_for_input
-from mcp_actors.shared.sqlite import state
-from mcp_transports import _socket_options, _sockets, _unix_sockets
-from mcp_transports._sockets import ListenError, ListeningSocket, bind_tcp
-from mcp_transports._unix_sockets import bind_unix
+from mcp_actors.shared import sqlite
+from mcp_actors.supervision.platform import wait_for_input
+from mcp_transports import _socket_options, _sockets
+from mcp_transports._sockets import ListenError, ListeningSocket, bind_tcp, bind_unix
 from mcp_transports.sockets import UnixTransport
 from mcp_transports.stdio import streams
 
@@ -145,9 +144,9 @@ def full(monkeypatch: pytest.MonkeyPatch, on_macos: Callable[..., None]) -> type
         made.setblocking(False)
         return made
 
-    on_macos(_unix_sockets)
+    on_macos(_sockets)
     monkeypatch.setattr(Full, "times", 3)
-    monkeypatch.setattr(_unix_sockets, "new_unix_socket", new)
+    monkeypatch.setattr(_sockets, "new_unix_socket", new)
     monkeypatch.setattr("mcp_transports.sockets.transport.new_unix_socket", new)
     return Full
 
@@ -173,7 +172,7 @@ async def test_the_path_of_a_dead_server_is_taken_over_after_a_moment(
         dead.bind(path)
     began = trio.current_time()
     opened = await bind_unix(path)
-    assert trio.current_time() - began == pytest.approx(_unix_sockets.REFUSED_TIME)
+    assert trio.current_time() - began == pytest.approx(_sockets.REFUSED_TIME)
     opened.close()
 
 
@@ -194,11 +193,11 @@ async def test_a_client_asks_a_busy_server_again_and_a_dead_one_for_a_moment(
     began = trio.current_time()
     with pytest.raises(ConnectFailed, match="nobody listens there any more"):
         await Client(UnixTransport(f"unix:{path}"), timeout=5).__aenter__()
-    assert trio.current_time() - began >= _unix_sockets.REFUSED_TIME
+    assert trio.current_time() - began >= _sockets.REFUSED_TIME
 
 
 def test_there_are_no_abstract_names(on_macos: Callable[..., None]) -> None:
-    on_macos(_unix_sockets)
+    on_macos(_sockets)
     with pytest.raises(LocalProtocolError, match="only Linux has abstract names of Unix sockets"):
         UnixTransport("unix:@name")
 
@@ -323,9 +322,9 @@ def test_the_start_of_the_machine_is_named_by_sysctl(
             raise answer
         return answer
 
-    on_macos(state)
+    on_macos(sqlite)
     monkeypatch.setattr(subprocess, "run", run)
-    assert state._boot_id() == name
+    assert sqlite._boot_id() == name
     assert asked == [["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]]
 
 

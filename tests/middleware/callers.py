@@ -10,7 +10,7 @@ import trio
 
 from mcp_actors import Client, Server
 from mcp_actors.abc import FrameChannel
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.memory import MemoryTransport
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from mcp_actors import Client, Context, Server
 from mcp_actors.errors import RpcError, ToolError
-from mcp_actors.middleware import AuditEntry, AuditLog, Durations, RateLimit, Timing, entry_thread, timing
+from mcp_actors.middleware import AuditEntry, AuditLog, Durations, RateLimit, Timing, timing
+from mcp_actors.middleware import audit as audit_module
 from mcp_actors.types import ElicitResult
 
 from .callers import served
@@ -255,7 +256,7 @@ async def test_no_value_of_a_call_is_written_however_it_ends() -> None:
 async def test_a_sink_that_blocks_holds_no_call_up_and_what_is_lost_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(entry_thread, "MAX_WAITING", 3)
+    monkeypatch.setattr(audit_module, "MAX_WAITING", 3)
     written: list[AuditEntry] = []
     go_on, broken = threading.Event(), threading.Event()
 
@@ -285,7 +286,7 @@ async def test_a_sink_that_blocks_holds_no_call_up_and_what_is_lost_is_told(
 
 
 async def test_what_waits_for_a_sink_is_bounded_by_its_weight_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entry_thread, "MAX_WAITING_BYTES", 100_000)
+    monkeypatch.setattr(audit_module, "MAX_WAITING_BYTES", 100_000)
     go_on, began, written = threading.Event(), threading.Event(), list[int]()
 
     def slow(entry: AuditEntry) -> None:

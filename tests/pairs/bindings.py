@@ -17,7 +17,7 @@ import trio
 import trustme
 
 from mcp_actors import Server
-from mcp_actors.discovery import server_transport
+from mcp_actors.abc.discovery import server_transport
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.stdio import StdioClientTransport

@@ -11,11 +11,7 @@ import attrs
 import msgspec
 import pytest
 
-from mcp_actors._schema.signature import (
-    InvalidArguments,
-    Signature,
-    read_signature,
-)
+from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._schema.docstrings import Docstring, read_docstring
+from mcp_actors._schema.generate import Docstring, read_docstring
 
 GOOGLE = """Forecast for a city.
 

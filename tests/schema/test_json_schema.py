@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._schema.explain import Problem, path_text
 from mcp_actors._schema.validate import (
     MAX_DEPTH,
     MAX_PATTERNS,
     MAX_PROBLEMS,
     MAX_VALUES,
+    Problem,
     compile_schema,
+    path_text,
 )
 
 PERSON = {

@@ -11,11 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from mcp_actors._schema.signature import (
-    InvalidArguments,
-    injected_parameter,
-    read_signature,
-)
+from mcp_actors._schema.signature import InvalidArguments, injected_parameter, read_signature
 
 from .signature_samples import (
     Context,

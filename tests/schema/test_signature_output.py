@@ -14,9 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Meta
 
-from mcp_actors._schema.signature import (
-    JsonType,
-)
+from mcp_actors._schema.signature import JsonType
 from mcp_actors.types import CallToolResult, ImageContent, TextContent
 
 from .signature_samples import (

@@ -7,7 +7,8 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors._server.handler import Continuation, Handler
+from mcp_actors._actors.inbound_call import Continuation
+from mcp_actors._server.invoke import Handler
 
 
 @attrs.define(eq=False)

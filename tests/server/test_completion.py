@@ -10,9 +10,9 @@ from typing import Any, Literal
 import pytest
 import trio
 
+from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._server.completion import Completions
-from mcp_actors._server.handler import Continuation
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.resources import Resources
 from mcp_actors.errors import LocalProtocolError, RpcError

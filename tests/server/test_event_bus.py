@@ -11,10 +11,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._actors.covering import covering, levels
-from mcp_actors._actors.event_bus import EventBus
-from mcp_actors._actors.subscription import Subscription
-from mcp_actors._eras.changes import Event, EventKind
+from mcp_actors._actors.event_bus import EventBus, Subscription, covering, levels
+from mcp_actors._eras.era import Event, EventKind
 from mcp_actors.errors import LocalProtocolError, RpcError
 
 

@@ -9,14 +9,12 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_actors._actors.budgets import Budgets
-from mcp_actors._actors.event_bus import EventBus
-from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.subscription import Subscription
-from mcp_actors._uri.template import LONGEST_URI
+from mcp_actors._actors.event_bus import EventBus, Subscription
+from mcp_actors._actors.limits import Budgets, Limits
+from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.abc import Bus
-from mcp_actors.budget import Account
 from mcp_actors.errors import LocalProtocolError, Overloaded, RpcError
+from mcp_actors.supervision.budget import Account
 from mcp_actors.types import SubscriptionFilter
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._server.pagination import page
+from mcp_actors._server.registry import page
 from mcp_actors.errors import RpcError
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
+from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._server.handler import Continuation
 from mcp_actors._server.prompts import Prompts
 from mcp_actors.errors import LocalProtocolError, RpcError
 from mcp_actors.types import (

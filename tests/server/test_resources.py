@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 import pytest
 
+from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._server.handler import Continuation
 from mcp_actors._server.resources import Resources
 from mcp_actors.errors import LocalProtocolError, ResourceNotFound, RpcError
 from mcp_actors.types import (

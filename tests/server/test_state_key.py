@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from mcp_actors import Server
-from mcp_actors._server.state_key import VARIABLE, derived_key, state_key_of_environment
+from mcp_actors._server.scope import VARIABLE, derived_key, state_key_of_environment
 
 KEY = bytes(range(200, 232))
 

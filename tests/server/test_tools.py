@@ -14,8 +14,8 @@ import structlog
 import trio
 import trio.testing
 
+from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._server.handler import Continuation
 from mcp_actors._server.tools import Tools
 from mcp_actors.errors import LocalProtocolError, MissingCapability, RpcError, ToolError
 from mcp_actors.types import UNSET, CallToolResult, ImageContent, TextContent, ToolAnnotations

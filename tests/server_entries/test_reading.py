@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.errors import ConfigurationError
-from mcp_actors.server_entries import GatewayMembers, ServerEntries, read_server_entries
-from mcp_actors.server_entries.config_json import NotReadable, read_json
-from mcp_actors.server_entries.reading import MAX_CONFIG_BYTES, MAX_SERVERS
+from mcp_actors.gateway.server_entries import (
+    MAX_CONFIG_BYTES,
+    MAX_SERVERS,
+    NotReadable,
+    ServerEntries,
+    read_json,
+    read_server_entries,
+)
+from mcp_actors.gateway.server_entry import GatewayMembers
 
 CLAUDE_DESKTOP = """{
   "globalShortcut": "Ctrl+Space",

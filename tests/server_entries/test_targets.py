@@ -13,8 +13,8 @@ import pytest
 from mcp_actors import Client, Context, Server, TransportNotFound
 from mcp_actors.abc import ClientTransport
 from mcp_actors.errors import ConfigurationError, MissingVariable
-from mcp_actors.server_entries import ServerEntry, read_server_entries
-from mcp_actors.server_entries.env_file import MAX_ENV_FILE_BYTES, UnusableFile, read_env_file
+from mcp_actors.gateway.server_entries import read_server_entries
+from mcp_actors.gateway.server_entry import MAX_ENV_FILE_BYTES, ServerEntry, UnusableFile, read_env_file
 
 SERVES = Path(__file__).with_name("serves.py")
 SECRET = "s3cr3t"

@@ -20,7 +20,7 @@ import pytest
 import trio
 
 from mcp_actors.abc import FrameChannel
-from mcp_actors.discovery import client_transport
+from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.testing import ScriptedPeer
 from tests.redis_server import RedisServer

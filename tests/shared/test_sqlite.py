@@ -296,7 +296,7 @@ async def test_too_much_that_waits_is_refused(path: Path, monkeypatch: pytest.Mo
     async with opened(path, timeout=0.3) as state:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        monkeypatch.setattr("mcp_actors.shared.sqlite.batches.MAX_WAITING_BYTES", 100_000)
+        monkeypatch.setattr("mcp_actors.shared.sqlite.MAX_WAITING_BYTES", 100_000)
         causes: list[str] = []
 
         async def create() -> None:

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from mcp_actors import Context, RpcError, Server, ToolError
-from mcp_actors.discovery import client_transport
+from mcp_actors.abc.discovery import client_transport
 from mcp_actors.testing import ScriptedPeer
 
 from .talking import CORE, EXTENSION, Talk, make_server, talking

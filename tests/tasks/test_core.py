@@ -11,9 +11,9 @@ import trio
 from trio.testing import MockClock
 
 from mcp_actors import Context, Server
-from mcp_actors.discovery import client_transport
+from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_actors.tasks import TASKS, Tasks
 from mcp_actors.tasks.dialects import IMMEDIATE_RESPONSE
 from mcp_actors.testing import ScriptedPeer

@@ -14,7 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors import Context
 from mcp_actors.abc import TaskBounds, TaskRecord
-from mcp_actors.discovery import client_transport
+from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.testing import ScriptedPeer
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mcp_actors import Server
-from mcp_actors._server.task_rules import TaskRules
+from mcp_actors._server.tools import TaskRules
 from mcp_actors.examples.everything import server as everything
 
 from .talking import ASKED, CORE, EXTENSION, make_server, talking

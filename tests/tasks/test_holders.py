@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from mcp_actors import Server
-from mcp_actors.discovery import server_transport
+from mcp_actors.abc.discovery import server_transport
 from mcp_actors.tasks import Tasks
 from tests.messages import modern_meta
 

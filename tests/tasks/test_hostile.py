@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mcp_actors import Context, Server
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.errors import RpcError
-from mcp_actors.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer
 from mcp_actors.types import ElicitFormParams
 from tests.actors.peers import Serves

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from mcp_actors import Context, Server
 from mcp_actors.abc import SharedState
-from mcp_actors.replacement import ReplaceableServer
+from mcp_actors.cli.reload.replacement import ReplaceableServer
 from mcp_actors.tasks import Tasks
 
 from .nodes import FakeShared

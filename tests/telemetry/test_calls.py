@@ -14,7 +14,7 @@ from mcp_actors import Client, Context, Limits, Server
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors.abc.telemetry import Observation, ObservedRequest, ObservedSession, Telemetry, current_call
 from mcp_actors.errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError, ToolError
-from mcp_actors.logging import log
+from mcp_actors.supervision.logging import log
 from mcp_actors.types import ElicitResult
 
 from .recorder import Recorder

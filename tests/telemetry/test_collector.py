@@ -20,7 +20,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import DEFAULT_ON
 
 from mcp_actors import Client, Server
-from mcp_actors.cli.otel_sdk import sampling
+from mcp_actors.cli.observing import sampling
 from mcp_actors.telemetry.otel import OpenTelemetry
 
 from .collector import Collector

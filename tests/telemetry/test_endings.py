@@ -11,16 +11,9 @@ import trio.testing
 from mcp_actors import Client, Server
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.outbound import OutboundCalls
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.abc.telemetry import ObservedSession
-from mcp_actors.errors import (
-    INTERNAL_ERROR,
-    CallTimeout,
-    ConnectionLost,
-    McpError,
-    RpcError,
-    SessionExpired,
-)
-from mcp_actors.framing import LineChannel
+from mcp_actors.errors import INTERNAL_ERROR, CallTimeout, ConnectionLost, McpError, RpcError, SessionExpired
 from mcp_actors.telemetry import Metrics
 from mcp_actors.testing import ScriptedPeer
 from tests.actors.peers import LEGACY, Serves, call, faulty_pair

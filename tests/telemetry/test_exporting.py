@@ -18,7 +18,7 @@ from opentelemetry.sdk.metrics.export import (
 from mcp_actors.abc.telemetry import CallEnding, EndingKind, ObservedRequest
 from mcp_actors.telemetry import BUCKETS, Metrics
 from mcp_actors.telemetry.otel import OpenTelemetry
-from mcp_actors.telemetry.otel.exporting import MetricsExporter
+from mcp_actors.telemetry.otel_exporting import MetricsExporter
 
 
 class Kept(MetricExporter):

@@ -8,14 +8,8 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, Server
-from mcp_actors.abc.telemetry import (
-    CallEnding,
-    Observation,
-    ObservedRequest,
-    OutboundObservation,
-    Telemetry,
-)
-from mcp_actors.logging import log
+from mcp_actors.abc.telemetry import CallEnding, Observation, ObservedRequest, OutboundObservation, Telemetry
+from mcp_actors.supervision.logging import log
 from mcp_actors.telemetry import Metrics, Together
 
 from .recorder import Recorder

@@ -13,11 +13,10 @@ import trio
 
 from mcp_actors import Client, Server
 from mcp_actors.abc.telemetry import CallEnding, ObservedRequest
-from mcp_actors.crash_log import crash_log
 from mcp_actors.errors import RpcError
-from mcp_actors.http_refusals import http_refusals
+from mcp_actors.supervision.containment import crash_log, http_refusals
 from mcp_actors.telemetry import MOST_SERIES, Metrics, Together
-from mcp_actors.telemetry.gauges import GAUGES
+from mcp_actors.telemetry.metrics import GAUGES
 from mcp_transports.http.server import HttpServerTransport, Refusal, metrics_page
 
 from .recorder import Recorder

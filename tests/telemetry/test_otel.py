@@ -16,7 +16,7 @@ import mcp_actors.sync
 from mcp_actors import Client, Context, Server
 from mcp_actors.abc.telemetry import CallEnding, ObservedRequest
 from mcp_actors.errors import RpcError
-from mcp_actors.telemetry.otel.propagation import context_of, meta_of
+from mcp_actors.telemetry.otel import context_of, meta_of
 from mcp_actors.types import ElicitResult
 
 from .spans import Traced, parent_id, span_id, tree

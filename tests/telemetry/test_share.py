@@ -10,9 +10,7 @@ from opentelemetry.trace import get_current_span
 
 from mcp_actors import Client, Server
 from mcp_actors.telemetry import Metrics
-from mcp_actors.telemetry.otel import OpenTelemetry
-from mcp_actors.telemetry.otel.propagation import Unsampled, meta_of
-from mcp_actors.telemetry.otel.sampling import Sampling
+from mcp_actors.telemetry.otel import OpenTelemetry, Sampling, Unsampled, meta_of
 
 from .spans import Traced, parent_id
 

@@ -15,8 +15,8 @@ from typing import Any
 import trio
 
 from mcp_actors.abc import FrameChannel
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.errors import ConnectFailed
-from mcp_actors.framing import LineChannel
 from mcp_transports.memory import MemoryTransport
 from mcp_transports.stdio import StdioClientTransport
 from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream

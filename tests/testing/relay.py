@@ -16,7 +16,7 @@ assert specification is not None
 sys.modules["mcp_actors"] = importlib.util.module_from_spec(specification)  # it is not executed
 
 from mcp_actors.abc import FrameChannel  # noqa: E402
-from mcp_actors.framing import LineChannel  # noqa: E402
+from mcp_actors.abc.framing import LineChannel  # noqa: E402
 from mcp_transports.stdio import StdioServerTransport  # noqa: E402
 
 

@@ -10,7 +10,7 @@ import trio
 from structlog.testing import LogCapture
 
 from mcp_actors.abc import FrameChannel
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 
 
 class Unexpected(BaseException):

@@ -12,10 +12,7 @@ import trio
 import trio.lowlevel
 import trio.testing
 
-from mcp_transports._epoll import EpollPoller
-from mcp_transports._poller import Poller, Waiter
-from mcp_transports._portable_poller import PortablePoller
-from mcp_transports._waiting import open_poller
+from mcp_transports._poller import EpollPoller, Poller, PortablePoller, Waiter, open_poller
 
 Pair = tuple[socket.socket, socket.socket]
 WAYS: list[type[Poller]] = [EpollPoller, PortablePoller]

@@ -13,7 +13,7 @@ import trio
 
 from mcp_actors import Client
 from mcp_actors.errors import ConnectFailed
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.sockets import TcpTransport, UnixTransport
 
 from .lines import LinePeer, Served, call, open_descriptors, until

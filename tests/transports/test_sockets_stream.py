@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_transports._waiting import open_poller
+from mcp_transports._poller import open_poller
 from mcp_transports.sockets.stream import ConnectedSocket
 
 Pair = tuple[ConnectedSocket, socket.socket]

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from mcp_actors.abc import Frame
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.framing import LineChannel
 from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream
 
 

@@ -9,8 +9,8 @@ import structlog
 import trio
 import trio.testing
 
-from mcp_actors.supervision import RESTART_PAUSE, start_again
-from mcp_actors.task_kinds import TICKER
+from mcp_actors.supervision.containment import RESTART_PAUSE, start_again
+from mcp_actors.supervision.task_kinds import TICKER
 from mcp_transports._ticker import Ticker
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._uri.parse import MAX_TEMPLATE, MAX_VARIABLES
-from mcp_actors._uri.template import UriTemplate
+from mcp_actors._wire.uri_template import MAX_TEMPLATE, MAX_VARIABLES, UriTemplate
 
 MATCHES: list[tuple[str, str, dict[str, str] | None]] = [
     ("config://app", "config://app", {}),

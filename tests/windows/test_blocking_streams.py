@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_transports.stdio.windows.blocking_streams import BlockingReceiveStream, BlockingSendStream
+from mcp_transports.stdio.windows.standard_streams import BlockingReceiveStream, BlockingSendStream
 
 TIMEOUT = 30
 

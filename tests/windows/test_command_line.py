@@ -16,10 +16,10 @@ from tests.windows.system import fake_msvcrt
 pretend(everything=True, kernel32=lambda: None, msvcrt=fake_msvcrt())
 import click
 from mcp_actors.cli import main
-from mcp_actors.cli.demo_table import peak_memory
+from mcp_actors.cli.demo.demo import peak_memory
 from mcp_actors.cli.target import split_target
-from mcp_actors.platform.command_lines import join_words, split_line
-from mcp_actors.platform.signals import STOP_SIGNALS
+from mcp_actors.supervision.platform import join_words, split_line
+from mcp_actors.supervision.platform import STOP_SIGNALS
 from mcp_actors.shared import shared_state
 
 said = {}

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors.platform.command_lines import join_words, split_line, split_windows_line
+from mcp_actors.supervision.platform import join_words, split_line, split_windows_line
 
 WORDS = st.lists(st.text(st.sampled_from('ab \\"\t\n%&é'), max_size=8), max_size=5)
 

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from mcp_transports.stdio.windows import commands
-from mcp_transports.stdio.windows.commands import full_environment, words_to_start
+from mcp_transports.stdio.windows import starting
+from mcp_transports.stdio.windows.starting import full_environment, words_to_start
 
 PROGRAMS = {"node": r"C:\node\node.EXE", "npx": r"C:\Program Files\node\npx.CMD", "tool": r"C:\tool.bat"}
 
@@ -23,7 +23,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
 
     monkeypatch.setattr(shutil, "which", which)
     monkeypatch.setattr(
-        commands.os,
+        starting.os,
         "environ",
         {"Path": "ours", "ComSpec": r"C:\Windows\cmd.exe", "SystemRoot": r"C:\Windows"},
     )

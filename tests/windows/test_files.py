@@ -17,9 +17,9 @@ from tests.windows.system import fake_msvcrt
 pretend(everything=True, kernel32=lambda: None, msvcrt=fake_msvcrt())
 import trio, trio.testing
 from mcp_actors.errors import TokenStoreFailed
-from mcp_transports.auth import private_files
+from mcp_transports.auth import file_store
 from mcp_transports.auth.browsers import PastedAnswer
-from mcp_transports.auth.file_lock import FileLock
+from mcp_transports.auth.file_store import FileLock
 from mcp_transports.auth.file_store import FileTokenStore, default_token_file
 folder, said = sys.argv[1], {}
 
@@ -40,7 +40,7 @@ async def swaps():
     os.replace = refusing(real, 3)
     said["second"] = await store.swap("key", (await other.load("key")).generation, {"token": "next"})
     os.replace = refusing(real, 10**6)
-    private_files.PATIENCE = 0.05
+    file_store.PATIENCE = 0.05
     try:
         await store.swap("other", None, {})
     except TokenStoreFailed as error:

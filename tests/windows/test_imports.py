@@ -11,20 +11,13 @@ from .pretended import NO_MODULES, NO_NAMES, run_in_windows, sources
 
 # Modules that refuse to be imported on Windows, with a word of the reason.
 REFUSING = {
-    **dict.fromkeys(
-        ("mcp_actors.cli.workers.process", "mcp_actors.cli.workers.supervisor"), "workers inherit"
-    ),
+    "mcp_actors.cli.workers.supervisor": "workers inherit",
     "mcp_actors.cli.workers.serving": "workers inherit",
     "mcp_actors.examples.filesystem": "openat(2)",
-    "mcp_actors.examples.filesystem.root": "openat(2)",
-    "mcp_actors.examples.filesystem.search": "openat(2)",
-    "mcp_actors.examples.filesystem.watch": "openat(2)",
-    "mcp_transports._epoll": "epoll(7)",
-    "mcp_actors.examples.transports.http2_stdio": "descriptors as POSIX has them",
+    "mcp_actors.examples.transports.http2": "descriptors as POSIX has them",
     # The packages import them elsewhere alone.
     "mcp_transports.auth.terminal": "mcp_transports.auth.console",
     "mcp_transports.stdio.descriptors": "mcp_transports.stdio.windows",
-    "mcp_transports.stdio.group": "mcp_transports.stdio.windows",
     "mcp_transports.stdio.starting": "mcp_transports.stdio.windows",
     "mcp_transports.stdio.streams": "mcp_transports.stdio.windows",
 }

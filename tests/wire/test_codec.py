@@ -9,8 +9,15 @@ from typing import Any
 import pytest
 
 from mcp_actors._wire import codec
-from mcp_actors._wire.codec import MAX_PARTS, decode, decode_value
-from mcp_actors._wire.messages import JsonRpcError, JsonRpcNotification, JsonRpcRequest, JsonRpcResult
+from mcp_actors._wire.codec import (
+    MAX_PARTS,
+    JsonRpcError,
+    JsonRpcNotification,
+    JsonRpcRequest,
+    JsonRpcResult,
+    decode,
+    decode_value,
+)
 from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
 
 

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mcp_actors._wire import codec
-from mcp_actors._wire.messages import JsonRpcError, JsonRpcNotification, JsonRpcRequest, JsonRpcResult
+from mcp_actors._wire.codec import JsonRpcError, JsonRpcNotification, JsonRpcRequest, JsonRpcResult
 from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
 
 ENVELOPES = (JsonRpcRequest, JsonRpcNotification, JsonRpcResult, JsonRpcError)

@@ -1,22 +1,30 @@
 """Waiting for many sockets at once: the contract of those that wait, and a task that sleeps meanwhile.
 
 Waiting for one socket costs a system call and a task switch, each time. A `Poller` waits for all connections of a
-listener, and how it does that is the system's affair: `mcp_transports._waiting` has the choice.
+listener, and how it does that is the system's affair: `mcp_transports._poller` has the choice.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import select
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import outcome
 import trio
 
-from mcp_actors.supervision import Containment
-from mcp_actors.task_kinds import POLLER
+from mcp_actors.supervision.containment import Containment, start
+from mcp_actors.supervision.task_kinds import POLLER, SOCKET_WAIT
 
-__all__ = ["Pollable", "Poller", "Waiter"]
+__all__ = ["EpollPoller", "Pollable", "Poller", "PortablePoller", "Waiter", "open_poller"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 class Pollable(Protocol):
@@ -146,3 +154,158 @@ class Waiter:
         task, self._task, self._read = self._task, None, None
         if task is not None:
             trio.lowlevel.reschedule(task, how)
+
+
+# -- Waiting for many sockets with Linux's epoll: each socket is registered with the kernel once, and one task waits ---
+#
+# The sockets that are ready are read in a row: the busier a listener, the less each read costs. With many thousand
+# connections, a task that has slept for long has left the caches of the processor; it need not wake here.
+
+# Sockets that are read before other tasks run: some milliseconds.
+_AT_ONCE = 64
+
+
+if sys.platform == "linux":
+
+    class EpollPoller(Poller):
+        """A `Poller` with a descriptor of epoll of its own."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._epoll = select.epoll()
+
+        def add(self, descriptor: int, reader: Pollable) -> None:
+            if not self._epoll.closed:
+                self._epoll.register(descriptor, select.EPOLLIN)
+                self._readers[descriptor] = reader
+
+        def remove(self, descriptor: int) -> None:
+            if self._readers.pop(descriptor, None) is not None:
+                self._epoll.unregister(descriptor)
+
+        async def run(self) -> None:
+            descriptor, poll, readers = self._epoll.fileno(), self._epoll.poll, self._readers
+            while True:
+                await trio.lowlevel.wait_readable(descriptor)
+                for ready, _ in poll(0, _AT_ONCE):
+                    # The reader of a socket that came first may have removed this one.
+                    reader = readers.get(ready)
+                    if reader is not None:
+                        try:
+                            reader.readable()
+                        except BaseException as error:
+                            self._contain(ready, reader, error)
+
+        def close(self) -> None:
+            self._readers.clear()
+            self._epoll.close()
+
+
+# -- Waiting for many sockets on every system that Trio runs on: each has a task, which waits as Trio waits ---
+
+
+class _Wait:
+    """The task of one socket, from `Poller.add` to `Poller.remove`."""
+
+    __slots__ = ("is_asleep", "scope")
+
+    def __init__(self) -> None:
+        self.scope = trio.CancelScope()
+        self.is_asleep = False
+
+
+class PortablePoller(Poller):
+    """A `Poller` of Trio's own means.
+
+    A socket that is removed is one that Trio has forgotten when `remove` returns, so that it may be closed at once.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # There are none while `run` does not run.
+        self._waits: dict[int, _Wait] = {}
+        self._nursery: trio.Nursery | None = None
+        self._closed = False
+
+    def add(self, descriptor: int, reader: Pollable) -> None:
+        if self._closed:
+            return
+        if descriptor in self._readers:
+            raise FileExistsError(errno.EEXIST, "this socket is waited for already")
+        self._readers[descriptor] = reader
+        if self._nursery is not None:
+            self._watch(self._nursery, descriptor, reader)
+
+    def remove(self, descriptor: int) -> None:
+        if self._readers.pop(descriptor, None) is not None:
+            wait = self._waits.pop(descriptor, None)
+            # A reader that removes itself is not cancelled: what it raises then must be seen for what it is.
+            if wait is not None and wait.is_asleep:
+                wait.scope.cancel()
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                for descriptor, reader in self._readers.items():
+                    self._watch(nursery, descriptor, reader)
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+                self._waits.clear()
+
+    def close(self) -> None:
+        self._closed = True
+        self._readers.clear()
+
+    def _watch(self, nursery: trio.Nursery, descriptor: int, reader: Pollable) -> None:
+        self._waits[descriptor] = wait = _Wait()
+        on_crash = partial(self._waiting_failed, descriptor, reader)
+        start(nursery, SOCKET_WAIT, self._wait, descriptor, reader, wait, on_crash=on_crash)
+
+    async def _wait(self, descriptor: int, reader: Pollable, wait: _Wait) -> None:
+        waits = self._waits
+        with wait.scope:
+            # Removed before this task ran for the first time, the number may be that of another socket by now.
+            while waits.get(descriptor) is wait:
+                wait.is_asleep = True
+                await trio.lowlevel.wait_readable(descriptor)
+                wait.is_asleep = False
+                # Removed after the kernel had reported it.
+                if waits.get(descriptor) is wait:
+                    try:
+                        reader.readable()
+                    except BaseException as error:
+                        self._contain(descriptor, reader, error)
+
+    def _waiting_failed(self, descriptor: int, reader: Pollable, error: BaseException) -> None:
+        if self._readers.get(descriptor) is reader:
+            self.remove(descriptor)
+        reader.crashed(error)
+
+
+# -- The choice of a way to wait for many sockets: epoll where there is one, and otherwise Trio's own way ---
+#
+# On Linux epoll is the faster one (docs/platforms.md has the figures). Trio's way works on every system that Trio runs
+# on, with kqueue on macOS and the BSDs.
+
+if sys.platform == "linux":
+    _OF_THE_SYSTEM: type[Poller] = EpollPoller
+else:
+    _OF_THE_SYSTEM = PortablePoller
+
+
+_VARIABLE = "MCP_ACTORS_WAITING"
+
+
+def open_poller() -> Poller:
+    """Returns a new poller: the fastest of this system, or the portable one if the environment asks for it.
+
+    Raises:
+        ValueError: ``MCP_ACTORS_WAITING`` is set to something else than ``portable``.
+        OSError: The process has no descriptor left.
+    """
+    asked = os.environ.get(_VARIABLE, "")
+    if asked not in ("", "portable"):
+        raise ValueError(f"{_VARIABLE} may be 'portable' or not be set, not {asked!r}")
+    return PortablePoller() if asked else _OF_THE_SYSTEM()

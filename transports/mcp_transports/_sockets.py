@@ -1,31 +1,150 @@
 """Listening sockets: opening them for TCP on one or more addresses, and accepting from them.
 
-Shared by the bindings that listen. `mcp_transports._unix_sockets` opens those of Unix sockets.
+Shared by the bindings that listen. `mcp_transports._sockets` opens those of Unix sockets.
 """
 
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import socket
+import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
 
 import trio
 
-from mcp_actors.budget import holder_of
-from mcp_actors.logging import log
-from mcp_transports._inherited import has_more_than_others, taken, tcp_key
+from mcp_actors.supervision.budget import holder_of
+from mcp_actors.supervision.containment import start_again
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import ACCEPT
 
 __all__ = [
     "BACKLOG",
+    "REFUSED_TIME",
     "InvalidSocketPath",
     "ListenError",
     "ListeningSocket",
+    "accept_until",
     "address_text",
+    "at_retirement",
     "bind_tcp",
+    "bind_unix",
+    "check_unix_path",
+    "has_more_than_others",
+    "inherit",
+    "inherit_counts",
     "is_abstract",
+    "is_refused_when_full",
+    "new_unix_socket",
+    "retire",
+    "taken",
+    "tcp_key",
+    "unix_key",
 ]
+
+
+# -- Listening sockets that another process has opened for this one, and the time when it is replaced by a younger one
+# ---
+#
+# A process that serves with others at the same addresses accepts from sockets that they all have. It gets them when
+# it is started (`inherit`), and whoever would bind an address asks here first (`taken`). When it is replaced
+# (`retire`) it accepts nothing more, and its connections of HTTP end with the next answer, while the others go on
+# accepting: no client is refused, and none is surprised.
+
+# The sockets of each address that nobody has taken yet. Two listeners at port 0 have different ones.
+_waiting: dict[str, list[list[socket.socket]]] = {}
+_at_retirement: set[Callable[[], object]] = set()
+# The numbers of open connections of all processes, in memory that they share, and the place of this one's.
+_counts: list[memoryview] = []
+_place = 0
+_BYTES_OF_A_COUNT = 8
+
+
+def tcp_key(host: str | None, port: int) -> str:
+    """Returns the name of an address as it was asked for, whatever it was bound to."""
+    return f"tcp:{'localhost' if host is None else host}:{port}"
+
+
+def unix_key(path: str) -> str:
+    """Returns the name of a Unix socket's address."""
+    return f"unix:{path}"
+
+
+def inherit(sockets: Mapping[str, Sequence[Sequence[int]]]) -> None:
+    """Makes the descriptors of listening sockets known, which belong to this module then.
+
+    Args:
+        sockets: By the name of an address: for each listener there, the descriptors of its sockets.
+
+    Raises:
+        OSError: A descriptor is not open, or is no socket.
+    """
+    for key, listeners in sockets.items():
+        for descriptors in listeners:
+            opened = [socket.socket(fileno=each) for each in descriptors]
+            for each in opened:
+                each.setblocking(False)
+                os.set_inheritable(each.fileno(), False)
+            _waiting.setdefault(key, []).append(opened)
+
+
+def inherit_counts(descriptor: int, place: int, processes: int) -> None:
+    """Takes the memory in which each process notes how many connections it has, so that all get about as many.
+
+    Args:
+        descriptor: A file of 8 bytes for each process.
+        place: That of this process, from 0 on.
+        processes: How many there are.
+
+    Raises:
+        OSError: The descriptor is no such file.
+    """
+    global _place
+    shared = mmap.mmap(descriptor, processes * _BYTES_OF_A_COUNT)
+    os.close(descriptor)
+    _place = place
+    _counts[:] = [memoryview(shared).cast("q")]
+    _counts[0][place] = 0
+
+
+def has_more_than_others(connections: int) -> bool:
+    """Notes how many connections this process has, and returns whether another process has fewer."""
+    if not _counts:
+        return False
+    _counts[0][_place] = connections
+    return min(_counts[0]) < connections
+
+
+def taken(key: str) -> list[socket.socket] | None:
+    """Returns the sockets of an address, which belong to the caller then; ``None`` if it has to be bound."""
+    waiting = _waiting.get(key)
+    return waiting.pop(0) if waiting else None
+
+
+def retire() -> None:
+    """Has every listener of this process accept nothing more, and its connections end where that costs nothing.
+
+    Must be called in the event loop. What is left when the server is stopped ends as it always does then.
+    """
+    for each in list(_at_retirement):
+        each()
+
+
+@contextmanager
+def at_retirement(call: Callable[[], object]) -> Iterator[None]:
+    """Has ``call()``, which must not wait, called if this process retires while the block runs."""
+    _at_retirement.add(call)
+    try:
+        yield
+    finally:
+        _at_retirement.discard(call)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # The kernel limits it to its own maximum (4096 on Linux). A burst of clients that connect at once must fit.
 BACKLOG = 2048
@@ -287,3 +406,210 @@ def _bind(family: socket.AddressFamily, address: str, port: int, backlog: int) -
         listening.close()
         raise
     return listening
+
+
+# -- Opening listening Unix sockets whose path survives crashes ------------------------------------------
+
+if sys.platform != "win32":
+    import fcntl
+
+
+# Seconds for which another server may hold the folder's lock; all it does meanwhile is probe, bind and listen.
+_LOCK_TIME = 2.0
+_LOCK_PAUSE = 0.01
+# Bytes that sockaddr_un has room for, without a terminator: 108 on Linux, 104 on macOS and the BSDs.
+_LONGEST_PATH = 107 if sys.platform == "linux" else 103
+# Seconds for which a refused connection is tried again, where that does not say that nobody listens. A server that
+# works accepts what waits within some turns of its loop.
+REFUSED_TIME = 0.5
+_REFUSED_PAUSE = 0.01
+_NONE_ON_WINDOWS = "Python has no Unix sockets on Windows: use tcp: or http: at 127.0.0.1"
+
+
+def is_refused_when_full() -> bool:
+    """Whether this system refuses a connection to a Unix socket whose queue is full, as if nobody listened there.
+
+    macOS and the BSDs do. On Linux `connect` says EAGAIN then.
+    """
+    return sys.platform != "linux"
+
+
+def new_unix_socket() -> socket.socket:
+    """Returns a Unix socket that does not block.
+
+    Raises:
+        InvalidSocketPath: This system has none.
+        OSError: The process has no descriptor left.
+    """
+    if sys.platform == "win32":
+        raise InvalidSocketPath(_NONE_ON_WINDOWS)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    made.setblocking(False)
+    return made
+
+
+async def bind_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> ListeningSocket:
+    """Listens on a Unix socket that only this user may connect to, unless ``mode`` says otherwise.
+
+    A socket that a crashed server left behind is replaced; anything else that is there is left alone.
+
+    Args:
+        path: One that begins with NUL is an abstract name: it has no file and no mode, and every process in the same
+            network namespace may connect.
+        mode: The permissions of the socket's file.
+        backlog: Connections that the kernel keeps until they are accepted.
+
+    Raises:
+        InvalidSocketPath: The path is too long for the system, or is none.
+        ListenError: Something is in the way: a live server, or a file that is no socket.
+    """
+    if sys.platform == "win32":
+        raise InvalidSocketPath(_NONE_ON_WINDOWS)
+    check_unix_path(path)
+    inherited = taken(unix_key(path))
+    if inherited is not None:
+        return ListeningSocket(inherited[0], path=path, inherited=True)
+    if is_abstract(path):
+        try:
+            return ListeningSocket(_bind_unix(path, None, backlog), path=path)
+        except OSError as error:
+            raise ListenError(f"cannot listen on @{path[1:]}: {error.strerror}") from error
+    folder = os.path.split(path)[0] or "."
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {path}: {folder}: {error.strerror}") from error
+    try:
+        # Of two servers that find the same stale socket, neither may replace the other's new one.
+        await _lock(lock, path)
+        await _remove_stale(path)
+        return ListeningSocket(_bind_unix(path, mode, backlog), path=path)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {path}: {error.strerror}") from error
+    finally:
+        os.close(lock)
+
+
+def check_unix_path(path: str) -> None:
+    """Checks a Unix socket's path, or abstract name.
+
+    Raises:
+        InvalidSocketPath: It cannot be one on this system.
+    """
+    if sys.platform == "win32":
+        raise InvalidSocketPath(_NONE_ON_WINDOWS)
+    if is_abstract(path) and sys.platform != "linux":
+        raise InvalidSocketPath(f"only Linux has abstract names of Unix sockets, give a path: @{path[1:]!r}")
+    name = path[1:] if is_abstract(path) else path
+    if not name or "\0" in name or len(os.fsencode(path)) > _LONGEST_PATH:
+        raise InvalidSocketPath(f"a Unix socket's path has 1 to {_LONGEST_PATH} bytes and no NUL: {path!r}")
+
+
+async def _lock(folder: int, path: str) -> None:
+    with trio.move_on_after(_LOCK_TIME):
+        while True:
+            try:
+                _lock_now(folder)
+            except BlockingIOError:
+                await trio.sleep(_LOCK_PAUSE)
+            else:
+                return
+    raise ListenError(f"cannot listen on {path}: another process holds its folder's lock")
+
+
+def _lock_now(folder: int) -> None:
+    if sys.platform != "win32":
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+async def _remove_stale(path: str) -> None:
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise ListenError(f"cannot listen on {path}: there is something that is no socket")
+    if is_refused_when_full():
+        for _ in range(round(REFUSED_TIME / _REFUSED_PAUSE)):
+            _require_nobody(path)
+            await trio.sleep(_REFUSED_PAUSE)
+    _require_nobody(path)
+    os.unlink(path)  # no server listens any more
+
+
+def _require_nobody(path: str) -> None:
+    """Returns if a connection to a path is refused.
+
+    Raises:
+        ListenError: A server listens there.
+        OSError: It cannot be connected to for another reason.
+    """
+    with new_unix_socket() as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return
+        except BlockingIOError:
+            raise ListenError(f"cannot listen on {path}: a busy server is there already") from None
+    raise ListenError(f"cannot listen on {path}: a server is there already")
+
+
+def _bind_unix(path: str, mode: int | None, backlog: int) -> socket.socket:
+    listening = new_unix_socket()
+    try:
+        listening.bind(path)
+        # No client can connect before listen(), so the mode is never too wide for a connection.
+        if mode is not None:
+            os.chmod(path, mode)
+        listening.listen(backlog)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+# -- Accepting connections from listening sockets, until the server stops or its process retires ---------
+
+ListenerT = TypeVar("ListenerT", bound=ListeningSocket)
+
+
+async def accept_until(
+    stopping: trio.Event,
+    listeners: Sequence[ListenerT],
+    arrived: Callable[[ListenerT, list[tuple[socket.socket, object]]], object],
+    connections: Callable[[], int],
+) -> ListenError | None:
+    """Accepts from every listener, each in a task of its own, until ``stopping`` is set or this process retires.
+
+    A task that crashes is started again. A listening socket that is broken ends all of this: its address is served no
+    more, and starting again would not help.
+
+    Args:
+        stopping: Ends the accepting; nothing that was accepted is lost.
+        listeners: The caller closes them.
+        arrived: Called with a listener and its new connections, at least one. Must not wait.
+        connections: Returns how many of them are open.
+
+    Returns:
+        Why a listener cannot accept any more, or ``None`` when it was told to end.
+    """
+    broken: list[ListenError] = []
+
+    async def accept(listener: ListenerT) -> None:
+        try:
+            while True:
+                arrived(listener, await listener.accept_many(connections))
+        except ListenError as error:
+            broken.append(error)
+            accepting.cancel_scope.cancel(reason="a listening socket is broken")
+
+    def retire() -> None:
+        accepting.cancel_scope.cancel(reason="another process accepts in place of this one")
+
+    async with trio.open_nursery() as accepting:
+        with at_retirement(retire):
+            for listener in listeners:
+                start_again(accepting, ACCEPT, accept, listener, about=f"at {listener.where('tcp')}")
+            await stopping.wait()
+            accepting.cancel_scope.cancel(reason="the server stops")
+    return broken[0] if broken else None

@@ -7,8 +7,8 @@ from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from mcp_actors.supervision import Containment
-from mcp_actors.task_kinds import TICKER
+from mcp_actors.supervision.containment import Containment
+from mcp_actors.supervision.task_kinds import TICKER
 
 __all__ = ["Ticker", "Timed"]
 

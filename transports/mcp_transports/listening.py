@@ -10,11 +10,18 @@ from __future__ import annotations
 import attrs
 
 from mcp_actors.errors import TransportNotFound
-from mcp_transports._inherited import inherit, inherit_counts, retire, tcp_key, unix_key
 from mcp_transports._listen_errors import as_engine_errors
-from mcp_transports._sockets import ListeningSocket, bind_tcp
-from mcp_transports._unix_sockets import bind_unix
-from mcp_transports.http.h1.listen_url import ListenUrl
+from mcp_transports._sockets import (
+    ListeningSocket,
+    bind_tcp,
+    bind_unix,
+    inherit,
+    inherit_counts,
+    retire,
+    tcp_key,
+    unix_key,
+)
+from mcp_transports.http.h1.request import ListenUrl
 from mcp_transports.sockets.address import parse_tcp, parse_unix
 
 __all__ = ["OpenedSockets", "inherit", "inherit_counts", "open_sockets", "retire"]

@@ -16,8 +16,8 @@ import trio
 
 from mcp_actors.abc import ConnectionHandler, Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
-from mcp_actors.supervision import start
-from mcp_actors.task_kinds import MEMORY_CONNECTION
+from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.task_kinds import MEMORY_CONNECTION
 
 __all__ = ["DEFAULT_MAX_BUFFER", "MemoryChannel", "MemoryTransport", "from_url", "memory_channel_pair"]
 

@@ -11,8 +11,7 @@ import msgspec
 import trio
 
 from benchmarks.suite.programs.calling import measure
-from mcp_actors.bench.eras import Era
-from mcp_actors.bench.messages import Calls, Message, notification, opening
+from mcp_actors.cli.bench.plan import Calls, Era, Message, notification, opening
 
 TIMEOUT_SECONDS = 30.0
 ALWAYS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}

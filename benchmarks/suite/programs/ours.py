@@ -11,7 +11,7 @@ import trio
 
 from benchmarks.suite.programs.telling import tell
 from mcp_actors import Context, Server
-from mcp_actors.discovery import register_transport
+from mcp_actors.abc.discovery import register_transport
 
 
 class Sum(TypedDict):

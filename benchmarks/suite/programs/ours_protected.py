@@ -11,7 +11,7 @@ from benchmarks.suite.programs.access_token import ISSUER, PUBLIC_KEY, RESOURCE,
 from benchmarks.suite.programs.ours import MOST_CONNECTIONS, server
 from mcp_actors.auth import Expected, Fetching, JwtVerifier, ResourceServer
 from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.server import HttpServerTransport
 

@@ -7,8 +7,7 @@ import time
 from benchmarks.suite.bench import Bench, percentile_us
 from benchmarks.suite.job import Point
 from benchmarks.suite.scenarios.loops import warm_up
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.messages import request
+from mcp_actors.cli.bench.plan import LoadError, request
 
 __all__ = ["cancel_latency"]
 

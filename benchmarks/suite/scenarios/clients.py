@@ -17,7 +17,7 @@ from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.peers import OURS, client_command, server_command
 from benchmarks.suite.scenarios.solo import Start
 from benchmarks.suite.server import ROOT, ServerProcess, free_port
-from mcp_actors.bench.errors import LoadError
+from mcp_actors.cli.bench.plan import LoadError
 
 __all__ = ["client_calls"]
 

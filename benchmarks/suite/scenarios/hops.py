@@ -27,7 +27,7 @@ from benchmarks.suite.server import (
     ServerProcess,
     free_port,
 )
-from mcp_actors.bench.errors import LoadError
+from mcp_actors.cli.bench.plan import LoadError
 
 __all__ = ["gateway_hop"]
 

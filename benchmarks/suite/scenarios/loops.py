@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.suite.bench import Bench
 from benchmarks.suite.peers import PEERS
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.messages import Calls, Message, check_sums, id_of
+from mcp_actors.cli.bench.plan import Calls, LoadError, Message, check_sums, id_of
 
 __all__ = ["Taken", "closed_loop", "open_loop", "warm_up"]
 

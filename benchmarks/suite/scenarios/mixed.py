@@ -10,8 +10,7 @@ from typing import Any
 from benchmarks.suite.bench import Bench, percentile_us
 from benchmarks.suite.job import Point
 from benchmarks.suite.scenarios.loops import warm_up
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.messages import Message, id_of, request
+from mcp_actors.cli.bench.plan import LoadError, Message, id_of, request
 
 __all__ = ["mixed"]
 

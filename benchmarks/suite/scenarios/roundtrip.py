@@ -6,7 +6,7 @@ from benchmarks.suite.bench import Bench, percentile_us
 from benchmarks.suite.job import Point
 from benchmarks.suite.peers import OURS
 from benchmarks.suite.scenarios.loops import Taken, closed_loop, open_loop, warm_up
-from mcp_actors.bench.messages import Calls
+from mcp_actors.cli.bench.plan import Calls
 
 __all__ = ["latency", "measure_window", "roundtrip"]
 

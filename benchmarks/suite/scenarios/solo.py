@@ -14,8 +14,7 @@ from benchmarks.suite.peers import server_command
 from benchmarks.suite.scenarios.loops import warm_up
 from benchmarks.suite.scenarios.roundtrip import measure_window
 from benchmarks.suite.server import ROOT
-from mcp_actors.bench.eras import Era
-from mcp_actors.bench.errors import LoadError
+from mcp_actors.cli.bench.plan import Era, LoadError
 
 __all__ = ["Start", "codec", "eras", "startup"]
 

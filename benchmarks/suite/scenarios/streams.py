@@ -8,8 +8,7 @@ from benchmarks.suite.bench import Bench, percentile_us
 from benchmarks.suite.job import Point
 from benchmarks.suite.scenarios.loops import Taken, closed_loop, warm_up
 from benchmarks.suite.scenarios.roundtrip import latency
-from mcp_actors.bench.errors import LoadError
-from mcp_actors.bench.messages import Calls, answer_to, id_of, request
+from mcp_actors.cli.bench.plan import Calls, LoadError, answer_to, id_of, request
 
 __all__ = ["large_payload", "progress_stream", "stalled_peer"]
 

@@ -28,19 +28,17 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from mcp_actors.auth.client.discovery import Discovered
-from mcp_actors.auth.client.granting import Granting
+from mcp_actors.auth.client.granting import MAX_TOKENS, Answered, Demand, Granting, SentRequest
 from mcp_actors.auth.client.held_tokens import HeldTokens
 from mcp_actors.auth.client.person_grant import known_client
-from mcp_actors.auth.client.records import Tokens
-from mcp_actors.auth.client.refusals import MAX_TOKENS, Answered, Demand, SentRequest
-from mcp_actors.auth.client.scopes import StepUps, read_scopes, union
+from mcp_actors.auth.client.registration import StepUps, Tokens, read_scopes, union
 from mcp_actors.auth.client.settings import AuthorizationCode, OAuth
 from mcp_actors.auth.client.token_endpoint import revoke
 from mcp_actors.auth.effects import Steps
 from mcp_actors.auth.metadata import said, shown
 from mcp_actors.auth.urls import origin, same_origin
 from mcp_actors.errors import AuthorizationError, AuthorizationFailed
-from mcp_actors.logging import log
+from mcp_actors.supervision.logging import log
 
 __all__ = ["Answered", "Authorization", "SentRequest"]
 

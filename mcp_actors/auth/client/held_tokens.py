@@ -6,12 +6,17 @@ from collections.abc import Callable
 
 import attrs
 
-from mcp_actors.auth.client.authorization_code import refresh_form
-from mcp_actors.auth.client.person_grant import CLIENT_ERRORS, forget_registration, registration_key
-from mcp_actors.auth.client.proofs import Prover
-from mcp_actors.auth.client.records import (
+from mcp_actors.auth.client.person_grant import (
+    CLIENT_ERRORS,
+    forget_registration,
+    refresh_form,
+    registration_key,
+)
+from mcp_actors.auth.client.registration import (
     LastIssuer,
+    RegisteredClient,
     Tokens,
+    configured_client,
     delete,
     key_of,
     load,
@@ -19,14 +24,13 @@ from mcp_actors.auth.client.records import (
     read_tokens,
     replace,
 )
-from mcp_actors.auth.client.registration import RegisteredClient, configured_client
 from mcp_actors.auth.client.settings import AuthorizationCode, OAuth
-from mcp_actors.auth.client.token_endpoint import INVALID_RESPONSE, TokenAnswer, ask_for_token
+from mcp_actors.auth.client.token_endpoint import INVALID_RESPONSE, Prover, TokenAnswer, ask_for_token
 from mcp_actors.auth.effects import Lock, Steps, SwapRecord, Unlock
 from mcp_actors.auth.metadata import AuthorizationServer
 from mcp_actors.auth.urls import canonical_resource
 from mcp_actors.errors import RegistrationFailed, TokenRefused
-from mcp_actors.logging import log
+from mcp_actors.supervision.logging import log
 
 __all__ = ["HeldTokens"]
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import attrs
 import msgspec
 
-from mcp_actors.auth.client.scopes import union
 from mcp_actors.auth.client.settings import (
     AuthorizationCode,
     ClientCredentials,
@@ -18,12 +17,120 @@ from mcp_actors.auth.client.settings import (
     Grant,
     WorkloadIdentity,
 )
-from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed, Steps
-from mcp_actors.auth.metadata import AuthorizationServer, json_object, said, shown
+from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed, LoadRecord, Steps, SwapRecord
+from mcp_actors.auth.metadata import AuthorizationServer, authorization_server_from, json_object, said, shown
+from mcp_actors.auth.store import StoredRecord
 from mcp_actors.auth.urls import is_loopback
-from mcp_actors.errors import AuthorizationUnavailable, RegistrationFailed, UrlRefused
+from mcp_actors.errors import (
+    AuthorizationError,
+    AuthorizationUnavailable,
+    RegistrationFailed,
+    TokenStoreFailed,
+    UrlRefused,
+)
 
-__all__ = ["RegisteredClient", "configured_client", "document_client", "register"]
+__all__ = [
+    "LastIssuer",
+    "RegisteredClient",
+    "StepUps",
+    "Tokens",
+    "configured_client",
+    "delete",
+    "document_client",
+    "key_of",
+    "load",
+    "read_last_issuer",
+    "read_scopes",
+    "read_tokens",
+    "register",
+    "replace",
+    "scopes_to_ask_for",
+    "union",
+]
+
+
+# -- The scopes that are asked for, and how often more are (MCP 2026-07-28, Authorization, Scope Selection Strategy)
+# ---
+
+# Scopes of one request: an authorization request is a URL, and that has bounds.
+MAX_SCOPES = 200
+# Characters of one scope.
+MAX_SCOPE = 256
+# Authorizations with more scopes for one operation, and refusals after them for all operations of a server together.
+MAX_STEP_UPS = 2
+# Operations whose step-ups are counted.
+MAX_OPERATIONS = 1024
+
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 section 3.3
+_OFFLINE = "offline_access"
+
+
+def read_scopes(text: object) -> tuple[str, ...]:
+    """Returns the scopes of a text that came from the network, each once, in their order; nonsense is left out."""
+    return union(text.split()) if isinstance(text, str) else ()
+
+
+def union(*parts: Iterable[str]) -> tuple[str, ...]:
+    """Returns the scopes of all parts, each once, in their order."""
+    every = dict.fromkeys(scope for part in parts for scope in part)
+    return tuple([each for each in every if len(each) <= MAX_SCOPE and _SCOPE.fullmatch(each)][:MAX_SCOPES])
+
+
+def scopes_to_ask_for(
+    challenge: str | None,
+    resource: Iterable[str],
+    configured: Iterable[str],
+    *,
+    before: Iterable[str] = (),
+    authorization_server: Iterable[str] | None = None,
+) -> tuple[str, ...]:
+    """Returns the scopes of the next authorization; none of them means that the parameter is left out.
+
+    The challenge is authoritative, and without a scope in it the metadata of the resource is.
+
+    Args:
+        challenge: The ``scope`` of the challenge.
+        resource: The scopes in the metadata of the resource.
+        configured: The scopes that the user asks for beyond those.
+        before: The scopes that were asked for at this resource before.
+        authorization_server: The scopes that the authorization server lists, if a refresh token is wanted: with
+            ``offline_access`` among them it is asked for too (SEP-2207).
+    """
+    named = tuple(resource) if challenge is None else read_scopes(challenge)
+    found = union(before, named, configured)
+    if found and authorization_server is not None and _OFFLINE in authorization_server:
+        found = union(found, (_OFFLINE,))
+    return found
+
+
+class StepUps:
+    """Counts the authorizations with more scopes of one server, for as long as the program runs."""
+
+    def __init__(self) -> None:
+        # By operation: the step-ups since it last succeeded.
+        self._counts: dict[str, int] = {}
+        # Operations that were refused in spite of a step-up, since one succeeded.
+        self._in_vain = 0
+
+    def begin(self, operation: str) -> bool:
+        """Counts a refusal for a lack of scopes, and returns whether one more authorization is allowed."""
+        count = self._counts.get(operation, 0)
+        if count:
+            self._in_vain += 1
+        if count >= MAX_STEP_UPS or self._in_vain >= MAX_STEP_UPS:
+            return False
+        if len(self._counts) >= MAX_OPERATIONS:
+            self._counts.clear()
+        self._counts[operation] = count + 1
+        return True
+
+    def succeeded(self, operation: str) -> None:
+        """Forgets what an operation that has succeeded had needed."""
+        if self._counts.pop(operation, None) is not None:
+            self._in_vain = 0
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Redirect URIs of one registration.
 MAX_REDIRECT_URIS = 8
@@ -237,3 +344,125 @@ def _registered(
         scopes=scopes,
         secret_expires_at=until if isinstance(until, int | float) and not isinstance(until, bool) else 0,
     )
+
+
+# -- The records of a token store: tokens, registrations, and which issuer a server had last -------------
+#
+# Everything that is read from a store is checked: a file may be damaged, and a record that makes no sense counts as
+# none.
+
+T = TypeVar("T")
+
+# Tries to replace a record that other processes replace at the same time.
+MAX_TRIES = 8
+
+
+@attrs.frozen(kw_only=True)
+class Tokens:
+    """The tokens for one resource, and everything that their refresh takes. Its ``repr`` shows no secret."""
+
+    resource: str
+    server: AuthorizationServer = attrs.field(repr=False)
+    client: RegisteredClient
+    access_token: str = attrs.field(repr=False)
+    is_bound: bool = False
+    expires_at: float | None = None
+    renew_at: float | None = None
+    """Seconds since the epoch from which a new token is asked for: some time before this one ends."""
+    refresh_token: str | None = attrs.field(default=None, repr=False)
+    requested: tuple[str, ...] = ()
+    granted: tuple[str, ...] = ()
+    dpop_key: Mapping[str, Any] | None = attrs.field(default=None, repr=False)
+
+    def as_record(self) -> dict[str, Any]:
+        """Returns the JSON object that `read_tokens` makes the same value of."""
+        values = {field.name: getattr(self, field.name) for field in attrs.fields(Tokens)}
+        return {
+            **values,
+            "server": self.server.as_document(),
+            "client": self.client.as_record(),
+            "requested": list(self.requested),
+            "granted": list(self.granted),
+        }
+
+
+def read_tokens(record: Mapping[str, Any]) -> Tokens | None:
+    """Returns the tokens of a record, ``None`` if it is none of tokens."""
+    try:
+        values = msgspec.convert(record, dict[str, Any])
+        client = RegisteredClient.from_record(values["client"])
+        if client is None:
+            return None
+        fields = msgspec.convert(record, _TokensRecord)
+        return Tokens(
+            server=authorization_server_from(values["server"]),
+            client=client,
+            **{each: getattr(fields, each) for each in _TokensRecord.__struct_fields__},
+        )
+    except (KeyError, TypeError, AttributeError, msgspec.ValidationError, AuthorizationError):
+        return None
+
+
+class _TokensRecord(msgspec.Struct):
+    resource: str
+    access_token: str
+    is_bound: bool
+    expires_at: float | None
+    renew_at: float | None
+    refresh_token: str | None
+    requested: tuple[str, ...]
+    granted: tuple[str, ...]
+    dpop_key: dict[str, Any] | None
+
+
+@attrs.frozen
+class LastIssuer:
+    """The tokens that a server was used with last: a restart finds them without asking the network."""
+
+    issuer: str
+    resource: str
+    client_id: str
+
+    def as_record(self) -> dict[str, Any]:
+        """Returns the JSON object that `read_last_issuer` makes the same value of."""
+        return attrs.asdict(self)
+
+
+def read_last_issuer(record: Mapping[str, Any]) -> LastIssuer | None:
+    """Returns the value of a record, ``None`` if it is none of its kind."""
+    values = [record.get(name) for name in ("issuer", "resource", "client_id")]
+    texts = [value for value in values if isinstance(value, str)]
+    return LastIssuer(*texts) if len(texts) == len(values) else None
+
+
+def key_of(*parts: str) -> str:
+    """Returns a key that differs wherever a part does."""
+    return msgspec.json.encode(parts).decode()
+
+
+def load(key: str, read: Callable[[Mapping[str, Any]], T | None]) -> Steps[tuple[T | None, int | None]]:
+    """Returns a record, ``None`` if there is none that makes sense, and the generation to replace it by."""
+    stored: StoredRecord | None = yield LoadRecord(key)
+    return (None, None) if stored is None else (read(stored.value), stored.generation)
+
+
+def replace(key: str, value: Mapping[str, Any]) -> Steps[None]:
+    """Writes a record over whatever is there.
+
+    Raises:
+        TokenStoreFailed: Others replace it faster than this does.
+    """
+    for _ in range(MAX_TRIES):
+        stored: StoredRecord | None = yield LoadRecord(key)
+        if (yield SwapRecord(key, None if stored is None else stored.generation, value)):
+            return
+    raise TokenStoreFailed(
+        "the token store changes faster than it can be written: does another program write it?"
+    )
+
+
+def delete(key: str) -> Steps[None]:
+    """Deletes a record; if another one takes its place meanwhile, that stays."""
+    stored: StoredRecord | None = yield LoadRecord(key)
+    if stored is not None:
+        yield SwapRecord(key, stored.generation, None)

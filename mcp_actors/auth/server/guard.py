@@ -3,29 +3,190 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import attrs
 import msgspec
 
-from mcp_actors.auth.extra import signatures
-from mcp_actors.auth.server.answers import Answers, Denial
-from mcp_actors.auth.server.bearer import Credentials, MalformedCredentials, read_credentials
-from mcp_actors.auth.server.claims import key_thumbprint
-from mcp_actors.auth.server.documents import MIRROR_PATH, metadata_document, metadata_paths
-from mcp_actors.auth.server.issuer_metadata import IssuerMetadata
-from mcp_actors.auth.server.scopes import closure_of, closures
-from mcp_actors.auth.server.settings import ResourceServer
-from mcp_actors.auth.server.verifier import Fetching, TokenInvalid, VerifierUnavailable
+from mcp_actors.auth.effects import signatures
+from mcp_actors.auth.metadata import format_challenge
+from mcp_actors.auth.server.settings import (
+    MIRROR_PATH,
+    PROOF_ALGORITHMS_ACCEPTED,
+    ResourceServer,
+    closure_of,
+    closures,
+    metadata_document,
+    metadata_paths,
+    metadata_url,
+)
+from mcp_actors.auth.server.verifiers import (
+    Fetching,
+    IssuerMetadata,
+    TokenInvalid,
+    VerifierUnavailable,
+    key_thumbprint,
+)
 from mcp_actors.errors import SharedStateUnavailable
-from mcp_actors.logging import log
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.principal import Principal
 
-__all__ = ["AccessGuard", "ProtectedRequest"]
+__all__ = [
+    "MAX_TOKEN",
+    "AccessGuard",
+    "Answers",
+    "Credentials",
+    "Denial",
+    "MalformedCredentials",
+    "ProtectedRequest",
+    "read_credentials",
+]
+
+
+# -- The ``Authorization`` header of a request to a protected resource (RFC 6750 section 2.1, RFC 9449 section 7.1) ---
+
+# Characters. Tokens of real authorization servers with many groups have a few thousand.
+MAX_TOKEN = 16 * 1024
+
+Scheme = Literal["Bearer", "DPoP"]
+
+_SCHEME = re.compile(r"(?i:(bearer)|(dpop))(?![!#$%&'*+.^_`|~0-9A-Za-z-])")
+_TOKEN = re.compile(r" +([A-Za-z0-9._~+/-]+=*)[ \t]*")
+
+
+class MalformedCredentials(Exception):
+    """The header has one of our schemes, and not one token."""
+
+
+@attrs.frozen
+class Credentials:
+    """An access token and the scheme that it came with."""
+
+    scheme: Scheme
+    token: str = attrs.field(repr=False)
+
+    @property
+    def field(self) -> str:
+        """The header in the one spelling that a token has: the case of a scheme and the spaces behind it are free."""
+        return f"{self.scheme} {self.token}"
+
+
+def read_credentials(field: str | None) -> Credentials | None:
+    """Returns the credentials of a request, ``None`` without any and for the schemes of others.
+
+    Args:
+        field: The value of ``Authorization``.
+
+    Raises:
+        MalformedCredentials: There is none, or more than one, or a longer one than is allowed.
+    """
+    scheme = None if field is None else _SCHEME.match(field)
+    if scheme is None or field is None:
+        return None
+    found = _TOKEN.fullmatch(field, scheme.end())
+    if found is None or len(found[1]) > MAX_TOKEN:
+        raise MalformedCredentials
+    return Credentials("Bearer" if scheme[1] else "DPoP", found[1])
+
+
+# -- The answers to requests that are not served, exactly as RFC 6750, RFC 9449 and RFC 9728 have them ---
+#
+# A refusal says the code of the RFC and a fixed text: nothing of a token, and nothing about what is wrong with it.
+
+Header = tuple[str, str]
+
+_TEXTS = {
+    "unauthorized": "An access token is needed.",
+    "invalid_request": "The Authorization header must have exactly one access token.",
+    "invalid_token": "The access token is not valid for this server.",
+    "insufficient_scope": "The access token lacks a scope that this needs.",
+    "invalid_dpop_proof": "The DPoP proof is not valid for this request.",
+    "use_dpop_nonce": "The DPoP proof needs the nonce of this server.",
+    "temporarily_unavailable": "The access token cannot be verified at present.",
+}
+_JSON = ("Content-Type", "application/json")
+_NO_STORE = ("Cache-Control", "no-store")
+
+
+@attrs.frozen
+class Denial:
+    """The answer to a request that is not served: a whole HTTP response."""
+
+    status: int
+    headers: tuple[Header, ...]
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"<Denial {self.status}>"
+
+
+class Answers:
+    """The answers of one protected server. Those that are always the same are made once.
+
+    Args:
+        settings: The settings of the server.
+    """
+
+    def __init__(self, settings: ResourceServer) -> None:
+        self._place = {"resource_metadata": metadata_url(settings.resource)}
+        self._scope = {"scope": " ".join(settings.scopes)} if settings.scopes else {}
+        self._algorithms = {"algs": " ".join(PROOF_ALGORITHMS_ACCEPTED)}
+        self._dpop = settings.dpop
+        own: Literal["Bearer", "DPoP"] = "DPoP" if settings.dpop == "required" else "Bearer"
+        self.no_credentials = self._denial(401, "unauthorized", *self._invitations())
+        self.malformed = self._refusal(400, "invalid_request", own)
+        self.invalid_token = self._refusal(401, "invalid_token", own)
+        self.invalid_bound_token = self._refusal(401, "invalid_token", "DPoP")
+        self.invalid_proof = self._refusal(401, "invalid_dpop_proof", "DPoP")
+
+    def insufficient_scope(self, scopes: Iterable[str], *, bound: bool) -> Denial:
+        """Returns the answer to a caller who lacks scopes; ``scopes`` are all that it shall ask for."""
+        scheme: Literal["Bearer", "DPoP"] = "DPoP" if bound else "Bearer"
+        return self._refusal(403, "insufficient_scope", scheme, {"scope": " ".join(scopes)})
+
+    def use_nonce(self, nonce: str) -> Denial:
+        """Returns the answer to a proof without a nonce that is good (RFC 9449 section 9)."""
+        challenge = format_challenge("DPoP", {"error": "use_dpop_nonce", **self._place})
+        return self._denial(401, "use_dpop_nonce", challenge, more=(("DPoP-Nonce", nonce),))
+
+    def unavailable(self, retry_after: float) -> Denial:
+        """Returns the answer while nobody can say whether a token is valid.
+
+        It has no challenge: a client that is sent one throws its token away, which may be good.
+        """
+        after = ("Retry-After", str(max(1, math.ceil(min(retry_after, 3600.0)))))
+        return self._denial(503, "temporarily_unavailable", more=(after,))
+
+    def _invitations(self) -> list[str]:
+        """The challenges of all schemes that are served, without an error (RFC 6750 section 3.1)."""
+        params = {**self._place, **self._scope}
+        found = [] if self._dpop == "required" else [format_challenge("Bearer", params)]
+        if self._dpop != "no":
+            found.append(format_challenge("DPoP", {**self._algorithms, **params}))
+        return found
+
+    def _refusal(
+        self, status: int, error: str, scheme: Literal["Bearer", "DPoP"], more: dict[str, str] | None = None
+    ) -> Denial:
+        params = {"error": error, "error_description": _TEXTS[error]}
+        if scheme == "DPoP":
+            params |= self._algorithms
+        params |= self._place
+        params |= more if more is not None else self._scope if error == "invalid_token" else {}
+        return self._denial(status, error, format_challenge(scheme, params))
+
+    def _denial(self, status: int, error: str, *challenges: str, more: tuple[Header, ...] = ()) -> Denial:
+        body = msgspec.json.encode({"error": error, "error_description": _TEXTS[error]})
+        lines = tuple(("WWW-Authenticate", each) for each in challenges)
+        return Denial(status, (_JSON, _NO_STORE, *lines, *more), body)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Tokens that are remembered as verified, and as refused.
 MAX_TOKENS = 10_000
@@ -110,7 +271,7 @@ class AccessGuard:
         self._mirrored = IssuerMetadata(settings.issuer[0])
         self._proofs: Any = None
         if settings.dpop != "no":
-            proofs = signatures("mcp_actors.auth.server.proofs")
+            proofs = signatures("mcp_actors.auth.server.signatures")
             self._proofs = proofs.Proofs(always_nonces=settings.dpop_nonces)
         self.documents: Mapping[str, bytes] = dict.fromkeys(
             metadata_paths(settings.resource), metadata_document(settings)
@@ -278,7 +439,7 @@ class AccessGuard:
         """Returns the answer for a token that is bound to a key, and the name of the proof that the request has."""
         credentials = read_credentials(field)
         assert credentials is not None
-        proofs = signatures("mcp_actors.auth.server.proofs")
+        proofs = signatures("mcp_actors.auth.server.signatures")
         try:
             name = self._proofs.check(
                 request.headers.get("dpop"),

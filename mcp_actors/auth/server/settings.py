@@ -3,17 +3,73 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 import attrs
+import msgspec
 
-from mcp_actors.auth.server.jwt_verifier import JwtVerifier
-from mcp_actors.auth.server.scopes import checked_scopes
-from mcp_actors.auth.server.verifier import Expected, Verifier
-from mcp_actors.auth.url_policy import UrlPolicy
+from mcp_actors.auth.server.verifiers import Expected, JwtVerifier, Verifier
+from mcp_actors.auth.urls import UrlPolicy
 
-__all__ = ["ResourceServer"]
+__all__ = [
+    "MIRROR_PATH",
+    "PROOF_ALGORITHMS_ACCEPTED",
+    "ResourceServer",
+    "checked_scopes",
+    "closure_of",
+    "closures",
+    "metadata_document",
+    "metadata_paths",
+    "metadata_url",
+]
+
+
+# -- The hierarchy of scopes: a broad one implies narrow ones (MCP 2026-07-28, Authorization, Step-Up Authorization) ---
+
+# RFC 6749 section 3.3.
+_SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+
+
+def checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
+    """Returns the scopes, each once, in their order.
+
+    Raises:
+        ValueError: One has characters that no scope has, or is ``offline_access``, which is between a client and its
+            authorization server (MCP 2026-07-28, Authorization, Refresh Tokens).
+        TypeError: They are one text: give a set or a list.
+    """
+    if isinstance(scopes, str):
+        raise TypeError(f"scopes is the text {scopes!r}: give a set or a list of scopes")
+    found = tuple(dict.fromkeys(scopes))
+    for scope in found:
+        if not _SCOPE.fullmatch(scope):
+            raise ValueError(f"{scope!r} is no scope: it has characters that no scope has")
+        if scope == "offline_access":
+            raise ValueError("offline_access is no scope of a server: its authorization server grants it")
+    return found
+
+
+def closures(implies: Mapping[str, Collection[str]]) -> dict[str, frozenset[str]]:
+    """Returns everything that each scope implies, over any number of steps, itself included. Circles do no harm."""
+    found = {}
+    for scope in implies:
+        reached, waiting = {scope}, [scope]
+        while waiting:
+            new = set(implies.get(waiting.pop(), ())) - reached
+            reached |= new
+            waiting += new
+        found[scope] = frozenset(reached)
+    return found
+
+
+def closure_of(scopes: Iterable[str], implied: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Returns the scopes and everything that they imply; ``implied`` is what `closures` returned."""
+    granted = frozenset(scopes)
+    return granted.union(*(implied[each] for each in granted & implied.keys()))
+
+
+# ----------------------------------------------------------------------------------------------------
 
 _RESOURCE = re.compile(r"https?://[^/?#@\s\"\\]+(/[^?#\s\"\\]*)?(\?[^#\s\"\\]*)?", re.ASCII)
 
@@ -90,3 +146,49 @@ class ResourceServer:
     def expected(self) -> Expected:
         """The issuers and audiences that a token has to have."""
         return Expected(self.issuer, (self.resource, *self.audiences), self.leeway)
+
+
+# -- The metadata that a protected server publishes (RFC 9728), and its places ---------------------------
+
+MIRROR_PATH = "/.well-known/oauth-authorization-server"
+# RFC 9449 section 11.6 wants asymmetric ones only.
+PROOF_ALGORITHMS_ACCEPTED = ("ES256", "ES384", "PS256", "RS256", "Ed25519")
+
+_WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+def metadata_document(settings: ResourceServer) -> bytes:
+    """Returns the metadata of a resource as JSON. Members without values are left out (RFC 9728 section 3.2)."""
+    document: dict[str, Any] = {
+        "resource": settings.resource,
+        "authorization_servers": settings.issuer,
+        "scopes_supported": settings.scopes,
+        "bearer_methods_supported": ["header"],
+        "resource_name": settings.name,
+    }
+    if settings.dpop != "no":
+        document["dpop_signing_alg_values_supported"] = PROOF_ALGORITHMS_ACCEPTED
+        document["dpop_bound_access_tokens_required"] = settings.dpop == "required"
+    return msgspec.json.encode(
+        {name: value for name, value in document.items() if value is not None and value != ()}
+    )
+
+
+def metadata_url(resource: str) -> str:
+    """Returns where the metadata of a resource is: between its host and its path (RFC 9728 section 3.1)."""
+    origin, path, query = _taken_apart(resource)
+    return f"{origin}{_WELL_KNOWN}{path}{query}"
+
+
+def metadata_paths(resource: str) -> list[str]:
+    """Returns the paths at which the metadata is served: that of the RFC, without a slash at its end, and the root."""
+    _, path, _ = _taken_apart(resource)
+    return list(dict.fromkeys([_WELL_KNOWN + path, _WELL_KNOWN + path.rstrip("/"), _WELL_KNOWN]))
+
+
+def _taken_apart(resource: str) -> tuple[str, str, str]:
+    """Returns origin, path and query as they are written; a lone slash is no path."""
+    scheme, _, rest = resource.partition("://")
+    whole, mark, query = rest.partition("?")
+    host, slash, path = whole.partition("/")
+    return f"{scheme}://{host}", slash + path if path else "", mark + query

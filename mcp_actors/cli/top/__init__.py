@@ -14,9 +14,8 @@ from typing import Any
 import click
 import msgspec
 
-from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
-from mcp_actors.cli.interruptible import run_interruptible
-from mcp_actors.printable import safe_json
+from mcp_actors.cli.failures import WrongUsage, reported, run_interruptible, traceback_option
+from mcp_actors.supervision.printable import safe_json
 
 __all__ = ["command"]
 
@@ -47,7 +46,7 @@ def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None
     Without a terminal, or on a dumb one, it prints one snapshot. Exit code 1 if there is no live view at WHERE.
     """
     with reported(show_traceback):
-        live = importlib.import_module("mcp_actors.cli.top.live")
+        live = importlib.import_module("mcp_actors.cli.top.screen")
         try:
             client = live.client_of(where, os.environ.get(_TOKEN))
         except ValueError as error:

@@ -12,7 +12,8 @@ from typing import Any
 
 import attrs
 
-from mcp_actors.admin import Action, NodeSnapshot, Snapshot, cleaned
+from mcp_actors.telemetry.live_view import Action
+from mcp_actors.telemetry.snapshot import NodeSnapshot, Snapshot, cleaned
 
 __all__ = ["PANES", "Column", "Pane", "Row", "node_line", "seconds"]
 

@@ -2,21 +2,271 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import signal
+import sys
 import time
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+from typing import Any, Self
 
+import attrs
+import trio
 from rich.cells import set_cell_size
+from rich.console import Console, Group
+from rich.live import Live
 from rich.text import Text
 
-from mcp_actors.admin import cleaned
-from mcp_actors.cli.top.panes import PANES, Column, Row, node_line
-from mcp_actors.cli.top.state import TopState
+from mcp_actors.cli.top.panes import PANES, Column, Pane, Row, node_line
+from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
+from mcp_actors.telemetry.live_view import Action
+from mcp_actors.telemetry.snapshot import Snapshot, cleaned
 
-__all__ = ["everything", "picture"]
+__all__ = [
+    "TopState",
+    "client_of",
+    "everything",
+    "keys",
+    "one_by_one",
+    "one_picture",
+    "picture",
+    "split",
+    "watch",
+]
+
+
+# -- Reads keys from a terminal, one by one and without an echo ------------------------------------------
+
+_SEQUENCES = {
+    b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left", b"\x1bOA": "up", b"\x1bOB": "down",
+    b"\x1bOC": "right", b"\x1bOD": "left", b"\x1b[5~": "page up", b"\x1b[6~": "page down", b"\x1b[3~": "delete",
+}  # fmt: skip
+_SINGLE = {0x1B: "escape", 0x0D: "enter", 0x0A: "enter", 0x7F: "backspace", 0x08: "backspace", 0x09: "tab"}
+_READ_BYTES = 1024
+
+
+def split(data: bytes) -> Iterator[str]:
+    """Yields the names of the keys of which ``data`` came: a character, or a word such as ``"page up"``.
+
+    Unknown sequences are left out.
+    """
+    while data:
+        if data.startswith((b"\x1b[", b"\x1bO")):
+            end = next((n for n in range(2, len(data)) if 0x40 <= data[n] <= 0x7E), len(data) - 1) + 1
+            sequence, data = data[:end], data[end:]
+            if sequence in _SEQUENCES:
+                yield _SEQUENCES[sequence]
+        elif data[0] in _SINGLE:
+            yield _SINGLE[data[0]]
+            data = data[1:]
+        else:
+            size = next((n for n in range(1, len(data)) if data[n] & 0xC0 != 0x80), len(data))
+            text, data = data[:size].decode("utf-8", "ignore"), data[size:]
+            if text.isprintable():
+                yield from text
+
+
+@contextmanager
+def one_by_one() -> Iterator[int | None]:
+    """Has the terminal of standard input hand over each key at once, for the length of a ``with`` block.
+
+    Yields its descriptor, ``None`` where keys cannot be had: standard input is no terminal, or the system is Windows.
+    """
+    if sys.platform == "win32" or not sys.stdin.isatty():
+        yield None
+        return
+    termios: Any = importlib.import_module("termios")
+    tty: Any = importlib.import_module("tty")
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        # Ctrl-C stays a signal.
+        tty.setcbreak(descriptor)
+        yield descriptor
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+async def keys(descriptor: int) -> AsyncGenerator[str, None]:
+    """Yields the keys that are pressed, until the terminal is gone."""
+    while True:
+        await trio.lowlevel.wait_readable(descriptor)
+        try:
+            data = os.read(descriptor, _READ_BYTES)
+        except OSError:
+            return
+        if not data:
+            return
+        for key in split(data):
+            yield key
+
+
+# -- The state of ``mcp-actors top``, and the keys that change it. Nothing in it draws or waits ----------
+
+# Characters of a filter.
+_LONGEST_FILTER = 60
+_PAGE = 10
+
+
+@attrs.define
+class Choice:
+    """The order and the chosen row of one pane."""
+
+    sort: int
+    reverse: bool = True
+    key: tuple[str, str] | None = None
+    index: int = 0
+
+
+@attrs.define
+class TopState:
+    """The pane, the rows and the snapshot that a person looks at."""
+
+    snapshot: Snapshot | None = None
+    number: int = 0
+    """The pane that is shown."""
+    pattern: str = ""
+    """Only rows with this text are shown, whatever its case."""
+    typing: bool = False
+    paused: bool = False
+    wanted: Action | None = None
+    """An action that waits for a yes."""
+    message: str = ""
+    """What is said in the last line, until the next key."""
+    trouble: str = ""
+    """Why no snapshots come, until one does; said in the last line, too."""
+    done: bool = False
+    choices: list[Choice] = attrs.field(factory=lambda: [Choice(each.sort) for each in PANES])
+
+    @property
+    def pane(self) -> Pane:
+        """The pane that is shown."""
+        return PANES[self.number]
+
+    @property
+    def choice(self) -> Choice:
+        """The order and the chosen row in it."""
+        return self.choices[self.number]
+
+    def rows(self) -> list[Row]:
+        """Returns the rows that are shown, in their order; the chosen one stays chosen where it moves."""
+        if self.snapshot is None:
+            return []
+        choice, pattern = self.choice, self.pattern.lower()
+        rows = [
+            row
+            for row in self.pane.all_rows(self.snapshot)
+            if not pattern or any(pattern in cell.lower() for cell in row.cells)
+        ]
+        rows.sort(key=lambda row: row.order[choice.sort], reverse=choice.reverse)
+        places = [number for number, row in enumerate(rows) if row.key == choice.key]
+        choice.index = places[0] if places else min(choice.index, max(0, len(rows) - 1))
+        choice.key = rows[choice.index].key if rows else None
+        return rows
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Takes a new snapshot, unless the person wants to look at an old one."""
+        self.trouble = ""
+        if not self.paused:
+            self.snapshot = snapshot
+
+    def press(self, key: str) -> Action | None:
+        """Takes a key; returns what has to be done at the server, if the person has said yes to something."""
+        self.message = ""
+        if self.wanted is not None:
+            wanted, self.wanted = self.wanted, None
+            if key in ("y", "Y"):
+                return wanted
+            self.message = "nothing was done"
+        elif self.typing:
+            self._type(key)
+        elif key.isdecimal() and 0 < int(key) <= len(PANES):
+            self.number = int(key) - 1
+        elif (does := _KEYS.get(key)) is not None:
+            does(self)
+        return None
+
+    def _type(self, key: str) -> None:
+        if key in ("enter", "escape"):
+            self.typing = False
+            if key == "escape":
+                self.pattern = ""
+        elif key == "backspace":
+            self.pattern = self.pattern[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self.pattern = (self.pattern + key)[:_LONGEST_FILTER]
+
+    def move(self, by: int) -> None:
+        """Chooses another row."""
+        rows = self.rows()
+        if rows:
+            self.choice.index = min(max(0, self.choice.index + by), len(rows) - 1)
+            self.choice.key = rows[self.choice.index].key
+
+    def show(self, by: int) -> None:
+        """Shows another pane."""
+        self.number = (self.number + by) % len(PANES)
+
+    def sort(self) -> None:
+        """Sorts by the next column."""
+        self.choice.sort = (self.choice.sort + 1) % len(self.pane.columns)
+
+    def reverse(self) -> None:
+        """Turns the order round."""
+        self.choice.reverse = not self.choice.reverse
+
+    def filter(self) -> None:
+        """Begins to take a filter."""
+        self.typing = True
+
+    def clear(self) -> None:
+        """Shows all rows again."""
+        self.pattern = ""
+
+    def pause(self) -> None:
+        """Keeps the snapshot that is shown, or goes on."""
+        self.paused = not self.paused
+
+    def act(self) -> None:
+        """Asks whether the chosen call or session shall be ended."""
+        rows = self.rows()
+        action = rows[self.choice.index].action if rows else None
+        if action is None:
+            self.message = "only calls and sessions can be ended: panes 1 and 2"
+        self.wanted = action
+
+    def quit(self) -> None:
+        """Ends it."""
+        self.done = True
+
+
+_KEYS: dict[str, Callable[[TopState], None]] = {
+    "q": TopState.quit,
+    "tab": lambda state: state.show(1),
+    "right": lambda state: state.show(1),
+    "left": lambda state: state.show(-1),
+    "up": lambda state: state.move(-1),
+    "k": lambda state: state.move(-1),
+    "down": lambda state: state.move(1),
+    "j": lambda state: state.move(1),
+    "page up": lambda state: state.move(-_PAGE),
+    "page down": lambda state: state.move(_PAGE),
+    "s": TopState.sort,
+    "r": TopState.reverse,
+    "/": TopState.filter,
+    "escape": TopState.clear,
+    " ": TopState.pause,
+    "x": TopState.act,
+    "delete": TopState.act,
+}
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Nodes that have a line of their own above every pane; the pane of nodes has all.
 _MOST_NODES = 4
-_KEYS = "q quit  tab pane  s sort  r reverse  / filter  x end  space pause"
+_KEY_HELP = "q quit  tab pane  s sort  r reverse  / filter  x end  space pause"
 # Cells of the column that takes what the others leave.
 _LEAST = 14
 # Columns in a file, where nothing is cut.
@@ -135,9 +385,152 @@ def _last(state: TopState, width: int) -> Text:
         does = "cancel this call" if state.wanted.action == "cancel_call" else "end this session"
         return _cut(f"{does}, and tell its client: {_chosen(state)}? y/n", width, "bold red")
     said = state.message or state.trouble
-    return _cut(said or _KEYS, width, "yellow" if said else "dim")
+    return _cut(said or _KEY_HELP, width, "yellow" if said else "dim")
 
 
 def _chosen(state: TopState) -> str:
     rows: list[Any] = state.rows()
     return " ".join(rows[state.choice.index].cells[:3]).strip() if rows else ""
+
+
+# -- ``mcp-actors top`` on a terminal: snapshots and keys change what is shown, until the person has seen enough ---
+
+# Seconds between two attempts to reach a server that was there before.
+_TRY_AGAIN = 1.0
+_FAILURES = (ConnectFailed, ConnectionLost, RemoteProtocolError)
+
+
+def client_of(where: str, token: str | None) -> Any:
+    """Returns a `mcp_transports.admin.AdminClient`.
+
+    Raises:
+        ValueError: ``where`` is no place of an admin endpoint.
+    """
+    return importlib.import_module("mcp_transports.admin").AdminClient(where, token)
+
+
+async def one_picture(client: Any) -> str:
+    """Returns one snapshot as text, the first one that has rates: so it takes an interval, if nobody else watches.
+
+    Raises:
+        ConnectFailed, ConnectionLost, RemoteProtocolError: There is no snapshot to be had.
+    """
+    state = TopState()
+    async with client.watching() as snapshots:
+        async for snapshot in snapshots:
+            rated = state.snapshot is not None or any(each.rates for each in snapshot.nodes)
+            state.snapshot = snapshot
+            if rated:
+                break
+    return "\n".join(line.plain for line in everything(state, client.name))
+
+
+async def watch(client: Any) -> None:
+    """Shows snapshots until the person quits.
+
+    Raises:
+        ConnectFailed, ConnectionLost, RemoteProtocolError: There is no first snapshot to be had.
+    """
+    state = TopState(snapshot=await client.snapshot())
+    with _signals() as signals, _Screen(client, state) as screen:
+        screen.draw()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(screen.follow)
+            if signals is not None:
+                nursery.start_soon(screen.stop_and_go_on, signals)
+            if screen.descriptor is None:
+                return
+            async with aclosing(keys(screen.descriptor)) as pressed:
+                async for key in pressed:
+                    screen.press(key, nursery)
+                    if state.done:
+                        break
+            nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def _signals() -> Iterator[AsyncIterator[int] | None]:
+    """Catches what stops a program, lets it go on, or changes the size of its terminal; nothing on Windows."""
+    if sys.platform == "win32":
+        yield None
+    else:
+        with trio.open_signal_receiver(signal.SIGTSTP, signal.SIGCONT, signal.SIGWINCH) as signals:
+            yield signals
+
+
+def _stop() -> None:
+    """Stops this process as the signal does that it has caught; returns when it goes on."""
+    if sys.platform != "win32":
+        caught = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, caught)
+
+
+class _Screen:
+    """The screen of one person, a context manager that takes the terminal and gives it back as it was."""
+
+    def __init__(self, client: Any, state: TopState) -> None:
+        self._client = client
+        self._state = state
+        self._console = Console(highlight=False, markup=False)
+        self._taken = ExitStack()
+        self._live: Live | None = None
+        self.descriptor: int | None = None
+        """Where keys come from; ``None`` where none can be had."""
+
+    def __enter__(self) -> Self:
+        self.descriptor = self._taken.enter_context(one_by_one())
+        live = Live(console=self._console, screen=True, auto_refresh=False, vertical_overflow="crop")
+        self._live = self._taken.enter_context(live)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live = None
+        self._taken.close()
+
+    def draw(self) -> None:
+        """Draws what is to be shown now."""
+        if self._live is not None:
+            width, height = self._console.size
+            shown = picture(self._state, self._client.name, width, height)
+            self._live.update(Group(*shown), refresh=True)
+
+    def press(self, key: str, nursery: trio.Nursery) -> None:
+        """Takes a key, and does at the server what it asks for, while other keys are taken."""
+        action = self._state.press(key)
+        if action is not None:
+            self._state.message = "the server is asked"
+            nursery.start_soon(self._act, action)
+        self.draw()
+
+    async def _act(self, action: Action) -> None:
+        try:
+            outcome = await self._client.act(action)
+            self._state.message = cleaned(outcome.text) or ""
+        except _FAILURES as error:
+            self._state.message = str(error)
+        self.draw()
+
+    async def stop_and_go_on(self, signals: AsyncIterator[int]) -> None:
+        """Gives the terminal back before Ctrl-Z stops this process, and takes it again when it goes on."""
+        async for number in signals:
+            if sys.platform != "win32" and number != signal.SIGWINCH:
+                self.__exit__()
+                if number == signal.SIGTSTP:
+                    _stop()
+                self.__enter__()
+            self.draw()
+
+    async def follow(self) -> None:
+        """Shows snapshots as they come; tries again when the server is gone."""
+        while True:
+            try:
+                async with self._client.watching() as snapshots:
+                    async for snapshot in snapshots:
+                        self._state.take(snapshot)
+                        self.draw()
+                self._state.trouble = "trying again: the server has ended"
+            except _FAILURES as error:
+                self._state.trouble = f"trying again: {error}"
+            self.draw()
+            await trio.sleep(_TRY_AGAIN)

@@ -13,18 +13,58 @@ from typing import Any
 
 import trio
 
+from mcp_actors import Server
+from mcp_actors.abc import OpenState, SharedState
 from mcp_actors.cli.failures import EXIT_USAGE, CommandFailure, WrongUsage
-from mcp_actors.cli.workers.messages import Ready
 from mcp_actors.cli.workers.supervisor import WorkersFailed, WorkerSupervisor
 from mcp_actors.cli.workers.view import WorkersView
+from mcp_actors.cli.workers.worker import Ready
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.supervision import reraised, start_and_wait
-from mcp_actors.task_kinds import COMPANION
+from mcp_actors.supervision.containment import reraised, start_and_wait
+from mcp_actors.supervision.task_kinds import COMPANION
+
+__all__ = ["StateOfSeveral", "serve_with_workers"]
+
+
+# -- Shared state as one of several processes needs it ---------------------------------------------------
+
+
+class StateOfSeveral:
+    """The shared state of a server, refused when it is opened if the server needs more of it than it has.
+
+    Args:
+        server: A server that several processes serve.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._inner: SharedState = server.shared
+        names = [each.tool.name for each in server.tools]
+        self._with_tasks = [each for each in names if server.tools.task_rules(each) is not None]
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[OpenState]:
+        """As `SharedState.open`.
+
+        Args:
+            name: The server's name.
+
+        Raises:
+            WrongUsage: Tools make tasks, which the other processes would not find.
+        """
+        async with self._inner.open(name) as state:
+            if self._with_tasks and not state.tasks.spans_processes:
+                raise WrongUsage(
+                    f"the tool {self._with_tasks[0]} makes tasks, and several workers need one place for them: "
+                    "add --shared sqlite:///PATH or --shared redis://HOST, or serve with --workers 1"
+                )
+            yield state
+
+
+# ----------------------------------------------------------------------------------------------------
 
 if sys.platform == "win32":
     raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
 
-__all__ = ["serve_with_workers"]
 
 # As `mcp_transports.listening.inherit_counts` wants it.
 _BYTES_OF_A_COUNT = 8

@@ -16,18 +16,12 @@ import msgspec
 import trio
 
 from mcp_actors.abc import ServerHandler
-from mcp_actors.admin import (
-    Action,
-    ActionOutcome,
-    ClusterView,
-    LiveView,
-    NodeSnapshot,
-    ServerView,
-    this_process,
-)
-from mcp_actors.logging import log
-from mcp_actors.supervision import start
-from mcp_actors.task_kinds import ADMIN_NODE
+from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import ADMIN_NODE
+from mcp_actors.telemetry.cluster import ClusterView
+from mcp_actors.telemetry.live_view import Action, ActionOutcome, LiveView, ServerView
+from mcp_actors.telemetry.snapshot import NodeSnapshot, this_process
 
 __all__ = ["ViewedWorker", "WorkerState", "WorkerView", "WorkersView"]
 
@@ -188,7 +182,7 @@ class WorkerState:
 
 
 class WorkersView:
-    """A `mcp_actors.admin.LiveView` of all workers, and of their supervisor.
+    """A `mcp_actors.telemetry.live_view.LiveView` of all workers, and of their supervisor.
 
     Args:
         workers: Returns the places of the workers as they are now.
@@ -203,7 +197,7 @@ class WorkersView:
         return f"<WorkersView {len(self._workers())} workers>"
 
     async def snapshot(self) -> list[NodeSnapshot]:
-        """See `mcp_actors.admin.LiveView.snapshot`."""
+        """See `mcp_actors.telemetry.live_view.LiveView.snapshot`."""
         workers = self._workers()
         found: dict[int, list[NodeSnapshot]] = {}
         asked = [each for each in workers if each.view is not None]
@@ -232,7 +226,7 @@ class WorkersView:
             found[worker.number] = answer.nodes
 
     async def act(self, action: Action, who: str) -> ActionOutcome:
-        """Has the worker do it that is meant. See `mcp_actors.admin.LiveView.act`."""
+        """Has the worker do it that is meant. See `mcp_actors.telemetry.live_view.LiveView.act`."""
         view = self._nodes.get(action.node)
         answer = None if view is None else await view.ask(_ACTION_TIME, action=action, who=who)
         if answer is None or answer.outcome is None:

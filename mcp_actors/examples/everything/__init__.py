@@ -21,11 +21,8 @@ from mcp_actors.examples.everything.app import server
 
 # isort: off
 # Tools are listed in the order of these imports.
-from mcp_actors.examples.everything import friendly
 from mcp_actors.examples.everything import content
 from mcp_actors.examples.everything import asking
-from mcp_actors.examples.everything import reading
-from mcp_actors.examples.everything import tasks
 # isort: on
 
 __all__ = ["asking", "content", "friendly", "reading", "server", "tasks"]

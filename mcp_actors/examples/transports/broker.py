@@ -23,7 +23,7 @@ import trio
 from mcp_actors import Client, Context, Server, register_transport
 from mcp_actors.abc import Frame, FrameChannel, NoAnswer, ServerHandler
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, Overloaded
-from mcp_actors.logging import log
+from mcp_actors.supervision.logging import log
 from mcp_actors.types import ElicitResult
 
 __all__ = ["Broker", "BrokerClient", "BrokerWorker", "from_url", "open_broker"]

@@ -47,6 +47,6 @@ an outage, no node takes over tasks before all have had the time of a lease to c
 from __future__ import annotations
 
 from mcp_actors.shared.redis.bus import MAX_MESSAGE
-from mcp_actors.shared.redis.shared import RedisShared, RedisState
+from mcp_actors.shared.redis.state import RedisShared, RedisState
 
 __all__ = ["MAX_MESSAGE", "RedisShared", "RedisState"]

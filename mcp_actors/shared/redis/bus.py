@@ -9,11 +9,10 @@ from typing import Any
 import trio
 
 from mcp_actors.errors import SharedStateUnavailable
-from mcp_actors.shared.redis.keys import Keys
-from mcp_actors.shared.redis.lease import MAY_RETURN
-from mcp_actors.shared.redis.link import RedisLink, Script
-from mcp_actors.supervision import Containment
-from mcp_actors.task_kinds import REDIS_UPKEEP
+from mcp_actors.shared.redis.directory import MAY_RETURN
+from mcp_actors.shared.redis.link import Keys, RedisLink, Script
+from mcp_actors.supervision.containment import Containment
+from mcp_actors.supervision.task_kinds import REDIS_UPKEEP
 
 __all__ = ["MAX_MESSAGE", "SCRIPTS", "RedisBus"]
 

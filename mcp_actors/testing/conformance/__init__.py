@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mcp_actors.testing.conformance.checking import check_transport
-from mcp_actors.testing.conformance.report import TransportBreach, TransportReport
+from mcp_actors.testing.conformance.rules import TransportBreach, TransportReport
 from mcp_actors.testing.conformance.subject import ChannelAction, TransportMaker
 
 __all__ = ["ChannelAction", "TransportBreach", "TransportMaker", "TransportReport", "check_transport"]

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
 import trio
 
-from mcp_actors.abc import Frame, FrameChannel
-from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
-from mcp_actors.testing.conformance.rules import CANCELLED_RECEIVE, CANCELLED_SEND, ENDINGS, NO_LOSS
-from mcp_actors.testing.conformance.subject import TransportUnderTest
-from mcp_actors.testing.conformance.traffic import compare, make_frame, make_frames, receive_all
+from mcp_actors.abc import ClientTransport, Frame, FrameChannel
+from mcp_actors.testing.conformance.rules import (
+    CANCELLED_RECEIVE,
+    CANCELLED_SEND,
+    ENDINGS,
+    NO_LOSS,
+    Check,
+    RuleBroken,
+    expect,
+)
+from mcp_actors.testing.conformance.subject import (
+    TransportUnderTest,
+    compare,
+    make_frame,
+    make_frames,
+    receive_all,
+)
+from mcp_actors.testing.recording import PassingChannel
 
-__all__ = ["CANCELLING", "cancelled_at_step"]
+__all__ = ["CANCELLING", "InterruptingTransport", "cancelled_at_step"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # At which resumptions a send is cancelled: all of the first, then fewer, since each takes a connection.
 STEPS_OF_SENDING = (0, 1, 2, 3, 5, 9, 17)
@@ -213,3 +230,41 @@ CANCELLING = (
     Check(cancelled_sends_tear_nothing, CANCELLED_SEND),
     Check(sends_cancelled_while_waiting_tear_nothing, CANCELLED_SEND),
 )
+
+
+# -- A client's transport on which every receive is cancelled a few times before it may end --------------
+
+# At which resumption a receive is cancelled, in turn; -1 lets it be.
+STEPS = (0, 1, 2, 3, 4, -1)
+
+
+class InterruptingTransport:
+    """For checks of what only a whole client can drive: its channels lose what the binding's lose when cancelled."""
+
+    def __init__(self, inner: ClientTransport) -> None:
+        self._inner = inner
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        """As the inner transport."""
+        async with self._inner.connect() as channel:
+            yield _InterruptedChannel(channel)
+
+
+class _InterruptedChannel(PassingChannel):
+    _turn = 0
+
+    async def receive_many(self) -> list[Frame]:
+        got: list[Frame] = []
+
+        async def receive() -> None:
+            got.extend(await self._inner.receive_many())
+
+        while not got:
+            step = STEPS[self._turn % len(STEPS)]
+            self._turn += 1
+            if step < 0:
+                await receive()
+            else:
+                await cancelled_at_step(step, receive)
+        return got

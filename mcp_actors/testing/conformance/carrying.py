@@ -8,7 +8,6 @@ import trio
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
 from mcp_actors.testing.conformance.rules import (
     DELIVER,
     ENDINGS,
@@ -19,10 +18,13 @@ from mcp_actors.testing.conformance.rules import (
     SETTLED,
     WHOLE,
     WRITE_NOW,
+    Check,
+    RuleBroken,
+    expect,
 )
-from mcp_actors.testing.conformance.subject import TransportUnderTest
-from mcp_actors.testing.conformance.traffic import (
+from mcp_actors.testing.conformance.subject import (
     ENDED,
+    TransportUnderTest,
     compare,
     make_frame,
     make_frames,

@@ -9,11 +9,9 @@ import trio
 from mcp_actors.errors import McpError
 from mcp_actors.testing.conformance.cancelling import CANCELLING
 from mcp_actors.testing.conformance.carrying import CARRYING
-from mcp_actors.testing.conformance.containing import checks_of_containment
 from mcp_actors.testing.conformance.ending import ENDING
-from mcp_actors.testing.conformance.eras import checks_of_era
-from mcp_actors.testing.conformance.report import Check, RuleBroken, TransportBreach, TransportReport
-from mcp_actors.testing.conformance.rules import ENDINGS
+from mcp_actors.testing.conformance.eras import checks_of_containment, checks_of_era
+from mcp_actors.testing.conformance.rules import ENDINGS, Check, RuleBroken, TransportBreach, TransportReport
 from mcp_actors.testing.conformance.serving import SERVING
 from mcp_actors.testing.conformance.subject import ChannelAction, TransportMaker, TransportUnderTest
 

@@ -8,7 +8,6 @@ from functools import partial
 import trio
 
 from mcp_actors.abc import Frame, FrameChannel
-from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
 from mcp_actors.testing.conformance.rules import (
     BLOCK,
     BREAKAGE,
@@ -17,9 +16,12 @@ from mcp_actors.testing.conformance.rules import (
     DELIVERED,
     ENDINGS,
     HALF_CLOSE,
+    Check,
+    RuleBroken,
+    expect,
 )
-from mcp_actors.testing.conformance.subject import TransportUnderTest
-from mcp_actors.testing.conformance.traffic import (
+from mcp_actors.testing.conformance.subject import (
+    TransportUnderTest,
     compare,
     make_frame,
     make_frames,

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import trio
 
 from mcp_actors.abc import ClientTransport, FrameChannel
-from mcp_actors.testing.conformance.report import Check, RuleBroken, expect
 from mcp_actors.testing.conformance.rules import (
     ACCEPTING,
     ISOLATION,
@@ -16,10 +15,14 @@ from mcp_actors.testing.conformance.rules import (
     PRESSURE,
     SERVE_CANCELLED,
     TURNS,
+    Check,
+    RuleBroken,
+    expect,
 )
-from mcp_actors.testing.conformance.subject import ChannelHandler, TransportUnderTest
-from mcp_actors.testing.conformance.traffic import (
+from mcp_actors.testing.conformance.subject import (
     ENDED,
+    ChannelHandler,
+    TransportUnderTest,
     compare,
     make_frame,
     make_frames,

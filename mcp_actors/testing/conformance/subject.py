@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 import attrs
 import trio
 
+from mcp_actors import Limits
 from mcp_actors.abc import (
     Arrival,
     ClientTransport,
@@ -21,13 +23,46 @@ from mcp_actors.abc import (
     ServerSession,
     ServerTransport,
 )
+from mcp_actors.client import Client
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
-from mcp_actors.principal import Principal
+from mcp_actors.server import Context, Server
 from mcp_actors.shared import MemoryState
-from mcp_actors.testing.conformance.report import RuleBroken
-from mcp_actors.testing.conformance.rules import ACCEPTING, BLOCK
+from mcp_actors.supervision.principal import Principal
+from mcp_actors.testing.conformance.rules import (
+    ACCEPTING,
+    BLOCK,
+    CALLS,
+    NO_DUPLICATION,
+    NO_LOSS,
+    ORDER,
+    WHOLE,
+    RuleBroken,
+    expect,
+)
+from mcp_actors.types import ElicitResult, TextContent
 
-__all__ = ["ChannelAction", "ChannelHandler", "TransportMaker", "TransportUnderTest"]
+__all__ = [
+    "CHANGING",
+    "ENDED",
+    "ChannelAction",
+    "ChannelHandler",
+    "TransportMaker",
+    "TransportUnderTest",
+    "Witness",
+    "compare",
+    "connected_client",
+    "echo",
+    "make_frame",
+    "make_frames",
+    "make_server",
+    "receive_all",
+    "receive_count",
+    "send_in_ways",
+    "text_of",
+]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 _NOT_RUN = "the handler was not run for a new connection; if this is an exchange binding, say exchange=True"
 
@@ -191,3 +226,196 @@ class TransportUnderTest:
             yield
         if waiting.cancelled_caught:
             raise RuleBroken(rule, f"{seen} (within {self.patience:g} s)")
+
+
+# -- The frames that checks send, and how what arrived is compared with them -----------------------------
+
+# Of the three endings, those that come from the other side.
+ENDED = (trio.EndOfChannel, trio.BrokenResourceError)
+# Not periodic in any size that a buffer is likely to have, so that a piece that went missing shows.
+_FILLING = "".join(f"{number:x}." for number in range(30_011))
+
+
+def make_frame(number: int, size: int = 0, tag: str = "frame") -> Frame:
+    """A notification that carries its number and is exactly ``size`` bytes long, if that is long enough for it."""
+    head = f'{{"jsonrpc":"2.0","method":"kit/{tag}","params":{{"n":{number},"fill":"'
+    tail = '"}}'
+    room = max(0, size - len(head) - len(tail))
+    filling = (_FILLING * (room // len(_FILLING) + 1))[:room]
+    return Frame(f"{head}{filling}{tail}".encode(), method=f"kit/{tag}")
+
+
+def make_frames(count: int, tag: str = "frame", sizes: Sequence[int] = (0, 100, 1000, 5000)) -> list[Frame]:
+    """Numbered frames whose sizes go round."""
+    return [make_frame(number, sizes[number % len(sizes)], tag) for number in range(count)]
+
+
+async def send_in_ways(channel: FrameChannel, frames: Sequence[Frame]) -> None:
+    """Sends frames one by one and in bursts of every length up to 16, so that both are seen side by side."""
+    at, burst = 0, 0
+    while at < len(frames):
+        burst = burst % 16 + 1
+        if burst == 1:
+            await channel.send(frames[at])
+        else:
+            await channel.send_many(frames[at : at + burst])
+        at += burst
+
+
+async def receive_count(channel: FrameChannel, count: int, patience: float, who: str) -> list[bytes]:
+    """Receives at least ``count`` frames, alternately one and all that there are.
+
+    Args:
+        patience: The seconds that each frame may take at most.
+        who: The words for these frames in a complaint.
+
+    Raises:
+        RuleBroken: A frame did not arrive in time.
+    """
+    got: list[bytes] = []
+    turn = 0
+    while len(got) < count:
+        turn += 1
+        with trio.move_on_after(patience) as waiting:
+            if turn % 3 == 1:
+                got.append((await channel.receive()).data)
+            else:
+                got.extend(frame.data for frame in await channel.receive_many())
+        if waiting.cancelled_caught:
+            raise RuleBroken(
+                NO_LOSS, f"{who}: {len(got)} of {count} frames arrived, then none for {patience:g} s"
+            )
+    return got
+
+
+async def receive_all(channel: FrameChannel) -> tuple[list[bytes], Exception]:
+    """Receives until the end; returns what came and how it ended."""
+    got: list[bytes] = []
+    try:
+        while True:
+            got.extend(frame.data for frame in await channel.receive_many())
+    except ENDED as ending:
+        return got, ending
+
+
+def compare(got: Sequence[bytes], want: Iterable[Frame | bytes], who: str) -> None:
+    """Raises `RuleBroken` with the rule that fits the first difference."""
+    wanted = [frame if isinstance(frame, bytes) else frame.data for frame in want]
+    if list(got) == wanted:
+        return
+    known = {data: number for number, data in enumerate(wanted)}
+    for place, data in enumerate(got):
+        if data not in known:
+            raise RuleBroken(WHOLE, f"{who}: number {place} of what arrived was never sent: {_shown(data)}")
+    counts = Counter(got)
+    for data, number in known.items():
+        if counts[data] > 1:
+            raise RuleBroken(NO_DUPLICATION, f"{who}: frame {number} arrived {counts[data]} times")
+    missing = [number for data, number in known.items() if data not in counts]
+    if missing:
+        raise RuleBroken(
+            NO_LOSS,
+            f"{who}: {len(missing)} of {len(wanted)} frames did not arrive, the first is frame {missing[0]}",
+        )
+    place = next(i for i, (one, other) in enumerate(zip(got, wanted, strict=True)) if one != other)
+    raise RuleBroken(ORDER, f"{who}: frame {known[got[place]]} came where frame {place} was due")
+
+
+def _shown(data: bytes) -> str:
+    return f"{data[:60]!r}… ({len(data)} bytes)" if len(data) > 60 else repr(data)
+
+
+# -- The server that the kit serves over a binding for its checks from end to end, and a client of it ----
+
+CHANGING = "kit://changing"
+# Seconds of silence until the engine reports for a call: short, because the kit waits for it.
+BEAT = 0.1
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+@attrs.define
+class Witness:
+    """Records what happened inside the handlers."""
+
+    waiting: int = 0
+    cancelled: int = 0
+    changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
+
+    def notify(self) -> None:
+        """Says that a number has changed."""
+        self.changed.unpark_all()
+
+    async def saw(self, *, waiting: int = 0, cancelled: int = 0) -> None:
+        """Waits until so many calls have begun to wait, and so many were cancelled."""
+        while self.waiting < waiting or self.cancelled < cancelled:
+            await self.changed.park()
+
+
+def make_server(witness: Witness) -> Server:
+    """Returns a server whose tools repeat, count, wait and ask."""
+    server = Server("kit", limits=Limits(beat=BEAT))
+
+    @server.tool
+    async def echo(text: str) -> str:
+        return text
+
+    @server.tool
+    async def count(ctx: Context, upto: int) -> str:
+        for number in range(1, upto + 1):
+            await ctx.progress(number, upto)
+        return str(upto)
+
+    @server.tool
+    async def wait(text: str = "") -> str:
+        witness.waiting += 1
+        witness.notify()
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            witness.cancelled += 1
+            witness.notify()
+            raise
+
+    @server.tool
+    async def ask(ctx: Context, greeting: str) -> str:
+        answer = await ctx.elicit("Who is there?", FORM)
+        return f"{greeting} {(answer.content or {}).get('name')}"
+
+    @server.resource(CHANGING)
+    async def changing() -> str:
+        return "as ever"
+
+    return server
+
+
+async def _answer(question: Any) -> ElicitResult:
+    return ElicitResult(action="accept", content={"name": "kit"})
+
+
+@asynccontextmanager
+async def connected_client(
+    tested: TransportUnderTest, era: str
+) -> AsyncIterator[tuple[Client, Server, Witness]]:
+    """Serves the server of the kit over the binding, and connects a client to it."""
+    witness = Witness()
+    server = make_server(witness)
+    async with tested.served(server.serve, place=lambda places: places[0]) as transport:
+        async with Client(transport, era=era, elicitation=_answer) as client:
+            yield client, server, witness
+
+
+def text_of(result: Any) -> str:
+    """Returns the text that a tool answered with."""
+    block = result.content[0]
+    assert isinstance(block, TextContent)
+    return block.text
+
+
+async def echo(client: Client, text: str) -> None:
+    """Calls the tool that repeats its argument."""
+    heard = text_of(await client.call_tool("echo", {"text": text}))
+    expect(
+        heard == text,
+        CALLS,
+        f"{text[:40]!r} ({len(text)} characters) came back as {heard[:40]!r} ({len(heard)})",
+    )

@@ -7,17 +7,12 @@ from collections.abc import Collection, Iterator
 import attrs
 import trio
 
-from mcp_actors.testing.conformance.report import Check, RuleBroken
-from mcp_actors.testing.shared_state.bus import BUS
-from mcp_actors.testing.shared_state.cancelling import CANCELLED_METHODS
-from mcp_actors.testing.shared_state.events import EVENTS
-from mcp_actors.testing.shared_state.nodes import NODES
-from mcp_actors.testing.shared_state.outages import OUTAGES
-from mcp_actors.testing.shared_state.replays import REPLAYS
-from mcp_actors.testing.shared_state.sessions import SESSIONS
+from mcp_actors.testing.conformance.rules import Check, RuleBroken
+from mcp_actors.testing.shared_state.events import BUS, EVENTS
+from mcp_actors.testing.shared_state.nodes import NODES, REPLAYS, SESSIONS
+from mcp_actors.testing.shared_state.outages import CANCELLED_METHODS, OUTAGES
+from mcp_actors.testing.shared_state.stored_tasks import TASK_LIVES, TASK_STORES
 from mcp_actors.testing.shared_state.subject import SharedStateMaker, StateUnderTest
-from mcp_actors.testing.shared_state.task_lives import TASK_LIVES
-from mcp_actors.testing.shared_state.tasks import TASK_STORES
 
 __all__ = ["CHECKS", "SharedStateBreach", "SharedStateReport", "check_shared_state"]
 

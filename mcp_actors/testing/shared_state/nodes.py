@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from mcp_actors.testing.conformance.report import Check, expect
-from mcp_actors.testing.shared_state.bus import BusSubscriber
-from mcp_actors.testing.shared_state.events import append_kept
-from mcp_actors.testing.shared_state.rules import DESCRIBED, NAMES_APART, NODE_GONE, NODE_NAMES, REPLAYED
-from mcp_actors.testing.shared_state.subject import NAME, ROOMY, StateUnderTest, make_task
+from functools import partial
 
-__all__ = ["NODES"]
+from mcp_actors.abc.shared import SessionPlace
+from mcp_actors.testing.conformance.rules import Check, expect
+from mcp_actors.testing.shared_state.events import BusSubscriber, append_kept
+from mcp_actors.testing.shared_state.subject import (
+    DESCRIBED,
+    FORGOTTEN,
+    FOUND,
+    NAME,
+    NAMES_APART,
+    NODE_GONE,
+    NODE_NAMES,
+    REPLAYED,
+    ROOMY,
+    USED_ONCE,
+    StateUnderTest,
+    all_at_once,
+    make_task,
+)
+
+__all__ = ["NODES", "REPLAYS", "SESSIONS"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 async def states_describe_themselves(tested: StateUnderTest) -> None:
@@ -104,4 +122,124 @@ NODES = (
     Check(nodes_have_names_of_their_own, NODE_NAMES),
     Check(servers_share_nothing, NAMES_APART),
     Check(lost_nodes_are_gone, NODE_GONE, needs="lose"),
+)
+
+
+# -- Checks of the session directory ---------------------------------------------------------------------
+
+ODD_TEXTS = ("", "a b", "é漢", "a\x00b", "{x}:*?[z]", "x" * 300)
+
+
+async def registered_sessions_are_found(tested: StateUnderTest) -> None:
+    """Sessions of two nodes, of principals with odd keys, are found at both nodes and told apart."""
+    async with tested.nodes() as nodes:
+        spans = nodes[0].sessions.spans_processes
+        for number, node in enumerate(nodes):
+            address, _ = node.bus.open_mailbox(lambda message: None)
+            for index, owner in enumerate(ODD_TEXTS):
+                session = f"session-{number}-{index}"
+                await node.sessions.register(session, owner, address)
+                for reader in nodes if spans else [node]:
+                    place = await reader.sessions.find(session)
+                    expect(
+                        place == SessionPlace(address, owner, True),
+                        FOUND,
+                        f"{place} was found for a session of {owner[:20]!r}",
+                    )
+        for session in ("session-9", "session", "", "*", "session-0-*"):
+            found = await nodes[0].sessions.find(session)
+            expect(found is None, FOUND, f"{found} was found for {session!r}, which was never registered")
+
+
+async def forgotten_sessions_are_not_found(tested: StateUnderTest) -> None:
+    """One of two sessions is forgotten, also twice, and one that never was."""
+    async with tested.nodes() as (holder, other):
+        reader = other if holder.sessions.spans_processes else holder
+        address, _ = holder.bus.open_mailbox(lambda message: None)
+        for session in ("one", "two"):
+            await holder.sessions.register(session, "alice", address)
+        for _ in range(2):
+            holder.sessions.forget("one")
+            holder.sessions.forget("never registered")
+
+        async def is_forgotten() -> bool:
+            return await reader.sessions.find("one") is None
+
+        await tested.until(is_forgotten, FORGOTTEN, "a session that was forgotten is still found")
+        expect(
+            await reader.sessions.find("two") == SessionPlace(address, "alice", True),
+            FORGOTTEN,
+            "forgetting one session forgot another",
+        )
+
+
+async def sessions_of_a_node_that_ended_are_dead(tested: StateUnderTest) -> None:
+    """A node ends in good order: at once none of its sessions is alive, and those of others are."""
+    async with tested.node() as stays:
+        if not stays.sessions.spans_processes:
+            return
+        async with tested.node() as leaves:
+            for node, session in ((stays, "stays"), (leaves, "leaves")):
+                address, _ = node.bus.open_mailbox(lambda message: None)
+                await node.sessions.register(session, "alice", address)
+        place = await stays.sessions.find("leaves")
+        expect(place is None or not place.alive, NODE_GONE, "a session of a node that ended counts as alive")
+        place = await stays.sessions.find("stays")
+        expect(place is not None and place.alive, NODE_GONE, "with one node's end another's session died")
+
+
+SESSIONS = (
+    Check(registered_sessions_are_found, FOUND),
+    Check(forgotten_sessions_are_not_found, FORGOTTEN),
+    Check(sessions_of_a_node_that_ended_are_dead, NODE_GONE),
+)
+
+
+# -- Checks of the replay guard --------------------------------------------------------------------------
+
+
+async def names_are_used_once(tested: StateUnderTest) -> None:
+    """Names of any bytes, at the same and at another node, and 20 uses at once."""
+    async with tested.nodes() as nodes:
+        used = nodes if nodes[0].replays.spans_processes else nodes[:1]
+        for name in (b"", b"\x00", b"\x00\x00", b"\xff\xfe", b"a b", b"*", b"x" * 64):
+            expect(await used[0].replays.first_use(name, 60), USED_ONCE, f"{name!r} counts as used before")
+            for node in used:
+                again = await node.replays.first_use(name, 60)
+                expect(not again, USED_ONCE, f"{name!r} was taken twice")
+        acts = [
+            partial(used[number % len(used)].replays.first_use, b"all at once", 60) for number in range(20)
+        ]
+        taken = sum(await all_at_once(acts))
+        expect(taken == 1, USED_ONCE, f"of 20 uses of one name at the same time {taken} were the first")
+
+
+async def names_are_free_after_their_time(tested: StateUnderTest) -> None:
+    """A name is free when its seconds are over, not earlier, and a longer one beside it is not."""
+    seconds = tested.quiet * 5
+    async with tested.node() as node:
+        for name, time in ((b"short", seconds), (b"long", 3600.0)):
+            await node.replays.first_use(name, time)
+        expect(not await node.replays.first_use(b"short", seconds), USED_ONCE, "a name was free at once")
+        await tested.subject.pass_time(seconds * 1.2)
+        expect(await node.replays.first_use(b"short", 60), USED_ONCE, "a name was not free after its time")
+        expect(not await node.replays.first_use(b"long", 60), USED_ONCE, "a name was free before its time")
+
+
+async def many_names_are_remembered(tested: StateUnderTest) -> None:
+    """Many names are used, and the first of them is still known."""
+    async with tested.node() as node:
+        names = [b"%d" % number for number in range(tested.many)]
+        for begin in range(0, len(names), 50):
+            part = [partial(node.replays.first_use, name, 3600) for name in names[begin : begin + 50]]
+            taken = sum(await all_at_once(part))
+            expect(taken == len(part), USED_ONCE, f"of {len(part)} new names {taken} counted as new")
+        for name in names[:50]:
+            expect(not await node.replays.first_use(name, 3600), USED_ONCE, "an early name was forgotten")
+
+
+REPLAYS = (
+    Check(names_are_used_once, USED_ONCE),
+    Check(names_are_free_after_their_time, USED_ONCE),
+    Check(many_names_are_remembered, USED_ONCE),
 )

@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mcp_actors.auth import AuthorizationCode, ClientCredentials, OAuth
-from mcp_actors.auth.client.authorization_code import CodeRequest
-from mcp_actors.auth.client.pkce import code_challenge, new_secret
+from mcp_actors.auth.client.person_grant import CodeRequest, code_challenge, new_secret
 from mcp_actors.auth.client.registration import RegisteredClient
 from mcp_actors.auth.client.token_endpoint import MAX_LIFETIME, TokenAnswer, authenticate, read_token_answer
 from mcp_actors.auth.effects import Fetched, LogIn, RedirectAnswer

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 from joserfc.jwk import ECKey
 
-from mcp_actors.auth import (
-    AuthorizationCode,
-    ClientCredentials,
-    EnterpriseManaged,
-    OAuth,
-    WorkloadIdentity,
-)
+from mcp_actors.auth import AuthorizationCode, ClientCredentials, EnterpriseManaged, OAuth, WorkloadIdentity
 from mcp_actors.auth.client.authorization import Answered
 from mcp_actors.auth.effects import Fetch, Fetched
 from mcp_actors.errors import (

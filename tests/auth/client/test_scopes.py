@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors.auth.client.scopes import MAX_SCOPES, StepUps, read_scopes, scopes_to_ask_for, union
+from mcp_actors.auth.client.registration import MAX_SCOPES, StepUps, read_scopes, scopes_to_ask_for, union
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,8 @@ import trio
 from joserfc.jwk import ECKey, RSAKey
 
 from mcp_actors.auth import AccessGuard, Denial, JwtVerifier, Principal, ResourceServer
-from mcp_actors.auth.client.dpop import DpopKey
 from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
-from mcp_actors.auth.jose import sign
+from mcp_actors.auth.jose import DpopKey, sign
 
 ISSUER = "https://as.example/t1"
 RESOURCE = "https://h.example/mcp"

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.auth import AccessGuard, Denial, Principal, ResourceServer, StaticVerifier
-from mcp_actors.auth.challenges import parse_challenges
-from mcp_actors.auth.server.bearer import MAX_TOKEN, MalformedCredentials, read_credentials
+from mcp_actors.auth.metadata import parse_challenges
+from mcp_actors.auth.server.guard import MAX_TOKEN, MalformedCredentials, read_credentials
 
 from .authority import ISSUER, RESOURCE, Listener, Request, bearer
 

@@ -17,13 +17,19 @@ import pytest
 import trio
 
 from mcp_actors.cli.failures import CommandFailure, WrongUsage
-from mcp_actors.cli.install import config_file, history
+from mcp_actors.cli.install import config_file
 from mcp_actors.cli.install.change import Configuration, Manner, undo
-from mcp_actors.cli.install.command import with_our_entry
-from mcp_actors.cli.install.config_file import ChangedMeanwhile, Untouchable, open_config
+from mcp_actors.cli.install.config_file import (
+    KEPT,
+    ChangedMeanwhile,
+    FileHistory,
+    Untouchable,
+    open_config,
+    state_folder,
+)
 from mcp_actors.cli.install.config_text import ConfigText
-from mcp_actors.cli.install.history import KEPT, FileHistory, state_folder
-from mcp_transports.auth.file_lock import FileLock
+from mcp_actors.cli.install.install import with_our_entry
+from mcp_transports.auth.file_store import FileLock
 
 OURS = {"command": "/bin/python", "args": ["-P", "-m", "mcp_actors", "serve", "weather.py"]}
 THEIRS = {"command": "npx", "args": ["theirs"]}
@@ -473,7 +479,7 @@ def test_installs_at_the_same_time_lose_nothing(path: Path) -> None:
 def test_another_process_that_keeps_the_file_locked_is_waited_for_within_a_bound(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "LOCK_TIMEOUT", 0.01)
+    monkeypatch.setattr(config_file, "LOCK_TIMEOUT", 0.01)
     path.write_text("{}")
     folder = FileHistory(str(path))._folder
     folder.mkdir(parents=True)

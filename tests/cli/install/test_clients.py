@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from mcp_actors.cli.failures import WrongUsage
-from mcp_actors.cli.install.clients import CLIENTS, is_ours, place_of
-from mcp_actors.cli.install.entry import name_from, named, started_with, variables
+from mcp_actors.cli.install.clients import (
+    CLIENTS,
+    is_ours,
+    name_from,
+    named,
+    place_of,
+    started_with,
+    variables,
+)
 
 HOME = Path("/home/ann")
 MAC = "~/Library/Application Support"

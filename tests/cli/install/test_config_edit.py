@@ -10,8 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors.cli.install.config_edit import Foreign, found_entry, with_entry, without_entry
-from mcp_actors.cli.install.config_text import MAX_DEPTH, Damaged, read_config, value_of
+from mcp_actors.cli.install.config_text import (
+    MAX_DEPTH,
+    Damaged,
+    Foreign,
+    found_entry,
+    read_config,
+    value_of,
+    with_entry,
+    without_entry,
+)
 
 SECTION = "mcpServers"
 ENTRY = {"command": "/bin/python", "args": ["-m", "it"]}

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from mcp_actors.cli.failures import CommandFailure
-from mcp_actors.cli.install import trial
+from mcp_actors.cli.install import install
 
 SILENT = "import sys; print('I wait', file=sys.stderr); sys.stdin.read()"
 CHATTY = """
@@ -19,11 +19,11 @@ sys.exit("no key")
 
 
 def tried(program: str) -> str:
-    return trial.try_out([sys.executable, "-c", program], {})
+    return install.try_out([sys.executable, "-c", program], {})
 
 
 def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "TRIAL_TIMEOUT", 0.2)
+    monkeypatch.setattr(install, "TRIAL_TIMEOUT", 0.2)
     with pytest.raises(CommandFailure, match=r"did not answer within 0\.2 s .*nothing was changed"):
         tried(SILENT)
 
@@ -39,4 +39,4 @@ def test_what_a_server_wrote_last_is_shown() -> None:
 
 def test_a_program_that_is_not_there_is_said() -> None:
     with pytest.raises(CommandFailure, match="no-such-program"):
-        trial.try_out(["/no-such-program"], {})
+        install.try_out(["/no-such-program"], {})

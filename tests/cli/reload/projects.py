@@ -13,9 +13,9 @@ from typing import Any
 import trio
 
 from mcp_actors import Client
+from mcp_actors.abc.discovery import client_transport
 from mcp_actors.cli.reload import Reloading
 from mcp_actors.cli.target import load_server
-from mcp_actors.discovery import client_transport
 
 __all__ = ["SERVER", "Project"]
 

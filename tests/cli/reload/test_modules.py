@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from mcp_actors.cli.reload.modules import OwnModules
+from mcp_actors.cli.reload.reloading import OwnModules
 
 
 def module(name: str, file: Path | None) -> ModuleType:

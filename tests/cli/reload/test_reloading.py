@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from mcp_actors import McpError
-from mcp_actors.cli.reload import importing
+from mcp_actors.cli.reload import reloading
 
 from .projects import SERVER, Project, modules_kept, number_of
 
@@ -141,7 +141,7 @@ async def test_a_change_gives_up_an_import_that_has_had_its_time(
 async def test_after_too_many_imports_that_wait_for_ever_it_says_so(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importing, "MOST_GIVEN_UP", 1)
+    monkeypatch.setattr(reloading, "MOST_GIVEN_UP", 1)
     async with project.served(bound=0.1) as (client, _):
         project.put("helper.py", "import held\nheld.wait(60)\n")
         await project.hears("was not imported within")

@@ -14,8 +14,8 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mcp_actors.cli.workers.messages import Ready
 from mcp_actors.cli.workers.supervisor import WorkersFailed, WorkerSupervisor, WorkerTimes
+from mcp_actors.cli.workers.worker import Ready
 
 SCRIPTED = Path(__file__).with_name("scripted.py")
 PATIENCE = 60  # seconds

@@ -15,8 +15,9 @@ import trio
 import trio.testing
 from structlog.testing import capture_logs
 
-from mcp_actors.admin import Action, ActionOutcome, NodeSnapshot
 from mcp_actors.cli.workers.view import Question, ViewedWorker, WorkerAnswer, WorkerState, WorkersView
+from mcp_actors.telemetry.live_view import Action, ActionOutcome
+from mcp_actors.telemetry.snapshot import NodeSnapshot
 from mcp_transports.admin import AdminClient
 from tests.cli.conftest import Started
 

@@ -16,7 +16,7 @@ import trio
 import mcp_actors.asyncio
 import mcp_actors.sync
 from mcp_actors import Client, Context, Server
-from mcp_actors._server.on_loop import on_loop
+from mcp_actors._server.invoke import on_loop
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 
 

@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from mcp_actors.auth import MemoryTokenStore, StoredRecord, TokenStore
 from mcp_actors.errors import TokenStoreFailed
 from mcp_transports.auth import FileTokenStore
-from mcp_transports.auth.file_lock import FileLock
+from mcp_transports.auth.file_store import FileLock
 
 SECRET = "s3cret-value"
 TOKEN = {"token": SECRET, "expires": 1.5, "scopes": ["a", "b"], "known": None}

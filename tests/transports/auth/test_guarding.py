@@ -15,8 +15,7 @@ import trio
 from joserfc.jwk import ECKey
 
 from mcp_actors.auth import JwtVerifier, ResourceServer
-from mcp_actors.auth.client.dpop import DpopKey
-from mcp_actors.auth.jose import sign
+from mcp_actors.auth.jose import DpopKey, sign
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from tests.transports.http.protected import RESOURCE, protected_site

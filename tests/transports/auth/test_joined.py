@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
-from mcp_transports.auth.joined import MAX_FETCHES, PATIENCE, JoinedFetches
+from mcp_transports.auth.guarding import MAX_FETCHES, PATIENCE, JoinedFetches
 
 KEYS = Fetch("GET", "https://as.example.org/keys", [("accept", "application/json")])
 

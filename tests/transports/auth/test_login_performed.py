@@ -24,7 +24,7 @@ from mcp_actors.auth.effects import (
 )
 from mcp_actors.errors import LoginFailed
 from mcp_transports.auth import FileTokenStore, LoopbackBrowser
-from mcp_transports.auth.effects_performed import Performer
+from mcp_transports.auth.authorizer import Performer
 from mcp_transports.auth.fetcher import Fetcher
 
 URL = "https://as.example/authorize"

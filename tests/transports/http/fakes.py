@@ -11,18 +11,17 @@ import trio
 import trio.testing
 
 from mcp_actors.abc import EventLog, Frame, FrameChannel, Outlet
-from mcp_actors.budget import Budget
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.principal import Principal
 from mcp_actors.shared import MemoryEventLog, MemoryState
+from mcp_actors.supervision.budget import Budget
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.authentication import Authenticate, HookAuthentication
 from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
 from mcp_transports.http.server.sessions import SessionLimits, SessionTable
-from mcp_transports.http.server.sse_response import OpenSseResponses
-from mcp_transports.http.server.stream_settings import StreamSettings
+from mcp_transports.http.server.sse_response import OpenSseResponses, StreamSettings
 
 BOTH = "application/json, text/event-stream"
 

@@ -13,7 +13,7 @@ import trio
 
 from mcp_actors import Context
 from mcp_actors.auth import Expected, Fetching, ResourceServer, TokenInvalid, VerifierUnavailable
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from tests.transports.http.site import Site, site
 
 RESOURCE = "https://mcp.example.org/mcp"

@@ -7,13 +7,7 @@ import pytest
 import trio
 
 from mcp_actors.abc import Frame, NoAnswer
-from mcp_actors.errors import (
-    ConnectFailed,
-    ConnectionLost,
-    LocalProtocolError,
-    McpError,
-    RemoteProtocolError,
-)
+from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, RemoteProtocolError
 from mcp_transports.http.client import AccessRefused, HttpClientTransport, HttpRefused
 
 from .scripted import MODERN, Asked, Stream, connected, json_answer, request, sse

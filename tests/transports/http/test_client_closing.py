@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from mcp_actors.abc import Frame, NoAnswer
 from mcp_actors.errors import ConnectFailed, RemoteProtocolError
 from mcp_transports.http.client import AccessRefused, HttpClientTransport, HttpRefused
-from mcp_transports.http.client.receive_queue import MAX_FRAMES, ReceiveQueue
+from mcp_transports.http.client.session_state import MAX_FRAMES, ReceiveQueue
 
 from .scripted import LEGACY, URL, Asked, Script, Stream, connected, handshake, json_answer, request, sse
 

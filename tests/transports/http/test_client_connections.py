@@ -16,9 +16,8 @@ import trustme
 
 from mcp_actors.abc import NoAnswer
 from mcp_transports.http.client import HttpChannel, from_url
-from mcp_transports.http.client.connection import ClientConnection
 from mcp_transports.http.client.http import HttpRequester
-from mcp_transports.http.client.pool import ConnectionPool, HttpAddress, SocketStream
+from mcp_transports.http.client.pool import ClientConnection, ConnectionPool, HttpAddress, SocketStream
 from mcp_transports.http.client.senders import PooledSender
 
 from .scripted import request

@@ -13,8 +13,8 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, ConnectFailed, McpError, Server, SessionExpired
-from mcp_actors._client.era_cache import ERA_CACHE
-from mcp_actors.discovery import register_transport
+from mcp_actors._client.supervisor import ERA_CACHE
+from mcp_actors.abc.discovery import register_transport
 from mcp_actors.errors import RpcError, Unavailable
 from mcp_actors.types import DiscoverResult, ServerCapabilities
 from mcp_transports.http.client import HttpClientTransport, HttpUnavailable

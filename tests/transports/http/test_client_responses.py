@@ -9,8 +9,7 @@ import httpcore2
 import pytest
 import trio
 
-from mcp_transports.http.client.connection import AnySocket, ClientConnection, encode_header_lines
-from mcp_transports.http.client.pool import SocketStream
+from mcp_transports.http.client.pool import AnySocket, ClientConnection, SocketStream, encode_header_lines
 
 REQUEST = b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi"
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json \r\n"

@@ -8,11 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.authentication import Authenticate
-from mcp_transports.http.server.error_responses import Refusal
-from mcp_transports.http.server.media_types import accepts_both, accepts_events, is_json
+from mcp_transports.http.server.responses import Refusal, accepts_both, accepts_events, is_json
 from tests.transports.http.fakes import FakeListener, answer, plain, question, request
 
 # -- before the engine is asked -------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import trio.testing
 
 from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from tests.transports.http.fakes import (
     INITIALIZED,
     FakeListener,

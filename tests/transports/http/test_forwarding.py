@@ -7,7 +7,7 @@ import json
 import trio
 import trio.testing
 
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from tests.shared.spanning import Spanning
 from tests.transports.http.nodes import nodes
 from tests.transports.http.site import INITIALIZED, bare, call, initialize, message_of, text

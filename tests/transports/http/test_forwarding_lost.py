@@ -13,8 +13,8 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_transports.http.server.forwarding import forwarder, messages
-from mcp_transports.http.server.forwarding.messages import (
+from mcp_transports.http.server import forwarded_messages, forwarder
+from mcp_transports.http.server.forwarded_messages import (
     CHUNK,
     CutOff,
     Head,
@@ -41,7 +41,7 @@ def loses_one(cls: type) -> Any:
     return loses
 
 
-@pytest.mark.parametrize("cls", [messages.Begun, Head])
+@pytest.mark.parametrize("cls", [forwarded_messages.Begun, Head])
 async def test_a_message_that_is_lost_costs_its_call_an_error(cls: type) -> None:
     shared = Spanning()
     async with nodes(2, shared) as (a, b):
@@ -126,11 +126,11 @@ async def test_hostile_messages_change_nothing(logs: list[MutableMapping[str, An
                     Head(address, number, 200, None, [], b"", True),
                     Piece(address, number, 7, b"", True),
                     CutOff(address, number),
-                    messages.ClientGone(address, [number, number]),
-                    messages.Unknown(address, [number]),
-                    messages.Consumed(address, number, -1),
-                    messages.Received(address, number, 1 << 60),
-                    messages.BodyPart(address, number, 1, b"x", True),
+                    forwarded_messages.ClientGone(address, [number, number]),
+                    forwarded_messages.Unknown(address, [number]),
+                    forwarded_messages.Consumed(address, number, -1),
+                    forwarded_messages.Received(address, number, 1 << 60),
+                    forwarded_messages.BodyPart(address, number, 1, b"x", True),
                 ):
                     state.mailboxes[address](encode_message(known))
         assert text((await b.post(call(1, "add", a=1, b=1), session)).json()) == "2"
@@ -147,7 +147,7 @@ async def test_what_comes_behind_the_last_part_of_a_request_is_not_served(
         session = await a.open()
         (address,) = a.state.mailboxes
         (source,) = b.state.mailboxes
-        begun = messages.Begun(
+        begun = forwarded_messages.Begun(
             source=f"{b.state.node}/{source}",
             number=77,
             method="DELETE",
@@ -164,8 +164,8 @@ async def test_what_comes_behind_the_last_part_of_a_request_is_not_served(
         )
         for message in (
             begun,
-            messages.BodyPart(begun.source, 77, 1, b"y", True),
-            messages.BodyPart(begun.source, 77, 2, b"z", True),
+            forwarded_messages.BodyPart(begun.source, 77, 1, b"y", True),
+            forwarded_messages.BodyPart(begun.source, 77, 2, b"z", True),
         ):
             a.state.mailboxes[address](encode_message(message))
         await trio.testing.wait_all_tasks_blocked()

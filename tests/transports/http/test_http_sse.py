@@ -10,9 +10,9 @@ import trio.testing
 
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server.error_responses import Refusal
+from mcp_transports.http.server.responses import Refusal
 from tests.transports.http.fakes import FakeListener, FakeResponse
 
 EVENTS = {"accept": "text/event-stream"}

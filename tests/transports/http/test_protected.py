@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from mcp_actors.auth import IntrospectionVerifier
-from mcp_actors.principal import STREAM_GRACE, Principal
+from mcp_actors.supervision.principal import STREAM_GRACE, Principal
 from mcp_transports.http.server import HttpServerTransport, Request
 from tests import messages
 from tests.messages import INITIALIZED, LEGACY
@@ -30,15 +30,7 @@ from tests.transports.http.protected import (
     resource_server,
 )
 from tests.transports.http.raw import RawPeer
-from tests.transports.http.site import (
-    BOTH,
-    Site,
-    call,
-    initialize,
-    message_of,
-    modern,
-    text,
-)
+from tests.transports.http.site import BOTH, Site, call, initialize, message_of, modern, text
 
 
 async def opened(at: Site, token: str = "ann") -> str:

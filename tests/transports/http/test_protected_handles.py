@@ -13,7 +13,7 @@ import trio
 
 from mcp_actors import Context, Server
 from mcp_actors.errors import InsufficientScope
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from tests import messages

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_actors import Context
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.server import Refusal, Request
 from tests import messages
 from tests.messages import BATCHING, INITIALIZED, LEGACY, MODERN

@@ -11,7 +11,7 @@ import pytest
 import structlog
 import trio
 
-from mcp_transports._epoll import EpollPoller
+from mcp_transports._poller import EpollPoller
 from mcp_transports.http.h1.byte_stream import SocketByteStream
 from mcp_transports.http.h1.listeners import HttpListener, open_tcp
 from mcp_transports.http.h1.request import Request

@@ -13,9 +13,8 @@ import pytest
 import structlog
 import trio
 
-from mcp_transports.http.h1.errors import ResponseStateError
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.h1.response import Response
+from mcp_transports.http.h1.response import Response, ResponseStateError
 
 from .raw import GET, RawPeer, Slow, echo, eventually, post, serving
 

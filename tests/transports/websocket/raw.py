@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from mcp_actors.abc import FrameChannel
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 UPGRADE = {

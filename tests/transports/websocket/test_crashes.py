@@ -10,10 +10,9 @@ import pytest
 import trio
 
 from mcp_actors.abc import Frame
-from mcp_transports.websocket.channel import WebSocketChannel
+from mcp_transports.websocket.channel import FrameWriter, WebSocketChannel
 from mcp_transports.websocket.client import WebSocketClientTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
-from mcp_transports.websocket.writer import FrameWriter
 from tests.transports.crashes import CRASHES, CrashingOnce, captured_logs, loud
 from tests.transports.lines import PATIENCE, until
 

@@ -15,7 +15,7 @@ import trio.testing
 from mcp_actors import Client, Context, Server
 from mcp_actors.auth import ResourceServer
 from mcp_actors.errors import InsufficientScope
-from mcp_actors.principal import STREAM_GRACE, Principal
+from mcp_actors.supervision.principal import STREAM_GRACE, Principal
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.websocket.client import WebSocketClientTransport
 from mcp_transports.websocket.server import WebSocketServerTransport

@@ -7,12 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mcp_actors.errors import LocalProtocolError
-from mcp_transports.websocket.protocol import (
-    CloseFrame,
-    WebSocketEvent,
-    WebSocketProtocol,
-    WebSocketState,
-)
+from mcp_transports.websocket.protocol import CloseFrame, WebSocketEvent, WebSocketProtocol, WebSocketState
 
 from .raw import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, closing, frame
 

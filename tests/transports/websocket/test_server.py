@@ -14,7 +14,7 @@ import trio
 from mcp_actors import Client, Server
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.connection import Connection
 from mcp_transports.http.server import HttpServerTransport, Refusal
 from mcp_transports.websocket.client import WebSocketClientTransport

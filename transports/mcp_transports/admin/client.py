@@ -15,10 +15,11 @@ import httpcore2
 import msgspec
 import trio
 
-from mcp_actors.admin import Action, ActionOutcome, Snapshot, cleaned
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
+from mcp_actors.telemetry.live_view import Action, ActionOutcome
+from mcp_actors.telemetry.snapshot import Snapshot, cleaned
 from mcp_transports.admin.owner import is_trusted
-from mcp_transports.http.client.connection import AnySocket, ClientConnection, encode_header_lines
+from mcp_transports.http.client.pool import AnySocket, ClientConnection, encode_header_lines
 
 __all__ = ["AdminClient", "AdminRefused"]
 

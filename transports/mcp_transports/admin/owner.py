@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import trio
 
-from mcp_actors.logging import log
+from mcp_actors.supervision.logging import log
 from mcp_transports.http.h1.listeners import HttpListener
 
 __all__ = ["OwnedListener", "Owner", "is_trusted", "owner_of"]

@@ -4,29 +4,101 @@ from __future__ import annotations
 
 import secrets
 import ssl
-from collections.abc import Callable, Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from ipaddress import ip_address
+from typing import Literal, Self
+from urllib.parse import urlsplit
 
+import attrs
 import trio
 
 from mcp_actors.abc import ServerHandler
-from mcp_actors.admin import ClusterView, Feed, LiveView, ServerView
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.logging import write_to_stderr
-from mcp_actors.supervision import start_again
-from mcp_actors.task_kinds import ADMIN_FEED
+from mcp_actors.supervision.containment import start_again
+from mcp_actors.supervision.logging import write_to_stderr
+from mcp_actors.supervision.task_kinds import ADMIN_FEED
+from mcp_actors.telemetry.cluster import ClusterView
+from mcp_actors.telemetry.live_view import Feed, LiveView, ServerView
 from mcp_transports._listen_errors import as_engine_errors
-from mcp_transports.admin.access import AdminAccess, AuthenticatedAccess, OwnerAccess, TokenAccess
-from mcp_transports.admin.endpoint import AdminEndpoint
+from mcp_transports.admin.endpoint import (
+    AdminAccess,
+    AdminEndpoint,
+    AuthenticatedAccess,
+    OwnerAccess,
+    TokenAccess,
+)
 from mcp_transports.admin.owner import OwnedListener
-from mcp_transports.admin.place import AdminPlace
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listeners import HttpListener
 from mcp_transports.http.h1.server import HttpServer, open_tcp, open_unix
 from mcp_transports.http.server.authentication import Authenticate, Protection, authentication_of
-from mcp_transports.http.server.origin_policy import OriginPolicy
+from mcp_transports.http.server.origin_policy import LOOPBACK_NAMES, OriginPolicy
 
-__all__ = ["LIMITS", "AdminTransport"]
+__all__ = ["LIMITS", "AdminPlace", "AdminTransport"]
+
+
+# -- The address of an admin endpoint --------------------------------------------------------------------
+
+
+@attrs.frozen
+class AdminPlace:
+    """A Unix socket, or a host and a port."""
+
+    scheme: str
+    path: str | None
+    """The path of a Unix socket."""
+    host: str
+    """``localhost`` for a Unix socket, which only this machine reaches."""
+    port: int
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Returns the address that a URL names.
+
+        Raises:
+            ValueError: It is neither ``unix:PATH`` nor ``http://HOST:PORT``.
+        """
+        parts = urlsplit(url)
+        if parts.scheme == "unix":
+            path = url.partition(":")[2]
+            path = "/" + path.lstrip("/") if path.startswith("//") else path
+            if path.strip("/") and not parts.query and not parts.fragment:
+                return cls("unix", path, "localhost", 0)
+        elif parts.scheme in ("http", "https") and parts.hostname and parts.path in ("", "/"):
+            extras = (parts.query, parts.fragment, parts.username, parts.password)
+            if not any(extras):
+                return cls(parts.scheme, None, parts.hostname, parts.port or 0)
+        raise ValueError(
+            f"an admin endpoint is at unix:PATH or http://127.0.0.1:PORT, without a path behind that, not at {url!r}"
+        )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches it."""
+        if self.path is not None or self.host == "localhost":
+            return True
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The names by which browsers may call it."""
+        return LOOPBACK_NAMES if self.is_local else (self._bracketed,)
+
+    @property
+    def _bracketed(self) -> str:
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+    def url(self, port: int | None = None) -> str:
+        """Returns the URL, with the real port if that is known."""
+        if self.path is not None:
+            return f"unix:{self.path}"
+        return f"{self.scheme}://{self._bracketed}:{self.port if port is None else port}"
+
+
+# ----------------------------------------------------------------------------------------------------
 
 LIMITS = HttpLimits(
     head_bytes=16 * 1024,

@@ -7,12 +7,18 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from mcp_actors.auth.client.browser import Browser
+from mcp_actors.auth.client.settings import Browser
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.auth.urls import is_loopback, require_usable
 from mcp_actors.errors import LoginRequired
-from mcp_transports.auth.awaited_answer import AwaitedAnswer
-from mcp_transports.auth.loopback import LoopbackBrowser, OpenUrl, answer_of, show_url, shown_by
+from mcp_transports.auth.loopback import (
+    AwaitedAnswer,
+    LoopbackBrowser,
+    OpenUrl,
+    answer_of,
+    show_url,
+    shown_by,
+)
 
 if sys.platform == "win32":
     from mcp_transports.auth.console import CONSOLE as TERMINAL

@@ -13,13 +13,47 @@ from urllib.parse import parse_qsl
 
 import trio
 
-from mcp_actors.auth.client.browser import Redirect
+from mcp_actors.auth.client.settings import Redirect
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.auth.urls import is_loopback, require_usable
 from mcp_actors.errors import UrlRefused
-from mcp_actors.logging import log
+from mcp_actors.supervision.logging import log
 
-__all__ = ["LoopbackBrowser", "OpenUrl", "answer_of", "open_system_browser", "show_url", "shown_by"]
+__all__ = [
+    "AwaitedAnswer",
+    "LoopbackBrowser",
+    "OpenUrl",
+    "answer_of",
+    "open_system_browser",
+    "show_url",
+    "shown_by",
+]
+
+
+# -- The answer that a login waits for: the first one that is accepted, and no other ---------------------
+
+
+class AwaitedAnswer:
+    """The answer of one login. It is taken while ``accepts`` is set, once, if it is accepted."""
+
+    def __init__(self) -> None:
+        self.value: RedirectAnswer | None = None
+        """The answer, once it was taken."""
+        self.over = trio.Event()
+        """Set when it was taken, or when none can come any more."""
+        self.accepts: Callable[[RedirectAnswer], bool] | None = None
+        """Whether an answer is that of the login; ``None`` while none is waited for."""
+
+    def takes(self, answer: RedirectAnswer) -> bool:
+        """Takes the answer if it is the first one that is accepted, and returns whether it was."""
+        if self.accepts is None or self.over.is_set() or not self.accepts(answer):
+            return False
+        self.value = answer
+        self.over.set()
+        return True
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Parameters of an answer; authorization servers send about four.
 MAX_PARAMETERS = 64

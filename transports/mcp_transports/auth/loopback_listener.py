@@ -12,11 +12,10 @@ import trio
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.auth.urls import require_usable
 from mcp_actors.errors import LoginFailed
-from mcp_actors.supervision import reraised, start_and_wait
-from mcp_actors.task_kinds import LOGIN_LISTENER
+from mcp_actors.supervision.containment import reraised, start_and_wait
+from mcp_actors.supervision.task_kinds import LOGIN_LISTENER
 from mcp_transports._sockets import ListenError
-from mcp_transports.auth.awaited_answer import AwaitedAnswer
-from mcp_transports.auth.loopback import OpenUrl, answer_of, shown_by
+from mcp_transports.auth.loopback import AwaitedAnswer, OpenUrl, answer_of, shown_by
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response

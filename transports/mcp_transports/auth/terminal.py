@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from mcp_actors.errors import LoginFailed, LoginRequired
-from mcp_actors.platform.terminals import wait_for_input
+from mcp_actors.supervision.platform import wait_for_input
 
 __all__ = ["TERMINAL", "Terminal"]
 

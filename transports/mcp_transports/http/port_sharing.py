@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports.http.h1 import shared_port
 from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.listen_url import ListenUrl
+from mcp_transports.http.h1.request import ListenUrl
 from mcp_transports.http.h1.server_state import App
 
 __all__ = ["share_port"]

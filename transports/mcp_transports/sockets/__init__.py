@@ -13,9 +13,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from mcp_transports.sockets.channel import SocketChannel
-from mcp_transports.sockets.server import SocketStatistics
-from mcp_transports.sockets.transport import DEFAULT_MAX_CONNECTIONS, TcpTransport, UnixTransport
+from mcp_transports.sockets.stream import SocketChannel
+from mcp_transports.sockets.transport import (
+    DEFAULT_MAX_CONNECTIONS,
+    SocketStatistics,
+    TcpTransport,
+    UnixTransport,
+)
 
 __all__ = [
     "DEFAULT_MAX_CONNECTIONS",

@@ -14,7 +14,7 @@ import importlib
 from typing import Any
 
 from mcp_actors.errors import ConnectFailed
-from mcp_actors.platform.command_lines import split_line
+from mcp_actors.supervision.platform import split_line
 
 __all__ = ["StdioClientTransport", "StdioServerTransport", "from_url"]
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import trio
 
 from mcp_actors.errors import ConnectFailed
-from mcp_actors.supervision import reraised, start_again
-from mcp_actors.task_kinds import CHILD_OUTPUT
+from mcp_actors.supervision.containment import reraised, start_again
+from mcp_actors.supervision.task_kinds import CHILD_OUTPUT
 
 if sys.platform == "win32":
-    from mcp_transports.stdio.windows.pipes import ChildReceivePipe as ReceivePipe
+    from mcp_transports.stdio.windows.starting import ChildReceivePipe as ReceivePipe
     from mcp_transports.stdio.windows.starting import StartedInJob as StartedChild
     from mcp_transports.stdio.windows.starting import start_in_job as start_child
 else:

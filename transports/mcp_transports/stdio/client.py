@@ -12,10 +12,10 @@ from typing import Any, Literal, TextIO
 import trio
 
 from mcp_actors.abc import FrameChannel
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, LineChannel
-from mcp_actors.logging import write_to_stderr
-from mcp_actors.supervision import reraised, start
-from mcp_actors.task_kinds import CHILD_WATCH
+from mcp_actors.abc.framing import DEFAULT_MAX_MESSAGE_BYTES, LineChannel
+from mcp_actors.supervision.containment import reraised, start
+from mcp_actors.supervision.logging import write_to_stderr
+from mcp_actors.supervision.task_kinds import CHILD_WATCH
 from mcp_transports.stdio.child import ChildProcess, StderrTail, spawn
 
 __all__ = ["ChildChannel", "StdioClientTransport"]

@@ -7,12 +7,12 @@ import sys
 import trio
 
 from mcp_actors.abc import ConnectionHandler
+from mcp_actors.abc.framing import DEFAULT_MAX_MESSAGE_BYTES, LineChannel
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, LineChannel
 
 if sys.platform == "win32":
-    from mcp_transports.stdio.windows.blocking_streams import BlockingReceiveStream as DescriptorReceiveStream
-    from mcp_transports.stdio.windows.blocking_streams import BlockingSendStream as DescriptorSendStream
+    from mcp_transports.stdio.windows.standard_streams import BlockingReceiveStream as DescriptorReceiveStream
+    from mcp_transports.stdio.windows.standard_streams import BlockingSendStream as DescriptorSendStream
     from mcp_transports.stdio.windows.standard_streams import DivertedStreams as StandardStreams
 else:
     from mcp_transports.stdio.descriptors import StandardStreams

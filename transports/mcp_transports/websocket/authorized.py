@@ -8,9 +8,9 @@ from typing import TypeVar
 import trio
 
 from mcp_actors.auth import ClientAuth
-from mcp_actors.supervision import reraised
+from mcp_actors.supervision.containment import reraised
 from mcp_transports.auth.authorizer import Answered, Authorizer, SentRequest
-from mcp_transports.websocket.refused import WebSocketRefused
+from mcp_transports.websocket.opening import WebSocketRefused
 
 __all__ = ["open_with_access"]
 

@@ -10,26 +10,303 @@ Nothing in here waits for a write in order to read: what reading makes us send i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
+import attrs
 import trio
 
 from mcp_actors.abc import Frame, HttpRequest
-from mcp_actors.budget import Account
+from mcp_actors.abc.framing import DEFAULT_MAX_MESSAGE_BYTES, BufferedChannel, SupportsDeliver
 from mcp_actors.errors import RemoteProtocolError
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES, BufferedChannel, SupportsDeliver
-from mcp_transports.websocket.keepalive import KeepAliveAction, KeepAliveTimes, PeerActivity
-from mcp_transports.websocket.protocol import (
-    GOING_AWAY,
-    NO_STATUS,
-    NORMAL,
-    WebSocketProtocol,
-    WebSocketState,
-)
-from mcp_transports.websocket.writer import FrameWriter
+from mcp_actors.supervision.budget import Account
+from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.task_kinds import WEBSOCKET_CONTROL
+from mcp_transports.sockets.stream import ConnectedSocket
+from mcp_transports.websocket.protocol import GOING_AWAY, NO_STATUS, NORMAL, WebSocketProtocol, WebSocketState
 
-__all__ = ["WebSocketChannel"]
+__all__ = ["FrameWriter", "KeepAliveAction", "KeepAliveTimes", "PeerActivity", "WebSocketChannel"]
+
+
+# -- Finds lost peers: a silent one is pinged, and one that stays silent, or reads nothing, is dropped ---
+#
+# RFC 6455 section 5.5.2 has pings as a keep-alive and as a means to learn whether the peer is still there.
+
+# The ticker's longest and shortest sleep, seconds.
+_LONGEST_TICK = 5.0
+_SHORTEST_TICK = 0.02
+
+
+def _positive(_times: KeepAliveTimes, attribute: attrs.Attribute[Any], value: float) -> None:
+    if not value > 0:
+        raise ValueError(f"{attribute.name} must be greater than zero, not {value!r}")
+
+
+@attrs.frozen(kw_only=True)
+class KeepAliveTimes:
+    """The time limits for an inactive peer, in seconds. A ticker applies them: never early, and up to two ticks late.
+
+    Raises:
+        ValueError: if one of them is not greater than zero.
+    """
+
+    ping_interval: float = attrs.field(default=20.0, validator=_positive)
+    """Silence after which a ping asks whether the peer is there; under the minute after which proxies hang up."""
+
+    ping_timeout: float = attrs.field(default=20.0, validator=_positive)
+    """Further silence after which the peer counts as gone. Any byte ends the silence."""
+
+    write_timeout: float = attrs.field(default=30.0, validator=_positive)
+    """Time without reading any byte that is sent to it after which a peer is dropped."""
+
+    close_timeout: float = attrs.field(default=0.5, validator=_positive)
+    """Time for which closing waits for the peer's Close frame; shorter than the engine's limit for closing."""
+
+    @property
+    def tick(self) -> float:
+        """Seconds from one look at a peer to the next: a quarter of the shortest limit, within reason."""
+        shortest = min(self.ping_interval, self.ping_timeout, self.write_timeout)
+        return max(_SHORTEST_TICK, min(_LONGEST_TICK, shortest / 4))
+
+
+class KeepAliveAction(Enum):
+    """The actions that a check of a peer may lead to."""
+
+    FINE = "nothing"
+    PING = "a ping shall ask whether it is there"
+    SILENT = "it was silent, also after a ping, and is to be dropped"
+    STUCK = "it takes nothing that is sent to it, and is to be dropped"
+
+
+class PeerActivity:
+    """The recent activity of one peer. Its channel sets ``has_received`` and ``listening``."""
+
+    __slots__ = (
+        "_pinged",
+        "_progress",
+        "_silent_since",
+        "_stuck_since",
+        "has_received",
+        "is_dropped",
+        "listening",
+    )
+
+    def __init__(self, now: float) -> None:
+        self._pinged = False
+        self._progress = 0
+        self._silent_since = self._stuck_since = now
+        self.has_received = False
+        """Whether any byte has come since the last look."""
+        self.listening = False
+        """Whether a task waits for bytes; without one a peer counts as active, because its bytes are not read."""
+        self.is_dropped = False
+        """Whether a look found it gone; from then on every look finds nothing to do."""
+
+    def look(self, now: float, times: KeepAliveTimes, *, progress: int, sending: bool) -> KeepAliveAction:
+        """Decides what is to be done at the time ``now``.
+
+        Args:
+            now: seconds on Trio's clock.
+            times: the time limits.
+            progress: grows with everything that the stream took.
+            sending: whether a write is under way.
+        """
+        if self.is_dropped:
+            return KeepAliveAction.FINE
+        if progress != self._progress or not sending:
+            self._progress = progress
+            self._stuck_since = now
+        elif now - self._stuck_since >= times.write_timeout:
+            self.is_dropped = True
+            return KeepAliveAction.STUCK
+        if self.has_received or not self.listening:
+            self.has_received = self._pinged = False
+            self._silent_since = now
+            return KeepAliveAction.FINE
+        silence = now - self._silent_since
+        if silence >= times.ping_interval and not self._pinged:
+            self._pinged = True
+            # However late this look is, the peer has the whole timeout for its answer.
+            self._silent_since = now - times.ping_interval
+            return KeepAliveAction.PING
+        if self._pinged and silence >= times.ping_interval + times.ping_timeout:
+            self.is_dropped = True
+            return KeepAliveAction.SILENT
+        return KeepAliveAction.FINE
+
+
+# -- The sending side of an open WebSocket: bursts of messages, and between them the control frames that are queued ---
+#
+# Pongs, pings and Close frames are queued by the protocol; a short task writes them as soon as nothing else is being
+# written. So reading never waits for a write.
+
+# Bytes. A longer write goes out in such pieces, so that a peer's progress with it is seen.
+_PIECE = 64 * 1024
+
+# Streams whose bytes are those of the socket.
+_BARE = trio.SocketStream, ConnectedSocket
+
+
+def _no_crash(error: BaseException) -> None:
+    """Takes an error of a task that has outlived its channel."""
+
+
+class FrameWriter:
+    """Writes to one stream what ``protocol`` wants sent, in tasks of ``nursery`` where no task waits for it.
+
+    ``on_crash(error)`` is called when such a task fails in a way that is not the peer's doing.
+    """
+
+    __slots__ = (
+        "_descriptor",
+        "_flushing",
+        "_nursery",
+        "_on_crash",
+        "_protocol",
+        "_stream",
+        "_unwritten",
+        "_waiting",
+        "_writing",
+        "progress",
+        "torn",
+    )
+
+    def __init__(
+        self,
+        stream: trio.abc.Stream,
+        protocol: WebSocketProtocol,
+        nursery: trio.Nursery,
+        on_crash: Callable[[BaseException], object],
+    ) -> None:
+        self._stream = stream
+        self._protocol = protocol
+        self._nursery = nursery
+        self._on_crash = on_crash
+        # Where a socket lies bare, a small frame can be sent without a task being woken for it.
+        self._descriptor = stream.socket.fileno() if isinstance(stream, _BARE) else -1
+        # A lock, which costs next to nothing until a second task wants it.
+        self._writing = False
+        self._waiting: trio.lowlevel.ParkingLot | None = None
+        # What a system call left of a frame.
+        self._unwritten = b""
+        self._flushing = False
+        self.torn = False
+        """Whether a write did not end, perhaps inside of a frame; true also while one goes on."""
+        self.progress = 0
+        """Grows with every piece that the stream took."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being written."""
+        return self._writing
+
+    async def send(self, encode: Callable[[Sequence[Frame]], bytes], frames: Sequence[Frame]) -> None:
+        """Writes what ``encode(frames)`` returns, once nothing else is being written.
+
+        Cancelled while it waits, nothing was written; cancelled later, the stream may be torn inside a frame.
+
+        Raises:
+            trio.BrokenResourceError: the stream is broken or torn.
+            trio.ClosedResourceError: the stream was closed.
+        """
+        await self._acquire()
+        try:
+            data = encode(frames)
+            if self.torn:
+                raise trio.BrokenResourceError("an earlier send did not end, perhaps inside a frame")
+            await self._write(data)
+        finally:
+            self._release()
+
+    def can_write_now(self, size: int) -> bool:
+        """Whether a message of ``size`` bytes may be written at once, past the queue."""
+        return (
+            self._descriptor >= 0 and size <= _PIECE and not (self.torn or self._unwritten or self._writing)
+        )
+
+    def write_now(self, data: bytes) -> bool:
+        """Writes all with one system call, or nothing, or a part, whose remainder is then written before all else."""
+        try:
+            sent = os.write(self._descriptor, data)
+        except OSError:
+            return False  # no room, or no connection: the writer finds out which
+        if sent < len(data):
+            self._unwritten = data[sent:]
+            self.flush_soon()
+        return True
+
+    def flush_soon(self) -> None:
+        """Has a task write the control frames that are queued."""
+        if not self._flushing:
+            self._flushing = True
+            self.start(self._flush_in_a_task)
+
+    def start(self, fn: Callable[[], Awaitable[None]]) -> None:
+        """Runs ``fn`` in a task of the connection."""
+        start(self._nursery, WEBSOCKET_CONTROL, fn, on_crash=self._on_crash)
+
+    async def _flush_in_a_task(self) -> None:
+        try:
+            await self.flush()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # the next receive or send raises it
+        finally:
+            self._flushing = False
+
+    async def flush(self) -> None:
+        """Writes the control frames that are queued, behind what is being written; raises as `send` does.
+
+        Writes nothing to a stream that is torn.
+        """
+        await self._acquire()
+        try:
+            while not self.torn and (self._unwritten or self._protocol.has_control_to_send):
+                await self._write(b"")
+        finally:
+            self._release()
+
+    def close_soon(self) -> None:
+        """Has a task close the stream at once, whatever is being written."""
+        start(self._nursery, WEBSOCKET_CONTROL, trio.aclose_forcefully, self._stream)
+
+    def release(self) -> None:
+        """Forgets the channel, which has this writer, once the stream is closed."""
+        self._on_crash = _no_crash
+
+    async def _acquire(self) -> None:
+        if self._writing:
+            self._waiting = self._waiting or trio.lowlevel.ParkingLot()
+            await self._waiting.park()
+        self._writing = True
+
+    def _release(self) -> None:
+        """Lets the task that has waited longest write, if there is one."""
+        if self._waiting:
+            self._waiting.unpark()
+        else:
+            self._writing = False
+
+    async def _write(self, data: bytes) -> None:
+        """Writes what a system call left, control frames, then whole frames; the caller holds the lock."""
+        if self._protocol.has_control_to_send:
+            data = self._protocol.control_to_send() + data
+        if self._unwritten:
+            data, self._unwritten = self._unwritten + data, b""
+        self.torn = True
+        if len(data) <= _PIECE:
+            await self._stream.send_all(data)
+        else:
+            with memoryview(data) as view:
+                for begin in range(0, len(data), _PIECE):
+                    await self._stream.send_all(view[begin : begin + _PIECE])
+                    self.progress += 1
+        self.torn = False
+        self.progress += 1
+
+
+# ----------------------------------------------------------------------------------------------------
 
 _RECEIVE_BYTES = 64 * 1024
 # The codes of a peer that leaves on purpose (RFC 6455 section 7.4.1).

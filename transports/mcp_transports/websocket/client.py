@@ -13,16 +13,14 @@ from urllib.parse import unquote, urlsplit
 import trio
 
 from mcp_actors.abc import FrameChannel
+from mcp_actors.abc.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.auth.client.settings import BearerToken, ClientAuth, OAuth
 from mcp_actors.errors import ConnectFailed
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
-from mcp_actors.supervision import reraised, start_again
-from mcp_actors.task_kinds import TICKER
+from mcp_actors.supervision.containment import reraised, start_again
+from mcp_actors.supervision.task_kinds import TICKER
 from mcp_transports._ticker import Ticker
-from mcp_transports.websocket.channel import WebSocketChannel
-from mcp_transports.websocket.keepalive import KeepAliveTimes
-from mcp_transports.websocket.opening import HandshakeFailed, OpeningRefused, ask
-from mcp_transports.websocket.refused import WebSocketRefused
+from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
+from mcp_transports.websocket.opening import HandshakeFailed, OpeningRefused, WebSocketRefused, ask
 
 __all__ = ["WebSocketClientTransport", "WebSocketRefused"]
 

@@ -13,39 +13,36 @@ import attrs
 import trio
 
 from mcp_actors.abc import ServerHandler
-from mcp_actors.budget import Account, Budget, BudgetStatistics, holder_of
+from mcp_actors.abc.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
-from mcp_actors.logging import log
-from mcp_actors.principal import Principal
-from mcp_actors.supervision import reraised, start_again
-from mcp_actors.task_kinds import POLLER, TICKER
+from mcp_actors.supervision.budget import Account, Budget, BudgetStatistics, holder_of
+from mcp_actors.supervision.containment import reraised, start_again
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.principal import Principal
+from mcp_actors.supervision.task_kinds import POLLER, TICKER
 from mcp_transports._listen_errors import as_engine_errors
-from mcp_transports._poller import Poller
+from mcp_transports._poller import Poller, open_poller
 from mcp_transports._ticker import Ticker
-from mcp_transports._waiting import open_poller
 from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.listen_url import ListenUrl
-from mcp_transports.http.h1.request import Request
+from mcp_transports.http.h1.request import ListenUrl, Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.h1.server_state import ConnectionCounts
 from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import (
     Authenticate,
+    HttpExchange,
     Identity,
     IdentityLater,
     Protection,
     access_scope,
+    answer_document,
     authentication_of,
 )
-from mcp_transports.http.server.error_responses import SERVER_STOPPING, Refusal, method_not_allowed
-from mcp_transports.http.server.http_exchange import HttpExchange
 from mcp_transports.http.server.origin_policy import OriginPolicy
-from mcp_transports.http.server.public_documents import answer_document
+from mcp_transports.http.server.responses import SERVER_STOPPING, Refusal, method_not_allowed
 from mcp_transports.sockets.stream import ConnectedSocket
-from mcp_transports.websocket.channel import WebSocketChannel
-from mcp_transports.websocket.keepalive import KeepAliveTimes
+from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
 from mcp_transports.websocket.opening import accept
 from mcp_transports.websocket.protocol import GOING_AWAY
 

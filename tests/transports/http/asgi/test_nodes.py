@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from mcp_actors import Context, Server
-from mcp_actors.abc.asgi import AsgiServer
+from mcp_actors.abc.http import AsgiServer
 from tests.shared.spanning import Spanning
 from tests.transports.http.asgi.test_requests import ask, call, on_asyncio, session
 

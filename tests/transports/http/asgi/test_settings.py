@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from mcp_actors import Context
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.server import Refusal, Request
 from tests import messages
 from tests.transports.http.asgi.test_requests import (

@@ -10,8 +10,8 @@ import trio
 import trio.lowlevel
 
 from mcp_actors import Server
+from mcp_actors.abc.http import AsgiApplication
 from mcp_transports.http.server import HttpLimits, HttpServerTransport, RouteStartFailed
-from mcp_transports.http.server.routes import AsgiApplication
 from tests.transports.http.raw import RawPeer, eventually
 from tests.transports.http.site import Site, call, site, text
 

@@ -9,16 +9,14 @@ from typing import Protocol
 import trio
 
 from mcp_actors.errors import LoopClosed
-from mcp_actors.logging import log
-from mcp_actors.supervision import start
-from mcp_actors.task_kinds import HTTP_RESPONSE
+from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
 from mcp_transports._ticker import Ticker
-from mcp_transports.http.asgi.answer import AsgiAnswer
-from mcp_transports.http.asgi.messages import start_message
-from mcp_transports.http.h1.errors import ResponseStateError
+from mcp_transports.http.asgi.answer import AsgiAnswer, start_message
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.h1.response import Response, Successor
+from mcp_transports.http.h1.response import Response, ResponseStateError, Successor
 
 __all__ = ["AsgiResponse", "ResponseListener"]
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
 import attrs
 import trio
 
 from mcp_actors.abc import ServerHandler
-from mcp_actors.errors import LocalProtocolError
-from mcp_actors.supervision import reraised, start_again
-from mcp_actors.task_kinds import STOP_STREAMS, TICKER
+from mcp_actors.bridges.bridged_call import Bridge, BridgedCall
+from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
+from mcp_actors.supervision.containment import reraised, start_again
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import STOP_STREAMS, TICKER
 from mcp_transports._ticker import Ticker
+from mcp_transports.http.asgi.loops import LoopSide, LoopWaiter
 from mcp_transports.http.asgi.response import AsgiResponse
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.server.endpoint import Endpoint
 from mcp_transports.http.server.service import HttpService
 from mcp_transports.http.server.sessions import HttpSessionStatistics
 
-__all__ = ["AsgiListener", "AsgiStatistics", "AsgiTransport"]
+__all__ = ["AppServing", "AsgiListener", "AsgiStatistics", "AsgiTransport", "ServerWasStopped"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Seconds until a client is watched whose request is not answered. Most answers come sooner, and then nobody has to.
 WATCH_AFTER = 0.1
@@ -143,3 +152,162 @@ class AsgiTransport:
             len(service.settings.open_responses),
             len(self.listener.ticker) if self.listener is not None else 0,
         )
+
+
+# -- One time that an application is served in the engine, for which loops of the program wait -----------
+
+# Seconds beyond the drain time that a server has to close what it holds, when its application ends.
+CLOSE_TIME = 10.0
+
+
+class ServerWasStopped(LocalProtocolError):
+    """An application is to be served whose server was stopped, by `Server.stop` for one."""
+
+
+class AppServing:
+    """A server that serves an application, from the first request or the start of a lifespan.
+
+    Args:
+        side: The loop of the program that begins it, in which the server's functions for asyncio run.
+        serve: `Server.serve`.
+        transport: The transport of the application.
+        end_time: Seconds that it has to end, once it is told to; then it is cancelled.
+    """
+
+    def __init__(
+        self,
+        side: LoopSide,
+        serve: Callable[..., Awaitable[None]],
+        transport: AsgiTransport,
+        end_time: float,
+    ) -> None:
+        self.state: Literal["beginning", "serving", "ended"] = "beginning"
+        self.failure: BaseException | None = None
+        """What has ended it, if that was an error."""
+        self.users = 0
+        """Lifespans that have it."""
+        self._side = side
+        self._engine = side.bridge.engine
+        self._serve = serve
+        self._transport = transport
+        self._end_time = end_time
+        self._waiting: dict[LoopWaiter, LoopSide] = {}
+        self._is_abandoned = False
+        self._has_ended = trio.Event()
+        self._call = _ServeCall(self, side.bridge)
+        # A loop that is closed without a lifespan's end, or that has none, takes it along.
+        side.bridge.own(self._close)
+        self._engine.post(self._call.begin)
+
+    def __repr__(self) -> str:
+        return f"<AppServing {self.state}>"
+
+    def is_stale(self, side: LoopSide) -> bool:
+        """Whether the loop or the process that has begun it is gone, so that nobody will ever end it.
+
+        Args:
+            side: The loop that asks.
+        """
+        if self._engine.has_ended:
+            return True
+        return side.bridge is not self._side.bridge and self._side.is_closed
+
+    async def begun(self, side: LoopSide) -> AsgiListener:
+        """Waits until it serves, and returns what does.
+
+        Raises:
+            ServerWasStopped: It has ended in order.
+            EngineStopped: The interpreter exits, or the engine has failed.
+            Exception: What kept it from beginning.
+        """
+        if self.state == "beginning":
+            await self._wait(side, "beginning")
+        listener = self._transport.listener
+        if self.state == "serving" and listener is not None:
+            return listener
+        if self.failure is not None:
+            raise self.failure
+        self._engine.must_run()
+        raise ServerWasStopped("the server was stopped: this application is not served any more")
+
+    async def end(self, side: LoopSide) -> None:
+        """Lets the requests in flight end, and waits until everything is closed."""
+        if self.state == "ended" or self._engine.has_ended:
+            return
+        self._engine.post(self._transport.end)
+        try:
+            await side.within(self._end_time, lambda: self._wait(side, "serving"))
+        except TimeoutError:
+            log.warning("a server does not end with its application, and is cancelled")
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Cancels it, and waits for nothing."""
+        self._is_abandoned = True
+        try:
+            self._engine.post(self._call.cancel)
+        except EngineStopped:
+            log.debug("a server had ended with the engine")
+
+    async def _wait(self, side: LoopSide, state: str) -> None:
+        waiter = side.waiter()
+        self._waiting[waiter] = side
+        try:
+            # Entered first and looked at afterwards: the engine does it the other way round.
+            while self.state in ("beginning", state) and not self._engine.has_ended:
+                await waiter.wait()
+        finally:
+            del self._waiting[waiter]
+
+    # -- in the engine -----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serves."""
+        await self._serve(self._transport, task_status=self)
+
+    async def _close(self) -> None:
+        self._is_abandoned = True
+        self._call.cancel()
+        await self._has_ended.wait()
+
+    def started(self, value: Any = None) -> None:
+        """Takes note that it serves, as the ``task_status`` of `Server.serve`."""
+        self.state = "serving"
+        self._wake()
+
+    def ended(self, failure: BaseException | None) -> None:
+        """Takes note that it serves no longer, and why if that is an error."""
+        self._side.bridge.disown(self._close)
+        if isinstance(failure, BaseExceptionGroup):
+            # An engine that ends with the program cancels what nobody has ended.
+            failure = failure.split(trio.Cancelled)[1]
+        if failure is not None and not self._is_abandoned:
+            self.failure = failure
+            if self.state == "serving":
+                log.error("a server ended in mid-application", exc_info=failure)
+        self.state = "ended"
+        self._has_ended.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiter, side in list(self._waiting.items()):
+            try:
+                side.bridge.post(waiter.set)
+            except LoopClosed:
+                log.debug("a loop ended while it waited for a server")
+
+
+class _ServeCall(BridgedCall[None]):
+    """The call that serves."""
+
+    __slots__ = ("_serving",)
+
+    def __init__(self, serving: AppServing, bridge: Bridge) -> None:
+        super().__init__(bridge, serving.run, ())
+        self._serving = serving
+
+    def deliver(self) -> None:
+        error, self.error = self.error, None
+        self._serving.ended(error)
+        # The frames of its traceback have it as a local.
+        del error

@@ -14,18 +14,18 @@ from functools import partial
 import trio
 
 from mcp_actors.abc import Frame, FrameChannel
-from mcp_actors.abc.asgi import AsgiMessage, AsgiReceive, AsgiSend
+from mcp_actors.abc.http import AsgiMessage, AsgiReceive, AsgiSend
 from mcp_actors.errors import EngineStopped, LoopClosed, RemoteProtocolError
-from mcp_actors.logging import log
-from mcp_actors.principal import Principal
-from mcp_actors.supervision import Containment, start
-from mcp_actors.task_kinds import SOCKET_CONNECTION
-from mcp_transports.http.asgi.messages import websocket_refusal_messages
-from mcp_transports.http.asgi.sides import Interruptible, LoopSide
+from mcp_actors.supervision.containment import Containment, start
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.principal import Principal
+from mcp_actors.supervision.task_kinds import SOCKET_CONNECTION
+from mcp_transports.http.asgi.answer import websocket_refusal_messages
+from mcp_transports.http.asgi.loops import Interruptible, LoopSide
 from mcp_transports.http.asgi.transport import AsgiListener
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.authentication import access_scope
-from mcp_transports.http.server.error_responses import INTERNAL_ERROR, SERVER_STOPPING, Refusal
+from mcp_transports.http.server.responses import INTERNAL_ERROR, SERVER_STOPPING, Refusal
 from mcp_transports.http.server.service import HttpService
 
 __all__ = ["AsgiWebSocket", "AsgiWebSocketChannel"]

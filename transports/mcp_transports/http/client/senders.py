@@ -11,8 +11,7 @@ import httpx2
 import trio
 
 from mcp_actors.errors import ConnectFailed, LocalProtocolError, McpError
-from mcp_transports.http.client.connection import AnySocket, ClientConnection, encode_header_lines
-from mcp_transports.http.client.pool import ConnectionPool
+from mcp_transports.http.client.pool import AnySocket, ClientConnection, ConnectionPool, encode_header_lines
 
 __all__ = [
     "AccessWaiter",

@@ -6,8 +6,8 @@ import functools
 import importlib
 import ssl
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from ipaddress import ip_address
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
@@ -16,25 +16,101 @@ from urllib.request import getproxies
 import httpx2
 import trio
 
-from mcp_actors.abc import FrameChannel
+from mcp_actors.abc import FrameChannel, HttpAnswer, HttpEvent
+from mcp_actors.abc.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.auth.client.settings import BearerToken, ClientAuth, OAuth
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
-from mcp_actors.supervision import reraised, start_and_wait
-from mcp_actors.task_kinds import HTTP_CHANNEL
+from mcp_actors.supervision.containment import reraised, start_and_wait
+from mcp_actors.supervision.task_kinds import HTTP_CHANNEL
 from mcp_transports.http.client.channel import HttpChannel
-from mcp_transports.http.client.http import HttpRequester
-from mcp_transports.http.client.pool import ConnectionPool, HttpAddress
-from mcp_transports.http.client.receive_queue import ReceiveQueue
-from mcp_transports.http.client.senders import (
-    ClientSender,
-    PooledSender,
-    RequestSender,
-    without_secrets,
+from mcp_transports.http.client.http import (
+    HttpRequester,
+    HttpResponse,
+    RequestBody,
+    StreamPosition,
+    read_events,
 )
-from mcp_transports.http.client.session_state import HttpClientOptions, SessionState
-from mcp_transports.http.client.single_requests import SingleRequests
+from mcp_transports.http.client.pool import ConnectionPool, HttpAddress
+from mcp_transports.http.client.senders import ClientSender, PooledSender, RequestSender, without_secrets
+from mcp_transports.http.client.session_state import HttpClientOptions, ReceiveQueue, SessionState
 
-__all__ = ["HttpClientTransport", "from_url"]
+__all__ = ["HttpClientTransport", "SingleRequests", "from_url"]
+
+
+# -- Single requests to a server, for tools that look at its responses: statuses, headers, sessions ------
+
+# Events of one response that are kept: a server may send them without an end.
+MAX_EVENTS = 1000
+
+
+class SingleRequests:
+    """Makes single requests; a `~mcp_actors.abc.HttpRequests`, made by `HttpClientTransport.open_requests`."""
+
+    def __init__(self, requester: HttpRequester) -> None:
+        self._requester = requester
+
+    def __repr__(self) -> str:
+        return f"<SingleRequests {self._requester.peer}>"
+
+    async def request(
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        timeout: float,
+        path: str | None = None,
+        enough: Callable[[HttpEvent], bool] | None = None,
+        linger: float = 0.0,
+    ) -> HttpAnswer | None:
+        """Sends one request and reads its response; see `HttpRequests.request`, whose errors it raises."""
+        requester = self._requester
+        if path is not None:
+            parts = urlsplit(path)
+            requester = requester.with_url(
+                requester.url.copy_with(path=parts.path, query=parts.query.encode() or None, fragment=None)
+            )
+        lines = [(name.encode("latin-1"), value.encode("utf-8")) for name, value in headers.items()]
+        data = None if body is None else RequestBody(body, trio.Event())
+        response: HttpResponse | None = None
+        opened = requester.request(method, lines, data)
+        with trio.move_on_after(timeout):
+            response = await opened.__aenter__()
+        if response is None:
+            return None
+        try:
+            return await _read(response, timeout, enough, linger)
+        finally:
+            with trio.CancelScope(shield=True):
+                # Closing a connection waits for nobody.
+                await opened.__aexit__(None, None, None)
+
+
+async def _read(
+    response: HttpResponse, timeout: float, enough: Callable[[HttpEvent], bool] | None, linger: float
+) -> HttpAnswer:
+    headers = response.all_headers()
+    if not response.is_event_stream:
+        body, ended = b"", False
+        with trio.move_on_after(timeout):
+            body, ended = await response.read_body(), True
+        return HttpAnswer(response.status, headers, body, (), ended)
+    events: list[HttpEvent] = []
+    ended = False
+    with trio.move_on_after(timeout) as scope:
+        async with aclosing(read_events(response, StreamPosition())) as stream:
+            async for each in stream:
+                event = HttpEvent(each.data, each.id, each.event)
+                events.append(event)
+                if len(events) >= MAX_EVENTS:
+                    break
+                if enough is not None and enough(event):
+                    scope.deadline = min(scope.deadline, trio.current_time() + linger)
+            else:
+                ended = True
+    return HttpAnswer(response.status, headers, b"", tuple(events), ended)
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Connections in addition to those for requests: for the stream of the session, answers to the server, notifications.
 SPARE_CONNECTIONS = 32

@@ -7,23 +7,180 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from enum import Enum
+from typing import Protocol
 
 import trio
 
-from mcp_actors.logging import log
-from mcp_actors.supervision import Containment, TaskKind, start
-from mcp_actors.task_kinds import HTTP_SERVE, SOCKET_CONNECTION
+from mcp_actors.supervision.budget import Account, Budget, holder_of
+from mcp_actors.supervision.containment import Containment, TaskKind, start
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import HTTP_SERVE, SOCKET_CONNECTION
 from mcp_transports.http.h1.byte_stream import ByteStream
-from mcp_transports.http.h1.connection_states import STATE_AFTER, ConnectionEvent, ConnectionState
-from mcp_transports.http.h1.held_bodies import HeldBodies
+from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.parser import RequestParser
-from mcp_transports.http.h1.pipeline import Pipeline
 from mcp_transports.http.h1.request import MalformedRequest, Request
 from mcp_transports.http.h1.response import Response, Successor
 from mcp_transports.http.h1.server_state import ServerState
 from mcp_transports.http.h1.write_buffer import WriteBuffer
 
-__all__ = ["Connection"]
+__all__ = [
+    "NEXT_STATE",
+    "STATE_AFTER",
+    "Connection",
+    "ConnectionEvent",
+    "ConnectionState",
+    "HeldBodies",
+    "Pipeline",
+]
+
+
+# -- The states of an HTTP/1.1 connection, as a table; nothing else decides what the connection does next ---
+#
+# Rules (RFC 9112 section 9):
+#
+# * A client may send further requests before it has an answer (pipelining); they are answered in their order.
+# * After the last answer that a connection will carry, because a side asked for that or because a request was
+#   malformed, the server takes no further request. It closes its own half and goes on reading for a while, since
+#   closing both halves at once could lose the answer of a client that is still sending.
+# * A client that closes its sending half while an answer is outstanding counts as gone: over TCP that looks like a
+# close, and a disconnect has to cancel the work. When the answer is complete by then, it is still sent.
+#
+# Whether bytes are unsent is no state: a slow reader may be sending its next request at the same time. It decides
+# which event an end causes (`ConnectionEvent.LAST` or `ConnectionEvent.OVER`).
+
+
+class ConnectionState(Enum):
+    # The hash of Enum is written in Python, and this table is looked up several times for every request.
+    __hash__ = object.__hash__
+
+    IDLE = "idle"
+    """Between two requests."""
+    READING = "reading"
+    """A request is half read, and no answer is outstanding."""
+    ANSWERING = "answering"
+    """An answer is outstanding. Further requests are read and wait."""
+    DRAINING = "draining"
+    """No further request is taken. Outstanding answers are made and sent; received bytes are dropped."""
+    LINGERING = "lingering"
+    """Everything is sent and our half is closed. Received bytes are dropped, for `HttpLimits.linger_time`."""
+    UPGRADED = "upgraded"
+    """Another protocol has the byte stream."""
+    CLOSED = "closed"
+    """Nothing is read, sent or started any more."""
+
+
+class ConnectionEvent(Enum):
+    __hash__ = object.__hash__
+
+    BYTES = "a part of a request has come"
+    REQUEST = "a request is complete"
+    ANSWERED = "no answer is outstanding any more"
+    LAST = "no further request is taken, but there is something to answer or to send"
+    SENT = "the last byte has been sent, and our half is closed"
+    UPGRADE = "another protocol takes over"
+    OVER = "the connection ends: nothing is outstanding, or nothing can be sent"
+
+
+_STATE, _EVENT = ConnectionState, ConnectionEvent
+_OPEN = (_STATE.IDLE, _STATE.READING, _STATE.ANSWERING)
+
+# A pair that is missing here leaves the state as it is.
+NEXT_STATE: dict[tuple[ConnectionState, ConnectionEvent], ConnectionState] = {
+    (_STATE.IDLE, _EVENT.BYTES): _STATE.READING,
+    (_STATE.IDLE, _EVENT.REQUEST): _STATE.ANSWERING,
+    (_STATE.READING, _EVENT.REQUEST): _STATE.ANSWERING,
+    (_STATE.ANSWERING, _EVENT.ANSWERED): _STATE.IDLE,
+    (_STATE.ANSWERING, _EVENT.UPGRADE): _STATE.UPGRADED,
+    **{(each, _EVENT.LAST): _STATE.DRAINING for each in _OPEN},
+    (_STATE.DRAINING, _EVENT.SENT): _STATE.LINGERING,
+    **{(each, _EVENT.OVER): _STATE.CLOSED for each in _STATE if each is not _STATE.CLOSED},
+}
+
+# The same for every pair, since a lookup that cannot fail is the cheapest.
+STATE_AFTER = {(state, event): NEXT_STATE.get((state, event), state) for state in _STATE for event in _EVENT}
+
+
+# -- The account of one connection for the bodies of its requests ----------------------------------------
+
+
+class Body(Protocol):
+    """A request whose body has come in part."""
+
+    body_size: int
+    charged: int
+    """Bytes of the body that are charged to its peer."""
+
+
+class HeldBodies:
+    """Charges the bodies of one connection to its peer, until the requests are answered.
+
+    Args:
+        budget: What the bodies of all connections are charged to.
+        peer: The address of the peer.
+    """
+
+    __slots__ = ("_account",)
+
+    def __init__(self, budget: Budget, peer: str) -> None:
+        self._account = Account(budget, holder_of(peer))
+
+    def charge(self, body: Body) -> str | None:
+        """Charges what has come of a body since the last call; returns the reason if there is no room for it."""
+        amount = body.body_size - body.charged
+        over = self._account.charge(amount)
+        if over is None:
+            body.charged += amount
+            return None
+        log.debug("a request body is refused", holder=self._account.holder, limit_of=over)
+        whose = "one address" if over == "holder" else "all clients together"
+        limit = self._account.budget.limit_of(over)
+        return f"too many bytes in bodies of unanswered requests of {whose}: the limit is {limit}"
+
+    def release(self, kept: int) -> None:
+        """Takes back what was charged for requests that are answered, all but ``kept`` bytes."""
+        self._account.keep(kept)
+
+
+# -- The requests of one connection that wait until those before them are answered -----------------------
+
+
+class Pipeline:
+    """A queue of requests, with the bound up to which a connection reads ahead of its answers."""
+
+    __slots__ = ("_limits", "_resumed", "has_refusal", "held", "read_ahead", "waiting")
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._resumed: trio.Event | None = None
+        self.waiting: list[Request | MalformedRequest] = []
+        self.read_ahead = 0
+        """Bytes read while an answer was outstanding."""
+        self.held: HeldBodies | None = None
+        """The account of the bodies that wait; made for the first one that comes in several reads."""
+        self.has_refusal = False
+        """Whether a malformed request was answered. Its peer may still be sending, and should get that answer."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so much was read ahead that nothing more may be read now."""
+        limits = self._limits
+        return self.read_ahead > limits.pipelined_bytes or len(self.waiting) > limits.pipelined_requests
+
+    def resume(self) -> None:
+        """Lets reading go on, because every request is answered or none will be."""
+        self.read_ahead = 0
+        if self._resumed is not None:
+            self._resumed.set()
+
+    async def wait_until_resumed(self) -> None:
+        """Waits for `resume`."""
+        self._resumed = trio.Event()
+        await self._resumed.wait()
+        self._resumed = None
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # Pipelined requests answered before other connections are served.
 _SERVED_AT_ONCE = 16

@@ -5,8 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 
-from mcp_transports._sockets import BACKLOG, ListeningSocket, bind_tcp
-from mcp_transports._unix_sockets import bind_unix
+from mcp_transports._sockets import BACKLOG, ListeningSocket, bind_tcp, bind_unix
 
 __all__ = ["HttpListener", "open_tcp", "open_unix"]
 

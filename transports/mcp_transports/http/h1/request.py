@@ -2,11 +2,56 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
 
-__all__ = ["MalformedRequest", "Request"]
+__all__ = [
+    "ABSOLUTE_FORM",
+    "DEFAULT_PATH",
+    "HOST",
+    "LOWER_NAMES",
+    "METHODS",
+    "METHOD_AND_BLANK",
+    "SINGLE_VALUED",
+    "ListenUrl",
+    "MalformedRequest",
+    "Request",
+]
+
+
+# -- The rules for the head of a request that llhttp does not check: methods, hosts, targets, header names ---
+
+# The methods that a resource may answer. This server is neither a proxy nor a WebDAV server, so it has no others.
+METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")}
+METHOD_AND_BLANK = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32} ")
+# RFC 3986 section 3.2.2 and the port; no user information, which RFC 9110 section 4.2.4 forbids in requests.
+HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%25[\w.~-]+)?\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]{0,5})?", re.ASCII)
+ABSOLUTE_FORM = re.compile(r"https?://([^/?#]*)(/[^?#]*)?(?:\?([^#]*))?", re.IGNORECASE)
+
+_USUAL_NAMES = """
+    Accept Accept-Encoding Accept-Language Authorization Cache-Control Connection Content-Encoding Content-Length
+    Content-Type Cookie Expect Forwarded Host Keep-Alive Last-Event-ID MCP-Protocol-Version Mcp-Method Mcp-Name
+    Mcp-Session-Id Mcp-Protocol-Version Origin Pragma Referer Sec-Fetch-Dest Sec-Fetch-Mode Sec-Fetch-Site
+    Sec-WebSocket-Extensions Sec-WebSocket-Key Sec-WebSocket-Protocol Sec-WebSocket-Version
+    Transfer-Encoding Upgrade User-Agent X-Forwarded-For X-Forwarded-Host X-Forwarded-Proto
+"""
+# Names need no decoding if they have one of the spellings that clients use.
+LOWER_NAMES = {
+    spelling.encode(): name.lower() for name in _USUAL_NAMES.split() for spelling in (name, name.lower())
+}
+# Headers of which a second line is an attempt to be understood in two ways (RFC 9110 section 5.3).
+_SINGLE_NAMES = """
+    authorization content-length content-location content-type date expect from host if-modified-since
+    if-unmodified-since last-event-id max-forwards origin proxy-authorization range referer transfer-encoding
+    user-agent
+"""
+SINGLE_VALUED = frozenset(_SINGLE_NAMES.split())
+
+
+# ----------------------------------------------------------------------------------------------------
 
 
 class Request(msgspec.Struct, gc=False):
@@ -47,3 +92,52 @@ class MalformedRequest(msgspec.Struct, gc=False):
 
     status: int
     reason: str
+
+
+# -- The URL of an address to listen at, in parts --------------------------------------------------------
+
+# For URLs without a path.
+DEFAULT_PATH = "/mcp"
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class ListenUrl:
+    """The parts of ``http://HOST:PORT/PATH``, ``https://…`` or ``http+unix://%2Frun%2Fx.sock/PATH``.
+
+    Args:
+        url: The URL.
+        default_path: The path of a URL that has none.
+
+    Raises:
+        ValueError: The URL has another scheme, a query, a fragment or a user, or no address.
+    """
+
+    def __init__(self, url: str, *, default_path: str = DEFAULT_PATH) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https", "http+unix"):
+            raise ValueError(f"not a URL that HTTP is served at: {url!r}")
+        if parts.query or parts.fragment or parts.username is not None:
+            raise ValueError(f"a URL to listen at has neither query, fragment nor user: {url!r}")
+        self.scheme = parts.scheme
+        self.secure = parts.scheme == "https"
+        self.path = parts.path or default_path
+        self.socket_path: str | None = None
+        self.host: str | None = None
+        self.port = 0
+        if parts.scheme == "http+unix":
+            self.socket_path = unquote(parts.netloc)
+        else:
+            self.host = parts.hostname
+            self.port = _DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
+        if not (self.host or self.socket_path):
+            raise ValueError(f"the URL does not say where to listen: {url!r}")
+
+    def url(self, port: int | None = None) -> str:
+        """Returns the URL, with ``port``, the one that is really listened at, if that is known."""
+        if self.host is None:
+            return f"http+unix://{quote(self.socket_path or '', safe='')}{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = self.port if port is None else port
+        netloc = host if port == _DEFAULT_PORTS[self.scheme] else f"{host}:{port}"
+        return f"{self.scheme}://{netloc}{self.path}"

@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 import http
+import json
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache, partial
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import trio
 
-from mcp_actors.logging import log
-from mcp_actors.supervision import Containment, TaskKind
-from mcp_actors.task_kinds import HTTP_RESPONSE
-from mcp_transports.http.h1.errors import ResponseStateError
-from mcp_transports.http.h1.no_room import NO_ROOM_AFTER, error_body
+from mcp_actors.supervision.containment import Containment, TaskKind
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
 from mcp_transports.http.h1.request import Request
 
-__all__ = ["Response", "Successor", "check_header"]
+__all__ = [
+    "BAD_REQUEST_CODE",
+    "NO_ROOM_AFTER",
+    "Response",
+    "ResponseStateError",
+    "Successor",
+    "check_header",
+    "error_body",
+]
+
+
+# -- The exceptions of this HTTP server, beside those of the system and of Trio --------------------------
+
+
+class ResponseStateError(RuntimeError):
+    """A method of a `Response` was called that its state does not allow, such as a second answer."""
+
+
+# -- The answer of a listener that has no room for a request or a connection: 503, for a while -----------
+
+# The convention of the protocol's official servers, where the protocol names no code of its own.
+BAD_REQUEST_CODE = -32000
+# RFC 9110 section 10.2.3, in seconds. The server stops or is full, so the same request may succeed a moment later.
+NO_ROOM_AFTER = "1"
+
+
+def error_body(message: str, code: int = BAD_REQUEST_CODE, data: Any = None) -> bytes:
+    """Returns a JSON-RPC error without an id, for a request that was not decoded."""
+    error = {"code": code, "message": message} | ({} if data is None else {"data": data})
+    return json.dumps({"jsonrpc": "2.0", "error": error}, separators=(",", ":")).encode()
+
+
+# ----------------------------------------------------------------------------------------------------
 
 Headers = Iterable[tuple[str, str]]
 

@@ -8,18 +8,17 @@ from functools import partial
 
 import trio
 
-from mcp_actors.budget import Budget, Limited
-from mcp_actors.logging import log
-from mcp_actors.supervision import Containment, start, start_again
-from mcp_actors.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
-from mcp_transports._accepting import accept_until
+from mcp_actors.supervision.budget import Budget, Limited
+from mcp_actors.supervision.containment import Containment, start, start_again
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
 from mcp_transports._socket_options import is_unix, send_without_delay
-from mcp_transports._sockets import ListenError
+from mcp_transports._sockets import ListenError, accept_until
 from mcp_transports.http.h1.byte_stream import ByteStream, SocketByteStream, WrappedByteStream
 from mcp_transports.http.h1.connection import Connection
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.listeners import HttpListener, open_tcp, open_unix
-from mcp_transports.http.h1.no_room import error_body
+from mcp_transports.http.h1.response import error_body
 from mcp_transports.http.h1.server_state import App, ConnectionCounts, ServerState
 
 __all__ = ["HttpListener", "HttpServer", "open_tcp", "open_unix", "serve_http"]
@@ -49,7 +48,7 @@ class HttpServer:
     """Accepts connections and hands their requests to ``app(request, response)``.
 
     A connection that fails, whatever the failure is, ends alone. The tasks that serve all connections are started
-    again when they fail (`mcp_actors.supervision`).
+    again when they fail (`mcp_actors.supervision.containment`).
 
     Args:
         app: The application. It is called where requests are read, so it must not block; long work is for

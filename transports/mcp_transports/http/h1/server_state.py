@@ -10,12 +10,12 @@ from typing import Literal, Protocol
 import attrs
 import trio
 
-from mcp_actors.budget import BudgetStatistics
+from mcp_actors.supervision.budget import BudgetStatistics
+from mcp_transports._poller import open_poller
 from mcp_transports._ticker import Ticker, Timed
-from mcp_transports._waiting import open_poller
 from mcp_transports.http.h1.byte_stream import RECEIVE_BYTES
 from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.parser_pool import ParserPool
+from mcp_transports.http.h1.parser import ParserPool
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 

@@ -15,8 +15,7 @@ import trio
 
 from mcp_transports._sockets import ListenError
 from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.listen_url import ListenUrl
-from mcp_transports.http.h1.request import Request
+from mcp_transports.http.h1.request import ListenUrl, Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.h1.server import HttpListener, HttpServer, open_tcp, open_unix
 from mcp_transports.http.h1.server_state import App, ConnectionCounts

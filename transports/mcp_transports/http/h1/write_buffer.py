@@ -8,8 +8,8 @@ from typing import Protocol
 
 import trio
 
-from mcp_actors.supervision import TaskKind
-from mcp_actors.task_kinds import HTTP_FLUSH
+from mcp_actors.supervision.containment import TaskKind
+from mcp_actors.supervision.task_kinds import HTTP_FLUSH
 from mcp_transports.http.h1.byte_stream import ByteStream
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.server_state import HttpClock

@@ -9,24 +9,43 @@ from functools import lru_cache, partial
 from inspect import isawaitable
 from typing import Any, Protocol
 
+import msgspec
 import trio
 
-from mcp_actors.abc import ServerHandler
-from mcp_actors.errors import InsufficientScope
-from mcp_actors.principal import Principal
+from mcp_actors.abc import Frame, ServerHandler
+from mcp_actors.errors import InsufficientScope, LocalProtocolError
+from mcp_actors.supervision.containment import Containment, http_refusals
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.principal import Principal
+from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server.error_responses import Header, Refusal
+from mcp_transports.http.h1.response import Response
+from mcp_transports.http.server.origin_policy import OriginPolicy
+from mcp_transports.http.server.responses import (
+    INTERNAL_ERROR,
+    JSON,
+    RETRY_LATER,
+    Header,
+    Refusal,
+    method_not_allowed,
+)
 
 __all__ = [
     "Authenticate",
     "Authentication",
+    "Continuation",
     "HookAuthentication",
+    "HttpExchange",
     "Identity",
     "IdentityLater",
     "Protection",
     "access_scope",
+    "answer_document",
     "authentication_of",
 ]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 Authenticate = Callable[
     [Request], "str | Principal | Refusal | Awaitable[str | Principal | Refusal | None] | None"
@@ -161,3 +180,136 @@ def _identity(found: object) -> Identity:
 @lru_cache(_MOST_NAMES)
 def _named(name: str) -> Principal:
     return Principal(name)
+
+
+# -- One HTTP request together with its response ---------------------------------------------------------
+
+_NO_ROOM = 503
+
+# Serves the rest of a request that has to wait for something. It runs in a task of the request's connection.
+Continuation = Callable[[], Awaitable[None]]
+
+
+class HttpExchange(msgspec.Struct, eq=False):
+    """A request, its response, the headers that every answer to it carries (CORS), and what knows the callers.
+
+    A struct, because one is made for every request: making it runs no Python code.
+    """
+
+    request: Request
+    response: Response
+    headers: Sequence[Header] = ()
+    authentication: Authentication | None = None
+
+    def __repr__(self) -> str:
+        return f"<HttpExchange {self.request.method} {self.request.path}>"
+
+    def answer(self, status: int, body: bytes = b"", headers: Sequence[Header] = ()) -> None:
+        """Sends a whole answer, whose body is JSON. A client that has left gets none.
+
+        Raises:
+            LocalProtocolError: The request was answered before.
+        """
+        self.response.answer(
+            status, body, content_type=JSON if body else None, headers=(*self.headers, *headers)
+        )
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Sends ``refusal`` as the answer. Raises the errors of `answer`."""
+        self.answer(refusal.status, refusal.body, refusal.headers)
+        http_refusals[refusal.status] += 1
+
+    def refusal_headers(self, status: int, frame: Frame, *, repeats_granted: bool) -> Sequence[Header]:
+        """Returns the headers of an answer that the engine has marked as a refusal (`Frame.refusal`).
+
+        For ``repeats_granted`` see `Authentication.lacking`.
+        """
+        if status == _NO_ROOM:
+            return (*self.headers, *RETRY_LATER)
+        if frame.scopes and self.authentication is not None:
+            principal = self.request.principal
+            refusal = self.authentication.lacking(principal, frame.scopes, repeats_granted=repeats_granted)
+            return (*self.headers, *refusal.headers)
+        return self.headers
+
+    def fail(self) -> None:
+        """Ends the exchange after a failure on this side: with 500, or by cutting off a stream that is open.
+
+        An answer that is complete stays as it is.
+        """
+        try:
+            self.refuse(INTERNAL_ERROR)
+        except LocalProtocolError:
+            self.response.abort()
+
+    def containment(self, doing: str) -> Containment:
+        """Returns a context manager for code that serves this request: an error of it ends this request alone.
+
+        ``doing`` names the failed work in the log.
+        """
+        return Containment(HTTP_RESPONSE, lambda error: self.fail(), {"doing": doing, "exchange": self})
+
+    def run(self, continuation: Continuation) -> None:
+        """Runs ``continuation`` in a task of the connection, which is cancelled when the client leaves.
+
+        An error of it is logged and ends this exchange as `fail` does.
+        """
+        self.response.run(partial(self._run, continuation))
+
+    async def _run(self, continuation: Continuation) -> None:
+        with self.containment("a request that had to wait"):
+            try:
+                await continuation()
+            except trio.BrokenResourceError:
+                if not self.response.gone:
+                    raise
+                # A client may leave at any time, so this is not an error.
+                log.debug("a client left before it was answered", exchange=self)
+
+
+# -- The documents that a protected server shows to everybody: the metadata of the resource (RFC 9728 section 3) ---
+
+# An hour: clients fetch them anew when they are refused, which is when something has changed.
+_HEADERS = (("Access-Control-Allow-Origin", "*"), ("Cache-Control", "max-age=3600"))
+# Some clients send MCP-Protocol-Version with it (MCP 2025-03-26, Discovery Headers), which needs a preflight.
+_PREFLIGHT = (
+    ("Access-Control-Allow-Origin", "*"),
+    ("Access-Control-Allow-Methods", "GET, HEAD"),
+    ("Access-Control-Allow-Headers", "*"),
+)
+_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+def answer_document(
+    exchange: HttpExchange, authentication: Authentication | None, policy: OriginPolicy
+) -> bool:
+    """Answers a request for a public document, now or later, and returns whether it was one.
+
+    Pages of every origin may read it. The ``Host`` must be one that is served, as for all requests.
+    """
+    request = exchange.request
+    if authentication is None or request.path not in authentication.documents:
+        return False
+    refusal = policy.check(request.headers.get("host"), None).refusal
+    exchange.headers = ()
+    if refusal is not None:
+        exchange.refuse(Refusal(403, refusal))
+    elif request.method == "OPTIONS":
+        exchange.answer(204, headers=(("allow", ", ".join(_METHODS)), *_PREFLIGHT))
+    elif request.method in _METHODS:
+        document = authentication.document(request.path)
+        if isinstance(document, bytes):
+            exchange.answer(200, document, _HEADERS)
+        else:
+            exchange.run(lambda: _send_later(exchange, document))
+    else:
+        exchange.refuse(method_not_allowed(*_METHODS))
+    return True
+
+
+async def _send_later(exchange: HttpExchange, waiting: Awaitable[bytes | Refusal]) -> None:
+    document = await waiting
+    if isinstance(document, Refusal):
+        exchange.refuse(document)
+    else:
+        exchange.answer(200, document, _HEADERS)

@@ -14,40 +14,44 @@ from functools import partial
 import attrs
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
-from mcp_transports.http.server.authentication import Authentication, Identity, IdentityLater
-from mcp_transports.http.server.error_responses import (
+from mcp_transports.http.server.authentication import (
+    Authentication,
+    Continuation,
+    HttpExchange,
+    Identity,
+    IdentityLater,
+    answer_document,
+)
+from mcp_transports.http.server.forwarder import RemoteSessions
+from mcp_transports.http.server.http_sse import HttpSseChannels, post, session_id_of
+from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
+from mcp_transports.http.server.outlet import StatelessOutlet
+from mcp_transports.http.server.responses import (
     EVENTS_NOT_ACCEPTED,
+    JSON,
+    LEGACY_STATUSES,
+    MODERN_STATUSES,
     PATH_NOT_FOUND,
     REPLIES_NOT_ACCEPTED,
     SERVER_STOPPING,
     SESSION_NOT_FOUND,
     SESSION_REQUIRED,
     UNSUPPORTED_MEDIA_TYPE,
+    USUAL_ACCEPT,
     Header,
     Refusal,
-    method_not_allowed,
-)
-from mcp_transports.http.server.forwarding.remote_sessions import RemoteSessions
-from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
-from mcp_transports.http.server.http_sse import HttpSseChannels, post, session_id_of
-from mcp_transports.http.server.media_types import (
-    JSON,
-    USUAL_ACCEPT,
     accepts_both,
     accepts_events,
     accepts_json,
     is_json,
+    method_not_allowed,
 )
-from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
-from mcp_transports.http.server.outlet import StatelessOutlet
-from mcp_transports.http.server.public_documents import answer_document
-from mcp_transports.http.server.routes.beside import Beside, nothing_beside
+from mcp_transports.http.server.routes import Beside, nothing_beside
 from mcp_transports.http.server.sessions import SESSION_HEADER, HttpSession, SessionTable
-from mcp_transports.http.server.status_tables import LEGACY_STATUSES, MODERN_STATUSES
-from mcp_transports.http.server.stream_settings import StreamSettings
+from mcp_transports.http.server.sse_response import StreamSettings
 
 __all__ = ["Endpoint", "EndpointPaths"]
 

@@ -11,20 +11,19 @@ from functools import partial
 import trio
 
 from mcp_actors.abc import Frame, FrameChannel, ServerHandler
-from mcp_actors.budget import Account, Budget, holder_of
 from mcp_actors.errors import LocalProtocolError, Overloaded, SharedStateUnavailable
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.budget import Account, Budget, holder_of
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server.authentication import access_scope
-from mcp_transports.http.server.error_responses import (
+from mcp_transports.http.server.authentication import Continuation, HttpExchange, access_scope
+from mcp_transports.http.server.forwarder import SessionPlaces
+from mcp_transports.http.server.responses import (
     RETRY_LATER,
     SESSION_NOT_FOUND,
     TOO_MANY_MESSAGES,
     Refusal,
     shared_state_unavailable,
 )
-from mcp_transports.http.server.forwarding.remote_sessions import SessionPlaces
-from mcp_transports.http.server.http_exchange import Continuation, HttpExchange
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.sse import encode_event
 

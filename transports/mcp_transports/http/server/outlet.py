@@ -9,12 +9,11 @@ import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.principal import Principal
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server.http_exchange import HttpExchange
-from mcp_transports.http.server.media_types import JSON
+from mcp_transports.http.server.authentication import HttpExchange
+from mcp_transports.http.server.responses import JSON, LEGACY_STATUSES, StatusTable
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
-from mcp_transports.http.server.status_tables import LEGACY_STATUSES, StatusTable
 from mcp_transports.http.sse import COMMENT, encode_event
 
 __all__ = ["ResponseOutlet", "StatelessOutlet"]

@@ -13,25 +13,19 @@ import attrs
 import trio
 
 from mcp_actors.abc import EventLog, ServerHandler
-from mcp_actors.budget import Budget
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
-from mcp_actors.supervision import start_again
-from mcp_actors.task_kinds import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS
+from mcp_actors.abc.framing import DEFAULT_MAX_MESSAGE_BYTES
+from mcp_actors.supervision.budget import Budget
+from mcp_actors.supervision.containment import start_again
+from mcp_actors.supervision.task_kinds import EVENT_STREAMS, SESSION_EXPIRY, STOP_STREAMS
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.server.authentication import Authenticate, Protection, authentication_of
 from mcp_transports.http.server.endpoint import Endpoint, EndpointPaths
-from mcp_transports.http.server.forwarding.forwarder import Forwarder
-from mcp_transports.http.server.forwarding.remote_sessions import (
-    RemoteSessions,
-    SessionPlaces,
-    open_forwarder,
-)
+from mcp_transports.http.server.forwarder import Forwarder, RemoteSessions, SessionPlaces, open_forwarder
 from mcp_transports.http.server.http_sse import HttpSseChannels
 from mcp_transports.http.server.origin_policy import OriginPolicy
-from mcp_transports.http.server.routes.beside import Beside, nothing_beside
+from mcp_transports.http.server.routes import Beside, nothing_beside
 from mcp_transports.http.server.sessions import SessionLimits, SessionTable
-from mcp_transports.http.server.sse_response import OpenSseResponses
-from mcp_transports.http.server.stream_settings import StreamSettings
+from mcp_transports.http.server.sse_response import OpenSseResponses, StreamSettings
 
 __all__ = [
     "DEFAULT_KEEPALIVE",

@@ -16,28 +16,30 @@ from typing import Protocol
 import trio
 
 from mcp_actors.abc import EventLog, Frame, ServerSession
-from mcp_actors.supervision import Containment
-from mcp_actors.task_kinds import EVENT_STREAMS
-from mcp_transports.http.server.error_responses import (
+from mcp_actors.supervision.containment import Containment
+from mcp_actors.supervision.task_kinds import EVENT_STREAMS
+from mcp_transports.http.server.authentication import HttpExchange
+from mcp_transports.http.server.outlet import ResponseOutlet
+from mcp_transports.http.server.responses import (
     INTERNAL_ERROR,
+    LEGACY_STATUSES,
     SESSION_NOT_FOUND,
     STREAM_ALREADY_OPEN,
     Refusal,
 )
-from mcp_transports.http.server.http_exchange import HttpExchange
-from mcp_transports.http.server.kept_sse_response import KeptSseResponse, PendingEvent
-from mcp_transports.http.server.outlet import ResponseOutlet
-from mcp_transports.http.server.sse_response import SseResponse
-from mcp_transports.http.server.status_tables import LEGACY_STATUSES
-from mcp_transports.http.server.stream_settings import SessionEnding, StreamSettings
+from mcp_transports.http.server.sse_response import (
+    KeptSseResponse,
+    PendingEvent,
+    SessionEnding,
+    SseResponse,
+    StreamSettings,
+)
 from mcp_transports.http.sse import COMMENT, encode_event, encode_retry
 
-__all__ = [
-    "CallStream",
-    "SessionStream",
-    "StandaloneStream",
-    "StreamOwner",
-]
+__all__ = ["CallStream", "JsonCallStream", "SessionStream", "StandaloneStream", "StreamOwner"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 # The standalone stream of a session has this name in the event log; those of calls have numbers.
 _STANDALONE = "get"
@@ -389,3 +391,35 @@ def _checked(id: object) -> str:
     if not isinstance(id, str):
         raise TypeError(f"EventLog.append returned {id!r}, which is no event id")
     return id
+
+
+# -- The stream of a POST whose answer is JSON in any case -----------------------------------------------
+
+
+class JsonCallStream(CallStream):
+    """A `CallStream` that is always answered with JSON. All other messages go to the standalone stream."""
+
+    __slots__ = ()
+
+    def _await_silence(self) -> None:
+        """Does nothing, because an answer that is JSON cannot begin before it is known."""
+
+    def post(self, frame: Frame) -> None:
+        if frame.last:
+            super().post(frame)
+        else:
+            self.session.standalone.post(frame)
+
+    def send_nowait(self, frame: Frame) -> bool:
+        if frame.last:
+            return super().send_nowait(frame)
+        return self.session.standalone.send_nowait(frame)
+
+    async def send(self, frame: Frame) -> None:
+        if frame.last:
+            await super().send(frame)
+        else:
+            await self.session.standalone.send(frame)
+
+    def close_stream(self) -> None:
+        """Does nothing, because there is no stream that could be resumed."""

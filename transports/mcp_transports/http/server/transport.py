@@ -10,20 +10,20 @@ import attrs
 import trio
 
 from mcp_actors.abc import EventLog, ServerHandler
-from mcp_actors.budget import BudgetStatistics
+from mcp_actors.abc.framing import DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.framing import DEFAULT_MAX_MESSAGE_BYTES
-from mcp_actors.logging import log
-from mcp_actors.supervision import reraised
+from mcp_actors.supervision.budget import BudgetStatistics
+from mcp_actors.supervision.containment import reraised
+from mcp_actors.supervision.logging import log
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.listen_url import ListenUrl
+from mcp_transports.http.h1.request import ListenUrl
 from mcp_transports.http.h1.server_state import ConnectionCounts
 from mcp_transports.http.h1.shared_port import PortShare
 from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import Authenticate, Protection
 from mcp_transports.http.server.endpoint import Endpoint
-from mcp_transports.http.server.routes.table import Routes, RouteTable
+from mcp_transports.http.server.routes import Routes, RouteTable
 from mcp_transports.http.server.service import (
     DEFAULT_KEEPALIVE,
     DEFAULT_MAX_SESSIONS,

@@ -1,0 +1,754 @@
+"""Seals the ``requestState`` that a server gives to a client between the rounds of an input-required call (SEP-2322).
+
+The client cannot change the state, use it after it has expired, or use it for another call, another principal or other
+arguments. It can read the state, so secrets do not belong in it, and it can send it twice: the seal does not prevent
+repetition.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from mcp_actors._eras.convert import make_converter
+from mcp_actors._eras.era import ClientRules, Era, Invocation, Method, Peer, progress_token
+from mcp_actors._wire.codec import RequestId, decode_value, encode_value
+from mcp_actors.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    URL_ELICITATION_REQUIRED,
+    HeaderMismatch,
+    LocalProtocolError,
+    MalformedMessage,
+    MethodNotFound,
+    ResourceNotFound,
+    RpcError,
+    UnsupportedVersion,
+)
+from mcp_actors.supervision.principal import Principal
+from mcp_actors.types import LOGGING_LEVELS
+
+__all__ = [
+    "ANNOTATION",
+    "CAPABILITIES",
+    "CLIENT_INFO",
+    "CLIENT_METHODS",
+    "CLIENT_NOTIFICATIONS",
+    "CLIENT_RULES",
+    "ENVELOPE",
+    "LATEST_MODERN",
+    "LOG_LEVEL",
+    "METHOD_HEADER",
+    "MODERN",
+    "NAME_HEADER",
+    "PARAM_PREFIX",
+    "SERVER_INFO",
+    "SERVER_METHODS",
+    "SERVER_NOTIFICATIONS",
+    "STATE_LIFETIME",
+    "SUBSCRIPTION_ID",
+    "VERSION",
+    "VERSION_HEADER",
+    "MirroredParam",
+    "StateSealer",
+    "annotated_params",
+    "check_names",
+    "check_params",
+    "check_version",
+    "decode_value",
+    "encode_value",
+    "mirrored",
+    "open_request",
+    "version_header",
+]
+
+
+# -- The ``_meta`` keys of requests, results and notifications without sessions (MCP 2026-07-28) ---------
+
+# In requests.
+VERSION = "io.modelcontextprotocol/protocolVersion"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+
+# The engine's own members of a request, never what a caller adds to one: by them a server tells who sends it in which
+# revision, and by the token the engine tells whose reports of progress arrive.
+ENVELOPE = frozenset({VERSION, CAPABILITIES, CLIENT_INFO, "progressToken"})
+
+# In results.
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+
+# In all messages of a subscription.
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+
+
+# -- The requests and notifications of the stateless revisions -------------------------------------------
+
+
+def _table(methods: Iterable[Method]) -> Mapping[str, Method]:
+    return MappingProxyType({method.name: method for method in methods})
+
+
+SERVER_METHODS = _table(
+    (
+        Method("server/discover", "RequestParams", "DiscoverResult", cacheable=True),
+        Method("tools/list", "PaginatedParams", "ListToolsResult", requires="tools", cacheable=True),
+        Method(
+            "tools/call", "CallToolParams", "CallToolResult", requires="tools", target="name", may_ask=True
+        ),
+        Method(
+            "resources/list", "PaginatedParams", "ListResourcesResult", requires="resources", cacheable=True
+        ),
+        Method(
+            "resources/templates/list",
+            "PaginatedParams",
+            "ListResourceTemplatesResult",
+            requires="resources",
+            cacheable=True,
+        ),
+        Method(
+            "resources/read",
+            "ReadResourceParams",
+            "ReadResourceResult",
+            requires="resources",
+            target="uri",
+            cacheable=True,
+            may_ask=True,
+        ),
+        Method("prompts/list", "PaginatedParams", "ListPromptsResult", requires="prompts", cacheable=True),
+        Method(
+            "prompts/get",
+            "GetPromptParams",
+            "GetPromptResult",
+            requires="prompts",
+            target="name",
+            may_ask=True,
+        ),
+        Method("completion/complete", "CompleteParams", "CompleteResult", requires="completions"),
+        Method("subscriptions/listen", "SubscriptionsListenParams", "SubscriptionsListenResult"),
+    )
+)
+"""The requests that a server answers."""
+
+CLIENT_METHODS = _table(
+    (
+        Method("roots/list", "ListRootsParams", "ListRootsResult", requires="roots"),
+        Method("sampling/createMessage", "CreateMessageParams", "CreateMessageResult", requires="sampling"),
+        Method("elicitation/create", "ElicitParams", "ElicitResult", requires="elicitation"),
+    )
+)
+"""The requests that a client answers. They are never sent as requests, but inside input-required results (SEP-2322)."""
+
+CLIENT_NOTIFICATIONS = frozenset({"notifications/cancelled"})
+
+SERVER_NOTIFICATIONS = frozenset(
+    {
+        "notifications/cancelled",
+        "notifications/progress",
+        "notifications/message",
+        "notifications/resources/updated",
+        "notifications/resources/list_changed",
+        "notifications/tools/list_changed",
+        "notifications/prompts/list_changed",
+        "notifications/subscriptions/acknowledged",
+    }
+)
+
+
+# -- Reads the ``x-mcp-header`` annotations of an input schema: the parameters that are also sent in headers
+# (SEP-2243) ---
+#
+# An annotation is allowed only at a string, an integer or a boolean that is reached from the root by ``properties``
+# alone. A tool with an annotation elsewhere, or with a malformed one, is invalid as a whole.
+
+ANNOTATION = "x-mcp-header"
+PARAM_PREFIX = "mcp-param-"
+
+# The characters of a header name, RFC 9110 section 5.6.2.
+_TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_TYPES = ("string", "integer", "boolean")
+# Levels of nesting: as many as the codec accepts in a message.
+MAX_DEPTH = 128
+
+# The keywords whose values are schemas, beside `properties`. The values of others (`default`, `enum`, …) are data.
+_SCHEMA = (
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "contentSchema",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
+_SCHEMAS = ("allOf", "anyOf", "items", "oneOf", "prefixItems")
+_SCHEMAS_BY_NAME = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties")
+
+
+class MirroredParam(NamedTuple):
+    """A parameter that is also sent in a header."""
+
+    header: str
+    """The whole name of the header, in lower case."""
+    path: tuple[str, ...]
+    """The names of the properties that lead to the parameter."""
+
+
+def annotated_params(input_schema: Mapping[str, Any]) -> tuple[MirroredParam, ...]:
+    """Returns the mirrored parameters of a tool, in time linear in the size of its schema.
+
+    Raises `ValueError`, which says what is wrong and where, for an annotation that is not allowed and for more than
+    `MAX_DEPTH` levels of nesting.
+    """
+    found: list[MirroredParam] = []
+    headers: set[str] = set()
+    # Each entry: the schema, its path in words, and its path by properties, None if that has another step in it.
+    todo: list[tuple[Any, tuple[str, ...], tuple[str, ...] | None]] = [(input_schema, (), ())]
+    while todo:
+        schema, where, path = todo.pop()
+        if not isinstance(schema, Mapping):
+            continue
+        if len(where) > MAX_DEPTH:
+            raise ValueError(f"the schema is nested more than {MAX_DEPTH} levels deep")
+        if ANNOTATION in schema:
+            param = _param(schema, where, path)
+            if param.header in headers:
+                raise ValueError(
+                    f"{_at(where)}: another parameter has the {ANNOTATION} {schema[ANNOTATION]!r} too"
+                )
+            headers.add(param.header)
+            found.append(param)
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping):
+            for name, each in properties.items():
+                todo.append((each, (*where, name), None if path is None else (*path, name)))
+        for step, each in _elsewhere(schema):
+            todo.append((each, (*where, step), None))
+    return tuple(found)
+
+
+def _elsewhere(schema: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for keyword in schema.keys() & _ELSEWHERE:
+        value = schema[keyword]
+        if isinstance(value, Mapping):
+            if keyword in _SCHEMAS_BY_NAME:
+                for name, each in value.items():
+                    yield f"{keyword}/{name}", each
+            elif keyword in _SCHEMA:
+                yield keyword, value
+        elif isinstance(value, list) and keyword in _SCHEMAS:
+            for each in value:
+                yield keyword, each
+
+
+_ELSEWHERE = frozenset({*_SCHEMA, *_SCHEMAS, *_SCHEMAS_BY_NAME})
+
+
+def _param(schema: Mapping[str, Any], where: tuple[str, ...], path: tuple[str, ...] | None) -> MirroredParam:
+    name = schema[ANNOTATION]
+    if not path:
+        raise ValueError(f"{_at(where)}: {ANNOTATION} may stand only on what `properties` alone lead to")
+    if not isinstance(name, str):
+        raise ValueError(f"{_at(where)}: {ANNOTATION} must be a string")
+    if not name:
+        raise ValueError(f"{_at(where)}: {ANNOTATION} is empty")
+    if not re.fullmatch(_TOKEN, name):
+        raise ValueError(f"{_at(where)}: {ANNOTATION} {name!r} cannot be part of a header's name")
+    type = schema.get("type")
+    if type not in _TYPES:
+        raise ValueError(f"{_at(where)}: {ANNOTATION} needs a type of {', '.join(_TYPES)}, not {type!r}")
+    return MirroredParam(PARAM_PREFIX + name.lower(), path)
+
+
+def _at(where: tuple[str, ...]) -> str:
+    return ".".join(where) or "the schema itself"
+
+
+# -- Header mirroring: HTTP headers that repeat parts of the body, so that proxies need not read the body (SEP-2243)
+# ---
+#
+# A client makes the headers (`mirrored`). A server must refuse a request whose headers differ from its body. The
+# checks are written in the order in which they apply: the version header is present, *the metadata keys are present*,
+# the two agree, *the version is served*, then all the others; those in italics are in ``request.py``. Header names
+# are in lower case. Annotations in a tool's input schema decide which parameters are mirrored: see
+# ``annotations.py``.
+
+VERSION_HEADER = "mcp-protocol-version"
+METHOD_HEADER = "mcp-method"
+NAME_HEADER = "mcp-name"
+
+# The marks of a value in base64; they are case-sensitive.
+_PREFIX, _SUFFIX = "=?base64?", "?="
+# Larger integers lose digits in languages whose numbers are doubles.
+MAX_INTEGER = 2**53 - 1
+# 42.0 is 42. Beside leading zeros there are as many digits as MAX_INTEGER has: a longer number is never legal.
+_INTEGER_TEXT = re.compile(r"(-?0*[0-9]{1,16})(?:\.0+)?")
+# Characters of a value that an error message quotes.
+_SHOWN = 80
+
+
+# -- values
+# ------------------------------------------------------------------------------------------------------------
+
+
+def encode_header_value(text: str) -> str:
+    """Returns the header value for a text: the text itself if a header can hold it, otherwise the marked base64 of it.
+
+    The value is printable ASCII without a space at its ends. Raises `UnicodeEncodeError` for lone surrogates.
+    """
+    if _is_plain(text) and text == text.strip(" ") and not _is_marked(text):
+        return text
+    return f"{_PREFIX}{base64.b64encode(text.encode()).decode('ascii')}{_SUFFIX}"
+
+
+def decode_header_value(value: str) -> str:
+    """Returns the text that a header value stands for, without white space at its ends.
+
+    A value without both marks is literal. Raises `HeaderMismatch` for characters that no header may contain, and for
+    marked base64 with a wrong alphabet, wrong padding or content that is not UTF-8.
+    """
+    value = value.strip(" \t")
+    # A tab between two characters is legal (RFC 9110 section 5.5), though our client encodes it.
+    if not _is_plain(value) and not _is_plain(value.replace("\t", " ")):
+        raise HeaderMismatch("a header value holds characters that are not allowed in it")
+    if not _is_marked(value) or len(value) < len(_PREFIX) + len(_SUFFIX):
+        return value
+    try:
+        return binascii.a2b_base64(value[len(_PREFIX) : -len(_SUFFIX)], strict_mode=True).decode()
+    except ValueError:
+        raise HeaderMismatch(f"a header value is not base64 of UTF-8: {_shown(value)}") from None
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def _is_marked(text: str) -> bool:
+    return text.startswith(_PREFIX) and text.endswith(_SUFFIX)
+
+
+def _shown(value: str) -> str:
+    return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")
+
+
+# -- the client
+# --------------------------------------------------------------------------------------------------------
+
+
+def mirrored(
+    version: str,
+    method: str,
+    params: Mapping[str, Any],
+    annotated: Sequence[MirroredParam] = (),
+    target: str | None = None,
+) -> dict[str, str]:
+    """Returns the headers of a request or notification.
+
+    ``annotated`` are the mirrored parameters of the tool that it calls, and ``target`` is that of a method of an
+    extension (`Method.target`). Raises `LocalProtocolError` for a method or an
+    integer that a header cannot hold.
+    """
+    if not _is_plain(method) or method != method.strip(" "):
+        raise LocalProtocolError(f"a method must be printable ASCII to be sent over HTTP: {_shown(method)}")
+    metadata = {VERSION_HEADER: version, METHOD_HEADER: method}
+    known = SERVER_METHODS.get(method)
+    if known is not None:
+        target = known.target
+    if target is not None:
+        name = params.get(target)
+        if isinstance(name, str):
+            metadata[NAME_HEADER] = encode_header_value(name)
+    if annotated:
+        arguments = params.get("arguments")
+        for param in annotated:
+            value = _value_at(arguments, param.path)
+            if _is_integer(value) and abs(value) > MAX_INTEGER:
+                raise LocalProtocolError(
+                    f"{'.'.join(param.path)} is sent in a header too, so it must be within ±{MAX_INTEGER}"
+                )
+            text = _text_of(value)
+            if text is not None:
+                metadata[param.header] = encode_header_value(text)
+    return metadata
+
+
+def _value_at(arguments: Any, path: Sequence[str]) -> Any:
+    """The value at a path; ``None`` if it is absent, since neither is mirrored."""
+    for name in path:
+        if not isinstance(arguments, Mapping):
+            return None
+        arguments = arguments.get(name)
+    return arguments
+
+
+def _is_integer(value: Any) -> bool:
+    """Whether a value is an integer in JSON Schema: 42.0 is, true is not."""
+    return type(value) is int or (type(value) is float and value.is_integer())
+
+
+def _text_of(value: Any) -> str | None:
+    """The text of a value; ``None`` if it is absent or of a type that an annotated parameter cannot have."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value)) if _is_integer(value) else None
+
+
+# -- the server
+# --------------------------------------------------------------------------------------------------------
+
+
+def version_header(metadata: Mapping[str, str]) -> str:
+    """Returns the version in the header. Raises `HeaderMismatch` if the header is missing."""
+    version = metadata.get(VERSION_HEADER)
+    if version is None:
+        raise _missing(VERSION_HEADER)
+    return version.strip(" \t")
+
+
+def check_version(metadata: Mapping[str, str], version: str) -> None:
+    """Raises `HeaderMismatch` unless the header has the same version as ``_meta``."""
+    header = metadata.get(VERSION_HEADER)
+    if header != version:
+        if header is None:
+            raise _missing(VERSION_HEADER)
+        if header.strip(" \t") != version:
+            raise _differs(VERSION_HEADER, header, version)
+
+
+def check_names(
+    metadata: Mapping[str, str], method: str, params: Mapping[str, Any], target: str | None
+) -> None:
+    """Raises `HeaderMismatch` unless the headers have the method and the name of its target.
+
+    ``target`` is the member of ``params`` with this name (`Method.target`); without one the header is not checked.
+    """
+    header = metadata.get(METHOD_HEADER)
+    if header != method:
+        if header is None:
+            raise _missing(METHOD_HEADER)
+        if header.strip(" \t") != method:
+            raise _differs(METHOD_HEADER, header, method)
+    if target is not None:
+        name = params.get(target)
+        # A name that is no string counts as absent: it is refused with the params later, but a header for it here.
+        _check_text(metadata, NAME_HEADER, name if isinstance(name, str) else None)
+
+
+def check_params(
+    metadata: Mapping[str, str], annotated: Sequence[MirroredParam], arguments: Mapping[str, Any] | None
+) -> None:
+    """Raises `HeaderMismatch` unless each annotated parameter equals its header; an absent one must have none."""
+    for param in annotated:
+        value = _value_at(arguments, param.path)
+        if _is_integer(value):
+            _check_integer(metadata, param.header, int(value))
+        else:
+            _check_text(metadata, param.header, _text_of(value))
+
+
+def _check_text(metadata: Mapping[str, str], name: str, text: str | None) -> None:
+    header = metadata.get(name)
+    if header is None:
+        if text is not None:
+            raise _missing(name)
+        return
+    if text is None:
+        raise HeaderMismatch(f"header mismatch: {name} is sent, but the body has no such value")
+    if decode_header_value(header) != text:
+        raise _differs(name, header, text)
+
+
+def _check_integer(metadata: Mapping[str, str], name: str, number: int) -> None:
+    header = metadata.get(name)
+    if header is None:
+        raise _missing(name)
+    if abs(number) > MAX_INTEGER:
+        raise HeaderMismatch(f"header mismatch: {name} must be within ±{MAX_INTEGER}")
+    match = _INTEGER_TEXT.fullmatch(decode_header_value(header))
+    if match is None or int(match[1]) != number:
+        raise _differs(name, header, str(number))
+
+
+def _missing(name: str) -> HeaderMismatch:
+    return HeaderMismatch(f"header mismatch: {name} is missing")
+
+
+def _differs(name: str, header: str, text: str) -> HeaderMismatch:
+    return HeaderMismatch(f"header mismatch: {name} says {_shown(header)}, the body says {_shown(text)}")
+
+
+# -- A client in the stateless revisions: each request says who sends it and what it can do --------------
+
+
+def _request_meta(version: str, capabilities: Any, info: Any, log_level: str | None) -> dict[str, Any]:
+    meta = {VERSION: version, CAPABILITIES: capabilities, CLIENT_INFO: info}
+    if log_level is not None:
+        meta[LOG_LEVEL] = log_level
+    return meta
+
+
+CLIENT_RULES = ClientRules(
+    handshake_method="server/discover",
+    # There is no ping: discovery is the cheapest request that every server must answer.
+    ping_method="server/discover",
+    log_level_method=None,
+    listen_method="subscriptions/listen",
+    visits_urls_on_error=False,
+    request_meta=_request_meta,
+    mirrored=mirrored,
+    mirrored_params=annotated_params,
+)
+
+
+# -- The stateless revisions as values -------------------------------------------------------------------
+
+# A URL is visited for an input-required result, and what is not found are wrong params (SEP-2164).
+ERROR_CODES = {ResourceNotFound.CODE: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
+
+# What the revisions with sessions had and the stateless ones dropped.
+_ABSENT: dict[str, frozenset[str]] = {
+    "RootsCapability": frozenset({"list_changed"}),
+    "ClientCapabilities": frozenset({"tasks"}),
+    "ServerCapabilities": frozenset({"tasks"}),
+    "Tool": frozenset({"execution"}),
+    "ElicitUrlParams": frozenset({"elicitation_id"}),
+}
+
+
+def _make_seal(unstructure: Callable[[Any], Any]) -> Callable[..., dict[str, Any]]:
+    def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> dict[str, Any]:
+        """The result with its type, caching hints where they belong, and who sent it.
+
+        ``stamp`` may have ``ttl_ms`` and ``cache_scope`` for results that say nothing of it themselves, and
+        ``server_info``, a ready JSON object. ``None`` is the empty result; a plain dict is not changed.
+        """
+        if result is None:
+            body: dict[str, Any] = {}
+        else:
+            body = result.copy() if result.__class__ is dict else unstructure(result)
+        kind = body.setdefault("resultType", "complete")
+        if method.cacheable and kind == "complete":
+            # Without a word from the server nothing may be reused, least of all by somebody else.
+            if "ttlMs" not in body:
+                body["ttlMs"] = stamp.get("ttl_ms", 0)
+            if "cacheScope" not in body:
+                body["cacheScope"] = stamp.get("cache_scope", "private")
+        info = stamp.get("server_info")
+        if info is not None:
+            meta = body.get("_meta")
+            body["_meta"] = {**meta, SERVER_INFO: info} if meta else {SERVER_INFO: info}
+        return body
+
+    return seal
+
+
+def _wanted_log_level(invocation: Invocation) -> str | None:
+    """Each request says it, and one that says nothing wants no messages (MCP 2026-07-28, Logging)."""
+    return invocation.log_level
+
+
+def _make_era(revision: str) -> Era:
+    converter = make_converter(_ABSENT)
+    return Era(
+        name="modern",
+        version=revision,
+        converter=converter,
+        server_methods=SERVER_METHODS,
+        client_methods=CLIENT_METHODS,
+        client_notifications=CLIENT_NOTIFICATIONS,
+        server_notifications=SERVER_NOTIFICATIONS,
+        client=CLIENT_RULES,
+        seal=_make_seal(converter.unstructure),
+        error_codes=ERROR_CODES,
+        wanted_log_level=_wanted_log_level,
+        asks_by_retry=True,
+        declares_in_requests=True,
+    )
+
+
+MODERN: Mapping[str, Era] = MappingProxyType({"2026-07-28": _make_era("2026-07-28")})
+"""Oldest first."""
+
+LATEST_MODERN = MODERN["2026-07-28"]
+
+
+# -- A modern request explains itself: version, capabilities and identity come in its own ``_meta`` ------
+
+
+def open_request(
+    id: RequestId,
+    name: str,
+    params: dict[str, Any],
+    *,
+    served: Sequence[str],
+    supported: Sequence[str],
+    method: Method | None,
+    metadata: Mapping[str, str] | None = None,
+    mirrored_params: Callable[[str], Sequence[MirroredParam]] = lambda tool: (),
+) -> Invocation:
+    """Checks in the order that the revision prescribes: metadata keys, version, what is mirrored, method, the rest.
+
+    ``served`` are the modern versions that can be asked for, ``supported`` all that `server/discover` tells.
+    ``metadata`` is what was mirrored, ``None`` where nothing is; ``mirrored_params`` are those of a tool.
+    """
+    if metadata is not None:
+        version_header(metadata)
+    meta = params.pop("_meta", None)
+    if not isinstance(meta, dict):
+        raise RpcError(INVALID_PARAMS, f"params._meta must be an object with {VERSION} and {CAPABILITIES}")
+    version, capabilities = meta.get(VERSION), meta.get(CAPABILITIES)
+    if not isinstance(version, str):
+        raise RpcError(INVALID_PARAMS, f"_meta needs {VERSION}, a string")
+    if not isinstance(capabilities, dict):
+        raise RpcError(INVALID_PARAMS, f"_meta needs {CAPABILITIES}, an object")
+    if metadata is not None:
+        check_version(metadata, version)
+    if version not in served:
+        raise UnsupportedVersion(version, list(supported))
+    era = MODERN[version]
+    method = method or era.server_methods.get(name)
+    if metadata is not None:
+        check_names(metadata, name, params, method.target if method else None)
+        if name == "tools/call":
+            check_params(metadata, mirrored_params(params.get("name", "")), params.get("arguments"))
+    if method is None:
+        raise MethodNotFound(name)
+    return _invocation(era, method, id, params, meta, capabilities)
+
+
+def _invocation(
+    era: Era,
+    method: Method,
+    id: RequestId,
+    params: dict[str, Any],
+    meta: dict[str, Any],
+    capabilities: dict[str, Any],
+) -> Invocation:
+    level = meta.get(LOG_LEVEL)
+    if level is not None and level not in LOGGING_LEVELS:
+        raise RpcError(INVALID_PARAMS, f"{LOG_LEVEL} must be one of {', '.join(LOGGING_LEVELS)}")
+    token = progress_token(meta)
+    peer = Peer(era, capabilities, meta.get(CLIENT_INFO), level)
+    invocation = Invocation(era, method, params, meta, peer, id, token, level)
+    if method.may_ask:
+        _read_retry(invocation, params)
+    return invocation
+
+
+def _read_retry(invocation: Invocation, params: dict[str, Any]) -> None:
+    """Multi round-trip requests: a retry repeats the request and adds answers and the state it was given."""
+    answers, state = params.pop("inputResponses", None), params.pop("requestState", None)
+    if answers is not None and not isinstance(answers, Mapping):
+        raise RpcError(INVALID_PARAMS, "inputResponses must be an object")
+    if state is not None and not isinstance(state, str):
+        raise RpcError(INVALID_PARAMS, "requestState must be a string")
+    invocation.answers, invocation.state = answers, state
+
+
+# ----------------------------------------------------------------------------------------------------
+
+STATE_LIFETIME = 3600.0
+"""Seconds. A person may come back to a form within an hour, and a leaked state soon expires."""
+
+MIN_KEY_LENGTH = 16
+"""Bytes. A shorter key could be guessed."""
+
+_TAG_LENGTH = hashlib.sha256().digest_size
+# Part of each tag, so that it differs from any tag that is made elsewhere with the same key.
+_PURPOSE = b"mcp-actors request state 1"
+
+
+class StateSealer:
+    """Seals and opens states with one key. All processes that may receive the retry need the same key.
+
+    Args:
+        key: at least `MIN_KEY_LENGTH` bytes.
+        lifetime: seconds until a state expires.
+
+    Raises:
+        ValueError: for a shorter key.
+    """
+
+    def __init__(self, key: bytes, *, lifetime: float = STATE_LIFETIME) -> None:
+        if len(key) < MIN_KEY_LENGTH:
+            raise ValueError(f"a state key needs at least {MIN_KEY_LENGTH} bytes")
+        self._key = key
+        self._lifetime = lifetime
+
+    def __repr__(self) -> str:
+        return f"<StateSealer lifetime={self._lifetime:g}s>"
+
+    def seal(
+        self, payload: dict[str, Any], *, method: str, target: Any, principal: Principal | None, now: float
+    ) -> str:
+        """Returns a text that opens only for the same call of the same principal, and not later than the lifetime.
+
+        Args:
+            target: the JSON value of the params that must not change (name and arguments); only its digest is used.
+            now: the time in seconds since the epoch.
+        """
+        body = encode_value([int(now + self._lifetime), payload])
+        return _text(self._tag(body, method, target, principal) + body)
+
+    def open(
+        self, text: str, *, method: str, target: Any, principal: Principal | None, now: float
+    ) -> dict[str, Any]:
+        """Returns the payload. Raises `RpcError` -32602 for a text that was not sealed for this call or expired."""
+        sealed = _bytes(text)
+        tag, body = sealed[:_TAG_LENGTH], sealed[_TAG_LENGTH:]
+        if not hmac.compare_digest(tag, self._tag(body, method, target, principal)):
+            raise _refusal("was not issued for this request")
+        try:
+            expires, payload = decode_value(body)
+        except (MalformedMessage, TypeError, ValueError):
+            raise _refusal("is malformed") from None
+        if now >= expires:
+            raise _refusal("has expired")
+        if not isinstance(payload, dict):
+            raise _refusal("is malformed")
+        return payload
+
+    def _tag(self, body: bytes, method: str, target: Any, principal: Principal | None) -> bytes:
+        mac = hmac.new(self._key, _PURPOSE, hashlib.sha256)
+        canonical = json.dumps(target, sort_keys=True, separators=(",", ":")).encode()
+        owner = b"" if principal is None else b"=" + principal.key.encode("utf-8", "surrogatepass")
+        for part in (method.encode(), hashlib.sha256(canonical).digest(), owner, body):
+            # The length goes first, so that no part can be taken for the end of the one before.
+            mac.update(len(part).to_bytes(8, "big"))
+            mac.update(part)
+        return mac.digest()
+
+
+def _refusal(why: str) -> RpcError:
+    return RpcError(INVALID_PARAMS, f"requestState {why}")
+
+
+def _text(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _bytes(text: Any) -> bytes:
+    if not isinstance(text, str) or not text.isascii():
+        raise _refusal("is malformed")
+    try:
+        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except ValueError:
+        raise _refusal("is malformed") from None
+    # The decoder ignores foreign characters and unused bits; here each value has exactly one spelling.
+    if _text(data) != text:
+        raise _refusal("is malformed")
+    return data

@@ -1,1 +1,0 @@
-"""URI templates (RFC 6570)."""

@@ -1,0 +1,228 @@
+"""``mcp-actors inspect``."""
+
+from __future__ import annotations
+
+import importlib
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from mcp_actors.abc import ClientTransport
+from mcp_actors.abc.discovery import client_transport
+from mcp_actors.cli.connection_options import ConnectionOptions, inspection_options, takes_headers
+from mcp_actors.cli.failures import (
+    EXIT_UNCHECKED,
+    EXIT_VIOLATES,
+    CommandFailure,
+    LoginNeeded,
+    WrongUsage,
+    asks_for_login,
+    reported,
+    run_interruptible,
+    traceback_option,
+)
+from mcp_actors.cli.inspect.conversation import Bounds
+from mcp_actors.cli.inspect.inspection import EraReport, Finding, ServerReport, inspect_server
+from mcp_actors.cli.inspect.survey import Latency
+from mcp_actors.cli.output import echo_json, safe
+from mcp_actors.cli.progress import CallView
+from mcp_actors.errors import McpError
+
+__all__ = ["command", "report_lines"]
+
+
+# -- The report of an inspection as text for people. Nothing that a server sent reaches a terminal as it came ---
+
+_COLOURS = {"error": "red", "warning": "yellow"}
+# Names of each list that are shown.
+SHOWN_NAMES = 8
+
+
+def report_lines(report: ServerReport) -> Iterator[str]:
+    """Returns the lines of a report."""
+    yield click.style(safe(report.target), bold=True)
+    if not report.eras and report.authorization is None:
+        yield "no revision of the protocol was found here"
+    if report.authorization is not None:
+        asked = report.authorization
+        yield f"asks for authorization: HTTP {asked.status}, {', '.join(map(safe, asked.challenges)) or 'no challenge'}"
+        for url in asked.metadata_urls:
+            yield f"  metadata: {safe(url)}"
+    for era in report.eras:
+        yield ""
+        yield from _era_lines(era)
+    yield ""
+    yield from _finding_lines(report)
+    yield from _unchecked_lines(report)
+    yield ""
+    yield from _closing_lines(report)
+
+
+def _era_lines(era: EraReport) -> Iterator[str]:
+    name = f"{era.server_name or 'a server without a name'} {era.server_version}".strip()
+    yield click.style(f"{era.era} era", bold=True, underline=True)
+    yield f"  server        {safe(name)}"
+    yield f"  revisions     {', '.join(map(safe, era.versions))} (inspected: {era.inspected})"
+    yield f"  capabilities  {', '.join(map(safe, era.capabilities)) or 'none'}"
+    if era.extensions:
+        yield f"  extensions    {', '.join(map(safe, era.extensions))}"
+    if era.instructions:
+        yield f"  instructions  {era.instructions:,} characters"
+    for what, found in era.lists.items():
+        pages = f" in {found.pages} pages" if found.pages > 1 else ""
+        names = ", ".join(map(safe, found.names[:SHOWN_NAMES]))
+        more = ", …" if found.count > SHOWN_NAMES else ""
+        which = f": {names}{more}" if found.names else ""
+        yield f"  {what:<18}  {found.count}{pages}, {found.size:,} bytes{which}"
+        if found.stopped is not None:
+            yield f"  {'':<18}  not everything was listed: {safe(found.stopped)}"
+    if era.latency:
+        yield "  answers             in flight   median      p99    a second"
+        yield from map(_latency_line, era.latency)
+
+
+def _latency_line(each: Latency) -> str:
+    failed = f"   {each.failed} failed" if each.failed else ""
+    return (
+        f"    {each.method:<18}{each.in_flight:>9}{each.median_ms:>7.1f} ms{each.p99_ms:>6.1f} ms"
+        f"{each.per_second:>12,.0f}{failed}"
+    )
+
+
+def _finding_lines(report: ServerReport) -> Iterator[str]:
+    if not report.findings and not report.unchecked and report.eras:
+        yield click.style("nothing was found that violates a rule", fg="green")
+    shown: set[tuple[str, str]] = set()
+    for severity in ("error", "warning"):
+        for each in report.findings:
+            if each.severity == severity:
+                if (each.rule, each.era) not in shown:
+                    shown.add((each.rule, each.era))
+                    yield from _rule_lines(each)
+                yield f"    - {safe(each.observed)}"
+
+
+def _rule_lines(finding: Finding) -> Iterator[str]:
+    head = click.style(f"{finding.severity:<8}", fg=_COLOURS[finding.severity], bold=True)
+    yield f"{head}{finding.rule} ({finding.era} era)"
+    yield f"    {finding.demand}"
+    yield click.style(f"    {finding.source}", dim=True)
+
+
+def _unchecked_lines(report: ServerReport) -> Iterator[str]:
+    rules: dict[tuple[str, str], list[str]] = {}
+    for each in report.unchecked:
+        rules.setdefault((each.era, each.reason), []).append(each.rule)
+    for (era, reason), names in rules.items():
+        head = click.style("not checked", fg="yellow", bold=True)
+        yield f"{head} ({era} era): {safe(reason)}"
+        yield textwrap.fill(", ".join(names), 100, initial_indent=" " * 4, subsequent_indent=" " * 4)
+
+
+def _closing_lines(report: ServerReport) -> Iterator[str]:
+    results = Counter(each.result for each in report.outcomes)
+    yield (
+        f"{len(report.outcomes)} rules: {results['followed']} followed, {results['violated']} violated, "
+        f"{results['not applicable']} not applicable, {results['not checked']} not checked"
+    )
+    yield (
+        f"{report.requests} messages, {report.received_bytes:,} bytes received, in {report.seconds:.1f} s"
+        + (f"; stopped early: {safe(report.stopped)}" if report.stopped is not None else "")
+    )
+
+
+# ----------------------------------------------------------------------------------------------------
+
+MAX_IN_FLIGHT = 256
+
+
+class _Unchecked(CommandFailure):
+    """Nothing was found, and not everything was looked at."""
+
+    exit_code = EXIT_UNCHECKED
+
+
+@click.command("inspect", short_help="Say what a server is, what it violates, and how fast it answers.")
+@inspection_options
+@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object on stdout.")
+@click.option("--call", is_flag=True, help="Call tools too: those that say that they only read.")
+@click.option(
+    "--in-flight",
+    type=click.IntRange(0, MAX_IN_FLIGHT),
+    default=16,
+    show_default=True,
+    help="Requests at once when the speed is measured; 0 measures nothing.",
+)
+@traceback_option
+def command(
+    connection: ConnectionOptions, as_json: bool, call: bool, in_flight: int, show_traceback: bool
+) -> None:
+    """Say what a server is, which rules of the protocol it violates, and how fast it answers.
+
+    Each rule has its place in the specification: an error is a MUST, a warning a SHOULD. Nothing is changed at the
+    server, and tools are called only with --call. What was not reached within --cap is reported as not checked.
+
+    The exit code is 4 if the server violates a MUST, and 5 if it was found to violate none, but some rules could not be
+    checked.
+    """
+    with reported(show_traceback):
+        report = run_interruptible(
+            lambda: _inspect(connection, call, in_flight), "the inspection was interrupted"
+        )
+        if as_json:
+            echo_json(report.to_json())
+        else:
+            for line in report_lines(report):
+                click.echo(line)
+    if report.violates:
+        raise click.exceptions.Exit(EXIT_VIOLATES)
+    if not report.eras:
+        if report.authorization is not None:
+            raise LoginNeeded(f"the server asks for authorization; run: mcp-actors login {connection.url}")
+        raise CommandFailure(
+            f"there is no MCP server, or it speaks nothing that is known here; {report.stopped}"
+        )
+    if report.unchecked:
+        hint = "; --cap sets the seconds" if report.seconds >= connection.cap else ""
+        raise _Unchecked(
+            f"{len(report.unchecked)} of {len(report.outcomes)} rules could not be checked, and the server may violate "
+            f"them: {report.stopped or report.unchecked[0].reason}{hint}"
+        )
+
+
+async def _inspect(connection: ConnectionOptions, call: bool, in_flight: int) -> ServerReport:
+    view = CallView()
+    options: dict[str, Any] = {"headers": connection.headers} if connection.headers else {}
+    if connection.url.partition(":")[0].lower() == "stdio":
+        options = {"stderr": None}
+    elif takes_headers(connection.url) and "authorization" not in map(str.lower, connection.headers):
+        # Only such a URL needs this module, and what it imports.
+        auth = await importlib.import_module("mcp_actors.cli.login").stored_auth(connection.url)
+        options |= {} if auth is None else {"auth": auth}
+    try:
+        transport = client_transport(connection.url, **options)
+        has_credentials = "auth" in options or bool(connection.headers)
+        bare: ClientTransport | None = client_transport(connection.url) if has_credentials else None
+    except (ValueError, TypeError, McpError) as error:
+        raise WrongUsage(str(error)) from error
+    try:
+        return await inspect_server(
+            transport,
+            url=connection.url,
+            bare=bare,
+            call=call,
+            in_flight=in_flight,
+            bounds=Bounds(answer_time=min(connection.timeout, 10.0), total_time=connection.cap),
+            progress=view.waits_for,
+        )
+    except McpError as error:
+        if asks_for_login(error):
+            raise LoginNeeded(
+                f"the server asks for authorization; run: mcp-actors login {connection.url}"
+            ) from error
+        raise
+    finally:
+        view.waits_for("")

@@ -1,0 +1,415 @@
+"""Says whose connection to an upstream is whose.
+
+====================================  ============================================================================
+server, caller                        connection
+====================================  ============================================================================
+one that keeps no sessions, or        one for all callers
+``sessions="shared"``
+one that keeps sessions, or           for a caller with a session one, until that ends; callers without a session
+``sessions="own"``                    share one for each principal if they declare nothing that a server could ask
+                                      for, and otherwise each call has one alone, which the next such call of the
+                                      principal gets, unless the server was told roots over it
+====================================  ============================================================================
+
+A server that keeps sessions asks its client, not a call: so whatever it asks must have one client to go to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._actors.session import ReadingPace
+from mcp_actors._eras.era import Era, EventKind
+from mcp_actors._server.peer_session import PeerSession, is_wanted
+from mcp_actors._wire.codec import encode_value
+from mcp_actors.abc import Telemetry
+from mcp_actors.client import Client, Target
+from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpired
+from mcp_actors.gateway.callbacks import UpstreamCallbacks
+from mcp_actors.gateway.held_calls import HeldCall
+from mcp_actors.gateway.upstream_settings import Upstream
+from mcp_actors.server import Context
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import printable
+from mcp_actors.tasks import TASKS
+from mcp_actors.types import ClientCapabilities, LoggingLevel
+
+__all__ = [
+    "ASKING_CAPABILITIES",
+    "FIRST",
+    "SHARED",
+    "AloneKey",
+    "ConnectionTable",
+    "Key",
+    "ServerTraits",
+    "UpstreamConnection",
+    "UpstreamLoad",
+    "key_of",
+]
+
+
+# -- The load of an upstream: calls in flight, by caller, and the bounds on them and on what it tells unasked ---
+
+# Seconds after which whoever is refused may expect better: about the length of a call.
+RETRY_AFTER = 1.0
+
+
+class UpstreamLoad:
+    """The calls in flight of one upstream. A slow one holds so many and no more, and one caller half of them.
+
+    Args:
+        limit: How many there may be.
+        notifications: How many notifications its connections are read a second.
+    """
+
+    def __init__(self, limit: int, notifications: int) -> None:
+        self.limit = limit
+        self.pace = ReadingPace(notifications)
+        self.limit_of_caller = max(1, limit // 2)
+        self.in_flight = 0
+        self._of_callers: dict[object, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<UpstreamLoad {self.in_flight}/{self.limit} callers={len(self._of_callers)}>"
+
+    @property
+    def callers(self) -> int:
+        """The number of callers that have a call in flight."""
+        return len(self._of_callers)
+
+    def begin(self, caller: object) -> None:
+        """Counts a call that begins.
+
+        Raises:
+            Overloaded: There are too many already, of this caller or in all.
+        """
+        of_caller = self._of_callers.get(caller, 0)
+        if of_caller >= self.limit_of_caller:
+            raise Overloaded.for_caller("calls at one server", self.limit_of_caller, RETRY_AFTER)
+        if self.in_flight >= self.limit:
+            raise Overloaded.for_caller("calls of all callers at one server", self.limit, RETRY_AFTER)
+        self.in_flight += 1
+        self._of_callers[caller] = of_caller + 1
+
+    def end(self, caller: object) -> None:
+        """Counts a call that has ended."""
+        self.in_flight -= 1
+        left = self._of_callers[caller] - 1
+        if left:
+            self._of_callers[caller] = left
+        else:
+            del self._of_callers[caller]
+
+
+# -- One connection to an upstream: a client, whom it serves, and what is known of its server ------------
+
+
+@attrs.frozen
+class ServerTraits:
+    """The traits of a server that each call asks for."""
+
+    names_requests: bool = False
+    """Whether the binding says with which request a notification came, as HTTP does."""
+    has_tasks: bool = False
+    """Whether calls of tools may become tasks, in either dialect."""
+
+
+class UpstreamConnection:
+    """A client of an upstream's server, for one caller or for all.
+
+    Args:
+        settings: The settings of the upstream.
+        target: What the client connects to.
+        declared: What the client declares: the capabilities of the caller it is for.
+        telemetry: Receives the requests over it.
+        lost: Is told that the connection was lost.
+        changed: Is told what has changed on the server: a list, or a resource by its URI.
+    """
+
+    def __init__(
+        self,
+        settings: Upstream,
+        target: Target,
+        declared: ClientCapabilities,
+        telemetry: Telemetry | None,
+        lost: Callable[[UpstreamConnection, ConnectionLost | SessionExpired], None],
+        changed: Callable[[UpstreamConnection, EventKind, str | None], None],
+    ) -> None:
+        self.key: Hashable = None
+        """Whose it is; see `mcp_actors.gateway.connections`."""
+        self.caller: str | None = None
+        """The caller that it was made for, as limits count callers; ``None`` if it was made before anybody called."""
+        self.declared = declared
+        self.is_of_one = False
+        """Whether it serves one session of a client, or one call at a time."""
+        self.traits = ServerTraits()
+        """The traits of its server, once it is open."""
+        self.calls: dict[Context[Any], HeldCall | None] = {}
+        """The calls that are forwarded over it now, in the order in which they came; with those that may be held."""
+        self.followed: set[str] = set()
+        """The resources that are subscribed to over it."""
+        self.log_level: LoggingLevel | None = None
+        """The log level that its server was given."""
+        self.has_answered = False
+        """Whether its server has answered anything since the handshake."""
+        self.has_sent_roots = False
+        """Whether its server was told the roots of a client."""
+        self.idle_since = trio.current_time()
+        """When the last call over it has ended."""
+        self.client = Client(
+            target,
+            era=settings.era,
+            timeout=settings.timeout,
+            cap=settings.cap,
+            auth=settings.auth,
+            answer_input=False,
+            telemetry=telemetry,
+            on_lost=lambda why: lost(self, why),
+            on_change=partial(changed, self),
+            **UpstreamCallbacks(self).options(declared),
+        )
+
+    def __repr__(self) -> str:
+        return f"<UpstreamConnection {self.client!r} calls={len(self.calls)}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be made over it."""
+        return self.client._connectivity.is_connected
+
+    @property
+    def era(self) -> Era:
+        """The revision that is spoken with the server."""
+        return self.client._requests.negotiated.era
+
+    @property
+    def keeps_session(self) -> bool:
+        """Whether its server may remember something from one request to the next."""
+        return not self.era.declares_in_requests and (
+            self.client._connectivity.session.link.channel.keeps_session
+        )
+
+    @property
+    def knows_whose_logs(self) -> bool:
+        """Whether it is known for whom a log message is."""
+        return self.is_of_one or self.traits.names_requests
+
+    def found_traits(self) -> ServerTraits:
+        """Returns the traits of its server, now that it is open."""
+        if self.era.declares_in_requests:
+            has_tasks = TASKS in (self.client._requests.negotiated.capabilities.extensions or {})
+        else:
+            has_tasks = self.client._may_augment()
+        return ServerTraits(self.client._connectivity.session.link.channel.mirrors, has_tasks)
+
+    def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
+        """Returns the log level that a session of the server has to be given before a call, ``None`` if none."""
+        wanted: Any = ctx.peer.log_level
+        if wanted is None or wanted == self.log_level or not self.is_of_one:
+            return None
+        if ctx.era.declares_in_requests and is_wanted(wanted, self.log_level):
+            # Other calls of the same session may want more, and each gets no more than it wants.
+            return None
+        negotiated = self.client._requests.negotiated
+        level: LoggingLevel = wanted
+        return None if negotiated.capabilities.logging is None else level
+
+    async def set_log_level(self, level: LoggingLevel) -> None:
+        """Gives the session of the server a log level; what it refuses costs no call."""
+        self.log_level = level
+        try:
+            await self.client.set_log_level(level)
+        except McpError as error:
+            log.debug("an upstream was not given a log level", level=level, error=printable(str(error), 200))
+
+    def begin(self, ctx: Context[Any], held: HeldCall | None = None) -> None:
+        """Takes note of a call that is forwarded over it."""
+        self.calls[ctx] = held
+
+    def end(self, ctx: Context[Any]) -> None:
+        """Takes note of the end of a call."""
+        del self.calls[ctx]
+        self.idle_since = trio.current_time()
+
+
+# ----------------------------------------------------------------------------------------------------
+
+SHARED = "shared"
+"""The key of the connection that all callers share."""
+FIRST = "first"
+"""The key of the connection that is made before anybody calls, to see what the server is."""
+ASKING_CAPABILITIES = ("sampling", "elicitation", "roots")
+"""The capabilities that let a server ask its client."""
+
+
+@attrs.frozen
+class AloneKey:
+    """The key of connections that have one call at a time: of one principal's that declare the same."""
+
+    principal: str | None
+    declared: bytes
+
+
+Key = Hashable
+
+
+def key_of(ctx: Context[Any]) -> Key:
+    """Returns the key of a caller's connection to a server that keeps sessions."""
+    session: PeerSession | None = ctx.session
+    if session is not None and ctx.call.voice is None:
+        # The call of a task goes on when its session has ended.
+        return session
+    principal = None if ctx.principal is None else ctx.principal.key
+    declared = ctx.peer.raw_capabilities
+    asked = {name: declared[name] for name in ASKING_CAPABILITIES if name in declared}
+    if asked or ctx.log_level is not None or ctx.call.voice is not None:
+        return AloneKey(principal, encode_value(asked))
+    return ("principal", principal)
+
+
+class ConnectionTable:
+    """The connections of one upstream, by whose they are.
+
+    Args:
+        limit: How many there may be.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.opening = 0
+        """Connections that are being made."""
+        self._of_key: dict[Key, UpstreamConnection] = {}
+        self._free: dict[AloneKey, list[UpstreamConnection]] = {}
+        self._lent: dict[UpstreamConnection, AloneKey] = {}
+
+    def __repr__(self) -> str:
+        return f"<ConnectionTable {len(self)}/{self.limit}>"
+
+    def __len__(self) -> int:
+        return len(self._of_key) + len(self._lent) + sum(map(len, self._free.values()))
+
+    def __contains__(self, connection: object) -> bool:
+        return any(each is connection for each in self)
+
+    def __iter__(self) -> Iterator[UpstreamConnection]:
+        yield from list(self._of_key.values())
+        yield from list(self._lent)
+        for each in list(self._free.values()):
+            yield from list(each)
+
+    def take(self, key: Key) -> UpstreamConnection | None:
+        """Returns the open connection for a caller, ``None`` if one has to be made.
+
+        One that the caller has alone is nobody else's until `give_back`.
+        """
+        if key.__class__ is not AloneKey:
+            connection = self._of_key.get(key)
+            return connection if connection is not None and connection.is_open else None
+        assert isinstance(key, AloneKey)
+        free = self._free.get(key, [])
+        for connection in reversed(free):
+            if connection.is_open and not connection.has_sent_roots:
+                self._out_of_free(key, connection)
+                self._lent[connection] = key
+                return connection
+        return None
+
+    def put(self, key: Key, connection: UpstreamConnection) -> None:
+        """Adds a connection; one alone is free at first."""
+        connection.key = key
+        connection.is_of_one = isinstance(key, PeerSession | AloneKey)
+        if isinstance(key, AloneKey):
+            self._free.setdefault(key, []).append(connection)
+        else:
+            self._of_key[key] = connection
+
+    def give_back(self, connection: UpstreamConnection) -> bool:
+        """A call has ended: a connection that it had alone is free for the next one. Others stay where they are.
+
+        Returns:
+            Whether it has to be closed: its server may remember the roots that it was told, and nothing says that the
+            next call is the same client's.
+        """
+        if connection not in self._lent:
+            return False
+        if connection.has_sent_roots and not connection.followed:
+            return True
+        key = self._lent.pop(connection)
+        if connection.is_open:
+            self._free.setdefault(key, []).append(connection)
+        return False
+
+    def remove(self, connection: UpstreamConnection) -> bool:
+        """Forgets a connection; returns whether it was there."""
+        key = connection.key
+        if not isinstance(key, AloneKey):
+            was_there = self._of_key.get(key) is connection
+            if was_there:
+                del self._of_key[key]
+            return was_there
+        if self._lent.pop(connection, None) is not None:
+            return True
+        was_there = connection in self._free.get(key, ())
+        if was_there:
+            self._out_of_free(key, connection)
+        return was_there
+
+    def _out_of_free(self, key: AloneKey, connection: UpstreamConnection) -> None:
+        free = self._free[key]
+        free.remove(connection)
+        if not free:
+            del self._free[key]
+
+    def adopt(self, key: Key, caller: str) -> bool:
+        """Gives the connection that was made first to a caller; returns whether there is one that is open."""
+        first = self._of_key.get(FIRST)
+        if first is None or not first.is_open:
+            return False
+        del self._of_key[FIRST]
+        first.caller = caller
+        self.put(key, first)
+        return True
+
+    def idle(self) -> list[UpstreamConnection]:
+        """Returns the connections that no session, call or subscription has, the one that is idle longest first.
+
+        That of all callers is none of them.
+        """
+        found = [
+            each
+            for key, each in self._of_key.items()
+            if key != SHARED and not isinstance(key, PeerSession) and not each.calls and not each.followed
+        ]
+        for free in self._free.values():
+            found += [each for each in free if not each.followed]
+        return sorted(found, key=lambda each: each.idle_since)
+
+    def idle_for(self, seconds: float) -> list[UpstreamConnection]:
+        """Returns those of `idle` that have been so for so many seconds."""
+        now = trio.current_time()
+        return [each for each in self.idle() if now - each.idle_since >= seconds]
+
+    def require_room(self, caller: str | None, opening: int) -> UpstreamConnection | None:
+        """Returns an idle connection that has to make room for another one, ``None`` if there is room.
+
+        Args:
+            caller: The caller for whom the other one is, ``None`` for nobody yet: one may have half of all.
+            opening: How many are being made for the same caller.
+
+        Raises:
+            Overloaded: There is none.
+        """
+        of_caller = max(1, self.limit // 2)
+        if caller is not None and opening + sum(each.caller == caller for each in self) >= of_caller:
+            raise Overloaded.for_caller("connections to one server", of_caller, RETRY_AFTER)
+        if len(self) + self.opening < self.limit:
+            return None
+        idle = self.idle()
+        if not idle:
+            raise Overloaded.for_caller("connections of all callers to one server", self.limit, RETRY_AFTER)
+        return idle[0]

@@ -1,0 +1,162 @@
+"""Calls that become tasks, at the gateway and at an upstream, each in its own dialect.
+
+The gateway keeps the tasks of its clients itself (`mcp_actors.tasks`), and the function of such a task makes the call
+at the upstream. So every dialect goes with every upstream:
+
+=====================================  =============================================================================
+the upstream                           its calls
+=====================================  =============================================================================
+lists a tool with ``taskSupport``      may become tasks of the gateway, as a client of either dialect wants it; the
+(MCP 2025-11-25)                       call at the upstream is a plain one, and a task where the tool runs in no
+                                       other way
+answers with a task (SEP-2663)         becomes a task of the gateway for a client that has the extension; for a client
+                                       with a session the gateway waits until it has ended
+=====================================  =============================================================================
+
+An upstream without sessions is told that its caller takes tasks where the caller does, and where it insists. What its
+task asks, is asked by the task of the gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._client.task_handle import TaskHandle
+from mcp_actors._eras.era import Era, read_result
+from mcp_actors._eras.modern import CAPABILITIES
+from mcp_actors.errors import LocalProtocolError, McpError, MethodNotFound, MissingCapability, RpcError
+from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.results import failure_for_client
+from mcp_actors.server import Context
+from mcp_actors.tasks import TASKS, Tasks
+from mcp_actors.types import CallToolResult, InputRequiredResult
+
+__all__ = ["made_with_tasks"]
+
+_METHOD = "tools/call"
+Outcome = dict[str, Any]
+
+
+async def made_with_tasks(
+    ctx: Context[Any],
+    upstream: str,
+    connection: UpstreamConnection,
+    params: dict[str, Any],
+    options: CallOptions,
+    finish: Callable[[Context[Any], Outcome], Any],
+) -> tuple[Outcome, bool]:
+    """Calls a tool of a server that has tasks.
+
+    Args:
+        ctx: The caller's call.
+        upstream: The name of the server.
+        connection: The connection.
+        params: The params for the server.
+        options: How the request is made.
+        finish: Makes of a result what a caller is sent.
+
+    Returns:
+        The result of the server; or with true the answer to the caller, whose call has become a task of the gateway.
+
+    Raises:
+        McpError: What a request of a client raises.
+    """
+    began = trio.current_time()
+    if not connection.era.declares_in_requests:
+        if ctx.era.declares_in_requests:
+            # It is no param of a caller without sessions (SEP-2663), and would be one of this server.
+            params.pop("task", None)
+        return await _made_in_session(connection, params, options, began), False
+    takes = ctx.era.declares_in_requests and ctx.call.voice is None and TASKS in ctx.extensions
+    send = connection.client._requests.send
+    try:
+        result = await send(_METHOD, params, _with_tasks(options) if takes else options)
+    except MissingCapability as error:
+        if takes or not _is_about_tasks(error) or (ctx.era.asks_by_retry and ctx.call.voice is None):
+            raise
+        result = await send(_METHOD, params, _with_tasks(options))
+    if result.get("resultType") != "task":
+        return result, False
+    if not takes:
+        return await _waited(ctx, connection, options, began, result), False
+
+    async def go_on(later: Context[Any]) -> Any:
+        # Of the whole time of a task its own time to live is the bound.
+        longer = attrs.evolve(options, cap=float("inf"), on_progress=None)
+        try:
+            outcome = await _waited(later, connection, longer, began, result)
+        except McpError as error:
+            raise failure_for_client(upstream, error) from error
+        return finish(later, outcome)
+
+    return await _tasks_of(ctx).go_on(ctx, go_on), True
+
+
+async def _made_in_session(
+    connection: UpstreamConnection, params: dict[str, Any], options: CallOptions, began: float
+) -> Outcome:
+    """Calls a tool plainly, and as a task if it runs in no other way, MCP 2025-11-25, Tasks, Tool-Level Negotiation."""
+    client, name = connection.client, params["name"]
+    if client._task_support.get(name) != "required":
+        try:
+            result = await client._requests.send(_METHOD, params, options)
+        except MethodNotFound:
+            if not await client._runs_as_task_only(name, options):
+                raise
+        else:
+            # The official servers refuse a plain call with an error of the tool.
+            if not result.get("isError") or not await client._runs_as_task_only(name, options):
+                return result
+    handle = await client._augmented(name, params, options, None)
+    if handle.id is None:
+        plain: Outcome = connection.era.unstructure(await handle.result())
+        return plain
+    return await handle.wait_or_cancel(options, began)
+
+
+async def _waited(
+    ctx: Context[Any], connection: UpstreamConnection, options: CallOptions, began: float, created: Outcome
+) -> Outcome:
+    """Waits for a task of a server without sessions; cancelled, it cancels the task."""
+    tasks = connection.client._tasks
+    era: Era = tasks.era
+    look = tasks.dialect.created(era, created)
+
+    def read(raw: dict[str, Any]) -> CallToolResult:
+        result: CallToolResult = read_result(era, raw, CallToolResult)
+        return result
+
+    async def answer(questions: Mapping[str, Any]) -> dict[str, Any]:
+        plain = {"resultType": "input_required", "inputRequests": dict(questions)}
+        asked: InputRequiredResult = read_result(era, plain, InputRequiredResult)
+        answers = await ctx.ask(asked.input_requests or {})
+        return {key: era.unstructure(each) for key, each in answers.items()}
+
+    handle = TaskHandle(tasks, look.status.id, read, first=look)
+    return await handle.wait_or_cancel(options, began, answer)
+
+
+def _with_tasks(options: CallOptions) -> CallOptions:
+    envelope = dict(options.envelope or {})
+    declared = envelope.get(CAPABILITIES) or {}
+    extensions = {**declared.get("extensions", {}), TASKS: {}}
+    envelope[CAPABILITIES] = {**declared, "extensions": extensions}
+    return attrs.evolve(options, envelope=envelope)
+
+
+def _is_about_tasks(error: RpcError) -> bool:
+    required = error.data.get("requiredCapabilities") if isinstance(error.data, dict) else None
+    extensions = required.get("extensions") if isinstance(required, dict) else None
+    return isinstance(extensions, dict) and TASKS in extensions
+
+
+def _tasks_of(ctx: Context[Any]) -> Tasks:
+    offered = ctx.server._features.extensions.get(TASKS)
+    if not isinstance(offered, Tasks):
+        raise LocalProtocolError("the gateway has no tasks")
+    return offered

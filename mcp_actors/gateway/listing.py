@@ -1,0 +1,303 @@
+"""One list of one connection: asked for page by page, bounded, and read entry by entry.
+
+A server is not trusted: it may page without an end, list without a bound, or send what is no entry. That costs its own
+entries and nobody else's: what is malformed is left out with a warning, and what is too much is cut off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors import types as t
+from mcp_actors._client.requests import MAX_PAGES
+from mcp_actors._eras.convert import structure_error_text
+from mcp_actors._eras.era import EventKind
+from mcp_actors._eras.modern import annotated_params
+from mcp_actors._server.tools import TaskRules, ToolElsewhere
+from mcp_actors._wire.codec import encode_value
+from mcp_actors._wire.uri_template import LONGEST_URI, UriTemplate
+from mcp_actors.errors import RemoteProtocolError
+from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import printable
+
+__all__ = ["LIST_KINDS", "MAX_BYTES", "MAX_ENTRIES", "ListKind", "UpstreamListing", "read_listing"]
+
+# Entries of one list of one upstream; no client shows that many, and a model reads a hundredth of them.
+MAX_ENTRIES = 5000
+# Bytes of one list as JSON.
+MAX_BYTES = 8 * 1024 * 1024
+# Entries that are read in one turn of the loop.
+ENTRIES_A_TURN = 100
+# Seconds for which a list is good whose server promises nothing: all pages of one listing, and a burst of clients.
+LEAST_AGE = 1.0
+# Seconds. What a server calls good for longer is asked for again after a day.
+MAX_AGE = 24 * 3600.0
+# Of a tool or prompt. What model providers take is a tenth of them.
+_NAME_CHARACTERS = 1024
+# Characters of a name or an error that the log shows.
+_SHOWN = 200
+_MAY_BE_TASK = TaskRules("optional", restartable=False, before=None)
+
+
+@attrs.frozen(kw_only=True)
+class ListKind:
+    """One of the lists that a server has."""
+
+    name: str
+    what: str
+    """Names an entry in the log."""
+    method: str
+    member: str
+    """The member of the result that has the entries."""
+    capability: str
+    event: EventKind
+    """The change that makes it stale."""
+    of: type
+    """The class of an entry."""
+    key: str
+    """The attribute of an entry that it is known by."""
+    longest_key: int
+    """Characters of it."""
+    result: Callable[..., Any]
+    """Makes the result of the gateway."""
+
+
+LIST_KINDS: Mapping[str, ListKind] = {
+    kind.name: kind
+    for kind in (
+        ListKind(
+            name="tools",
+            what="tool",
+            method="tools/list",
+            member="tools",
+            capability="tools",
+            event="tools",
+            of=t.Tool,
+            key="name",
+            longest_key=_NAME_CHARACTERS,
+            result=t.ListToolsResult,
+        ),
+        ListKind(
+            name="prompts",
+            what="prompt",
+            method="prompts/list",
+            member="prompts",
+            capability="prompts",
+            event="prompts",
+            of=t.Prompt,
+            key="name",
+            longest_key=_NAME_CHARACTERS,
+            result=t.ListPromptsResult,
+        ),
+        ListKind(
+            name="resources",
+            what="resource",
+            method="resources/list",
+            member="resources",
+            capability="resources",
+            event="resources",
+            of=t.Resource,
+            key="uri",
+            longest_key=LONGEST_URI,
+            result=t.ListResourcesResult,
+        ),
+        ListKind(
+            name="templates",
+            what="resource template",
+            method="resources/templates/list",
+            member="resourceTemplates",
+            capability="resources",
+            event="resources",
+            of=t.ResourceTemplate,
+            key="uri_template",
+            longest_key=LONGEST_URI,
+            result=t.ListResourceTemplatesResult,
+        ),
+    )
+}
+"""The lists, by name."""
+
+
+@attrs.define(eq=False)
+class UpstreamListing:
+    """One list of one connection, as its server had it."""
+
+    entries: dict[str, Any]
+    """The entries by their own names or URIs, in the server's order."""
+    ttl_ms: int | None = None
+    """Milliseconds for which the server calls it good; ``None`` if it does not say."""
+    cache_scope: t.CacheScope | None = None
+    """Whether the server lets caches that several users share keep it; ``None`` if it does not say."""
+    read_at: float = attrs.field(factory=trio.current_time)
+    held: set[str] = attrs.field(factory=set)
+    """The names in the gateway that are claimed for it."""
+    uses: int = 0
+    """At how many places it is kept."""
+    _tools: dict[str, ToolElsewhere] = attrs.field(factory=dict)
+
+    def tool_elsewhere(self, name: str) -> ToolElsewhere | None:
+        """Returns what the gateway has to know of a tool that clients call by it, ``None`` where it is not listed."""
+        found = self._tools.get(name)
+        tool = self.entries.get(name)
+        if found is None and tool is not None:
+            try:
+                mirrored = annotated_params(tool.input_schema)
+            except ValueError:
+                # Clients leave such a tool out.
+                mirrored = ()
+            support = None if tool.execution is None else tool.execution.task_support
+            rules = None if support in (None, "forbidden") else _MAY_BE_TASK
+            found = self._tools[name] = ToolElsewhere(mirrored, rules)
+        return found
+
+    @cached_property
+    def templates(self) -> tuple[UriTemplate, ...]:
+        """The templates of it that can be matched."""
+        return tuple(_templates(self.entries))
+
+    @cached_property
+    def schemes(self) -> frozenset[str]:
+        """The schemes of the URIs or templates of it."""
+        return frozenset(each.partition(":")[0].lower() for each in self.entries)
+
+    def left_ms(self, now: float) -> int | None:
+        """Returns for how many milliseconds it is good from now on; ``None`` if its server does not say."""
+        if self.ttl_ms is None:
+            return None
+        return max(0, math.ceil(self.ttl_ms - (now - self.read_at) * 1000))
+
+
+def _templates(texts: Mapping[str, Any]) -> Iterator[UriTemplate]:
+    for text in texts:
+        try:
+            yield UriTemplate(text)
+        except ValueError as error:
+            log.debug("a template of an upstream cannot be matched", template=text[:_SHOWN], error=str(error))
+
+
+async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream: str) -> UpstreamListing:
+    """Asks the server of a connection for all of a list.
+
+    A server that did not declare it has an empty one.
+
+    Args:
+        connection: The connection, which is open.
+        kind: The list.
+        upstream: The name of the upstream, for the log.
+
+    Raises:
+        RemoteProtocolError: The answer is no list.
+        McpError: What else `Client.request` raises.
+    """
+    requests = connection.client._requests
+    if kind.capability not in requests.negotiated.declared:
+        return UpstreamListing({}, ttl_ms=round(MAX_AGE * 1000), cache_scope="public")
+    reading = _ListReader(connection, kind, upstream)
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        params = {} if cursor is None else {"cursor": cursor}
+        result = await requests.send(kind.method, params, requests.options)
+        cursor = await reading.take(result)
+        if cursor is None or reading.is_full:
+            break
+    if cursor is not None:
+        log.warning(
+            "a list of an upstream is longer than the gateway reads: the rest is left out",
+            upstream=upstream,
+            list=kind.name,
+            entries=len(reading.entries),
+        )
+    return reading.listing()
+
+
+class _ListReader:
+    """A list that is being read."""
+
+    def __init__(self, connection: UpstreamConnection, kind: ListKind, upstream: str) -> None:
+        self.entries: dict[str, Any] = {}
+        self.is_full = False
+        self._connection = connection
+        self._kind = kind
+        self._upstream = upstream
+        self._bytes = 0
+        self._ttls: list[int | None] = []
+        self._scopes: list[object] = []
+
+    async def take(self, result: dict[str, Any]) -> str | None:
+        """Reads one page, and returns the cursor of the next one, ``None`` after the last."""
+        kind, era = self._kind, self._connection.era
+        items = result.get(kind.member)
+        if not isinstance(items, list):
+            raise RemoteProtocolError(f"the answer to {kind.method} has no array {kind.member!r}")
+        self._bytes += len(encode_value(result))
+        self._ttls.append(_ttl(result.get("ttlMs")))
+        self._scopes.append(result.get("cacheScope"))
+        problems: list[str] = []
+        found: list[Any] = []
+        for index, item in enumerate(items):
+            if index % ENTRIES_A_TURN == ENTRIES_A_TURN - 1:
+                await trio.lowlevel.checkpoint()
+            if len(self.entries) + len(found) >= MAX_ENTRIES or self._bytes > MAX_BYTES:
+                self.is_full = True
+                break
+            try:
+                found.append(era.structure(item, kind.of))
+            except Exception as error:  # cattrs raises whatever the member's own conversion raised
+                problems.append(structure_error_text(error))
+        if kind.of is t.Tool:
+            found = list(map(_as_offered, self._connection.client._requests.learn_tools(found)))
+        for entry in found:
+            key = getattr(entry, kind.key)
+            if len(key) > kind.longest_key:
+                problems.append(f"a name of {len(key)} characters")
+            elif key in self.entries:
+                problems.append(f"{key!r} is there twice")
+            else:
+                self.entries[key] = entry
+        if problems:
+            log.warning(
+                "entries of a list of an upstream are left out",
+                upstream=self._upstream,
+                list=kind.name,
+                entries=len(problems),
+                first=printable(problems[0], _SHOWN),
+            )
+        cursor = result.get("nextCursor")
+        if self.is_full:
+            return ""
+        return cursor if isinstance(cursor, str) else None
+
+    def listing(self) -> UpstreamListing:
+        """Returns what was read."""
+        ttls = [each for each in self._ttls if each is not None]
+        scope: t.CacheScope | None = "private"
+        if all(each == "public" for each in self._scopes):
+            scope = "public"
+        elif all(each is None for each in self._scopes):
+            scope = None
+        return UpstreamListing(
+            self.entries,
+            ttl_ms=min(ttls) if len(ttls) == len(self._ttls) else None,
+            cache_scope=scope,
+        )
+
+
+def _as_offered(tool: t.Tool) -> t.Tool:
+    """Returns a tool that runs as a task only as one that may: the gateway runs the task for who calls it plainly."""
+    if tool.execution is None or tool.execution.task_support != "required":
+        return tool
+    return attrs.evolve(tool, execution=attrs.evolve(tool.execution, task_support="optional"))
+
+
+def _ttl(value: Any) -> int | None:
+    # An integer of a peer may be too large for a float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return None
+    return round(max(0, min(value, MAX_AGE * 1000)))

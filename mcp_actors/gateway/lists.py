@@ -1,0 +1,449 @@
+"""The lists of all upstreams in one `serve`: kept until they change, asked for once for all who need them, and merged.
+
+A list is good until its server says that it has changed. One whose server does not say so is asked for again after the
+time that the server promises, or after `LEAST_AGE` seconds. An upstream delays a list of the gateway by no more than
+`LIST_TIMEOUT` seconds, and only once: from then on it is left out until it has answered. Its list goes on being read
+meanwhile, and clients are told of a change when it has come.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._eras.era import Event, EventKind
+from mcp_actors.errors import CallTimeout, McpError, RpcError, UpstreamUnavailable
+from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.listing import LEAST_AGE, LIST_KINDS, ListKind, UpstreamListing, read_listing
+from mcp_actors.gateway.names import LONGEST_NAME, NameClaims, NameTable, is_advised
+from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.server import Context
+from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import printable, without_paths
+from mcp_actors.supervision.task_kinds import UPSTREAM_LIST, UPSTREAM_WAIT
+
+__all__ = [
+    "LIST_PAUSE",
+    "LIST_TIMEOUT",
+    "MOST_PENDING",
+    "PAUSE",
+    "ChangeDelivery",
+    "ListedRow",
+    "UpstreamLists",
+]
+
+
+# -- Publishes the changes of upstreams on the gateway's bus, no faster than clients can make use of them ---
+#
+# An upstream that reports changes without a pause would make every client list again and again. So what says the same
+# is put together: a list has changed at most once in `LIST_PAUSE` seconds, and each resource once in `PAUSE`. The
+# first report of a change waits for nothing.
+
+# Seconds between two rounds of reports.
+PAUSE = 0.1
+# Seconds between two reports of one list.
+LIST_PAUSE = 1.0
+# Resources that wait to be reported, beyond those that are subscribed to themselves.
+MOST_PENDING = 4096
+
+
+class ChangeDelivery:
+    """The changes of all upstreams that were not published yet.
+
+    Args:
+        publish: Publishes one change: `EventBus.publish`.
+    """
+
+    def __init__(self, publish: Callable[[EventKind, str | None], None]) -> None:
+        self._publish = publish
+        self._pending: dict[Event, None] = {}
+        self._not_before: dict[EventKind, float] = {}
+        self._parked = trio.lowlevel.ParkingLot()
+
+    def __repr__(self) -> str:
+        return f"<ChangeDelivery {len(self._pending)} pending>"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more resources are taken one by one."""
+        return len(self._pending) >= MOST_PENDING
+
+    def put(self, kind: EventKind, uri: str | None = None) -> None:
+        """Takes a change; never waits."""
+        self._pending[Event(kind, uri)] = None
+        self._parked.unpark()
+
+    async def run(self) -> None:
+        """Publishes what is put. Never returns."""
+        while True:
+            while not self._pending:
+                await self._parked.park()
+            now = trio.current_time()
+            for event in list(self._pending):
+                if event.uri is None:
+                    if now < self._not_before.get(event.kind, now):
+                        continue
+                    self._not_before[event.kind] = now + LIST_PAUSE
+                del self._pending[event]
+                self._publish(event.kind, event.uri)
+            await trio.sleep(PAUSE)
+
+
+# ----------------------------------------------------------------------------------------------------
+
+# Seconds for which an upstream may delay a list.
+LIST_TIMEOUT = 10.0
+# The serials of an upstream's entries in the pages of a merged list. Those of the gateway's own come before.
+_SERIALS = 1 << 41
+
+
+@attrs.frozen
+class ListedRow:
+    """A line of a merged list; see `mcp_actors._server.registry`."""
+
+    key: str
+    serial: int
+    entry: Any
+    own: str
+    """Its name at the upstream, or its URI."""
+
+
+@attrs.define(eq=False)
+class _Reading:
+    """A list that is being read, for all who wait for it."""
+
+    done: trio.Event = attrs.field(factory=trio.Event)
+    overtaken: bool = False
+    """Whether the list has changed since it was asked for."""
+    failure: McpError | None = None
+
+
+@attrs.define(eq=False)
+class _KeptList:
+    """One list of one connection."""
+
+    listing: UpstreamListing | None = None
+    good_until: float = -math.inf
+    reading: _Reading | None = None
+
+
+class UpstreamLists:
+    """The lists of the upstreams of one `serve`, and the names that they have in the gateway.
+
+    Args:
+        tables: The names of each upstream, in the order in which the upstreams were given.
+        nursery: Owns the tasks that read.
+        changes: Is told of lists that are different now.
+    """
+
+    def __init__(
+        self, tables: Mapping[str, NameTable], nursery: trio.Nursery, changes: ChangeDelivery
+    ) -> None:
+        self.tables = tables
+        self.claims = {name: NameClaims(kind.what) for name, kind in LIST_KINDS.items()}
+        self.known: dict[tuple[str, str], UpstreamListing] = {}
+        """The list of each upstream that was read last, over whichever connection; kept while the upstream is away."""
+        self._nursery = nursery
+        self._changes = changes
+        self._kept: dict[UpstreamConnection, dict[str, _KeptList]] = {}
+        # Upstreams that nobody waits for until they have answered.
+        self._late: set[str] = set()
+        # Lists, by upstream and kind, that were left out or replaced by a former one, which was logged.
+        self._missing: set[tuple[str, str]] = set()
+        # Upstreams that have lost a connection since the last one was made: their lists may be different ones now.
+        self._lost: set[str] = set()
+        # Lists of which it was logged that some clients refuse their names.
+        self._warned: set[tuple[str, str]] = set()
+        # The lines of each list that is in use, with the version of the claims by which they were made.
+        self._rows: dict[UpstreamListing, tuple[int, tuple[ListedRow, ...]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<UpstreamLists connections={len(self._kept)} missing={len(self._missing)}>"
+
+    # -- what happens to connections -----------------------------------------------------------------------------------
+
+    def connected(self, actor: UpstreamActor) -> None:
+        """A connection was made: what was left out of lists before can be listed now."""
+        name = actor.settings.name
+        self._late.discard(name)
+        stale: set[EventKind] = {
+            kind.event
+            for kind in LIST_KINDS.values()
+            if name in self._lost or (name, kind.name) in self._missing
+        }
+        self._lost.discard(name)
+        for each in stale:
+            self._changes.put(each)
+
+    def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
+        """A connection has ended. What was known last is kept, so that no name gets another meaning meanwhile."""
+        if lost:
+            self._lost.add(actor.settings.name)
+        for name, kept in self._kept.pop(connection, {}).items():
+            if kept.listing is not None:
+                self._dropped(name, kept.listing)
+
+    def changed(self, connection: UpstreamConnection, kind: EventKind) -> None:
+        """A list of a connection is not what it was."""
+        kept = self._kept.get(connection, {})
+        for name, each in kept.items():
+            if LIST_KINDS[name].event == kind:
+                each.good_until = -math.inf
+                if each.reading is not None:
+                    each.reading.overtaken = True
+        self._changes.put(kind)
+
+    # -- lists ---------------------------------------------------------------------------------------------------------
+
+    async def of_all(
+        self, ctx: Context[Any], kind: ListKind, actors: Iterable[UpstreamActor]
+    ) -> dict[str, UpstreamListing]:
+        """Returns a list of each upstream that has it for a caller, by the upstream's name, in the given order.
+
+        Cancelled, the lists that are being read are read all the same.
+        """
+        actors = list(actors)
+        found: dict[str, UpstreamListing] = {}
+        waiting: list[UpstreamActor] = []
+        for actor in actors:
+            kept = self._at_hand(actor, ctx, kind)
+            if kept is not None and kept.listing is not None and trio.current_time() < kept.good_until:
+                found[actor.settings.name] = kept.listing
+            else:
+                waiting.append(actor)
+        if waiting:
+            async with trio.open_nursery() as nursery:
+                for actor in waiting:
+                    name = actor.settings.name
+                    start(nursery, UPSTREAM_WAIT, self._obtain, actor, ctx, kind, found, about=name)
+            for actor in waiting:
+                if actor.settings.name not in found:
+                    self._without(actor, ctx, kind, found)
+        # One that was replaced while another one was waited for has lost its names already.
+        return {
+            name: listing if listing.uses else self.known.get((name, kind.name), listing)
+            for actor in actors
+            if (listing := found.get(name := actor.settings.name)) is not None
+        }
+
+    def claim(self, kind: ListKind, listings: Mapping[str, UpstreamListing]) -> None:
+        """Gives the names in lists to their upstreams, as far as they are nobody else's."""
+        for name, listing in listings.items():
+            self.rows(kind, name, listing)
+
+    def rows(self, kind: ListKind, upstream: str, listing: UpstreamListing) -> tuple[ListedRow, ...]:
+        """Returns the lines that an upstream has in the merged list."""
+        claims = self.claims[kind.name]
+        made = self._rows.get(listing)
+        if made is not None and made[0] == claims.version:
+            return made[1]
+        rows: list[ListedRow] = []
+        serial = (list(self.tables).index(upstream) + 1) * _SERIALS
+        for own, entry in listing.entries.items():
+            serial += 1
+            name = self.outside(kind, upstream, own)
+            if name is None:
+                continue
+            if name not in listing.held:
+                # Nobody would release the names of a list that is kept nowhere, as its connection has ended.
+                if not listing.uses or not claims.claim(name, upstream, own):
+                    continue
+                listing.held.add(name)
+            shown = entry if name == own else attrs.evolve(entry, name=name)
+            rows.append(ListedRow(name, serial, shown, own))
+        self._warn_of_names(kind, upstream, rows)
+        made = (claims.version, tuple(rows))
+        if listing.uses:
+            self._rows[listing] = made
+        return made[1]
+
+    def outside(self, kind: ListKind, upstream: str, own: str) -> str | None:
+        """Returns the name or URI that something has in the gateway, ``None`` if it is not offered."""
+        table = self.tables[upstream]
+        if kind.key == "name":
+            return table.outside(own)
+        return own if table.is_offered(own) else None
+
+    # -- upstreams that are slow ---------------------------------------------------------------------------------------
+
+    def is_late(self, actor: UpstreamActor) -> bool:
+        """Whether an upstream has used up the time that it may delay others, so that nobody waits for it."""
+        return actor.settings.name in self._late
+
+    async def meet(self, actor: UpstreamActor, ctx: Context[Any]) -> None:
+        """Connects to an upstream for a caller, for `LIST_TIMEOUT` seconds at most. What fails is in the log."""
+        with self._delayed_by(actor):
+            async with actor.borrowed(ctx):
+                pass
+
+    @contextmanager
+    def _delayed_by(self, actor: UpstreamActor) -> Iterator[None]:
+        """Ends the block when an upstream has used up the time that it may delay others, or fails."""
+        name = actor.settings.name
+        with trio.move_on_after(0 if name in self._late else LIST_TIMEOUT) as scope:
+            try:
+                yield
+            except McpError as error:
+                log.debug("an upstream is not waited for", upstream=name, error=str(error))
+        if scope.cancelled_caught:
+            self._late.add(name)
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _at_hand(self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind) -> _KeptList | None:
+        try:
+            connection = actor.at_hand(ctx)
+        except UpstreamUnavailable:
+            return None
+        if connection is None:
+            return None
+        actor.give_back(connection)
+        return self._kept.get(connection, {}).get(kind.name)
+
+    def _without(
+        self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind, found: dict[str, UpstreamListing]
+    ) -> None:
+        """The list of an upstream did not come: the one before is better than none while there is a connection."""
+        name = actor.settings.name
+        kept = self._at_hand(actor, ctx, kind)
+        if kept is not None and kept.listing is not None:
+            found[name] = kept.listing
+        if (name, kind.name) not in self._missing:
+            self._missing.add((name, kind.name))
+            # Of one that cannot be connected to the log has more already.
+            level = log.debug if actor.health.is_away else log.warning
+            level(
+                "a list of the gateway is not complete: an upstream does not answer",
+                upstream=name,
+                list=kind.name,
+                former=name in found,
+            )
+
+    async def _obtain(
+        self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind, found: dict[str, UpstreamListing]
+    ) -> None:
+        with self._delayed_by(actor):
+            async with actor.borrowed(ctx) as connection:
+                found[actor.settings.name] = await self._read(actor, connection, kind)
+
+    async def _read(
+        self, actor: UpstreamActor, connection: UpstreamConnection, kind: ListKind
+    ) -> UpstreamListing:
+        kept = self._kept.setdefault(connection, {}).setdefault(kind.name, _KeptList())
+        # Of a list that has changed while it was read a second one is read; after that, what there is has to do.
+        for _ in range(2):
+            reading = kept.reading
+            if reading is None:
+                if kept.listing is not None and trio.current_time() < kept.good_until:
+                    return kept.listing
+                reading = kept.reading = _Reading()
+                name = actor.settings.name
+                start(self._nursery, UPSTREAM_LIST, self._fetch, actor, connection, kind, kept, about=name)
+            await reading.done.wait()
+            if reading.failure is not None:
+                raise reading.failure
+            if not reading.overtaken:
+                break
+        assert kept.listing is not None
+        return kept.listing
+
+    async def _fetch(
+        self, actor: UpstreamActor, connection: UpstreamConnection, kind: ListKind, kept: _KeptList
+    ) -> None:
+        name, reading = actor.settings.name, kept.reading
+        assert reading is not None
+        reading.failure = UpstreamUnavailable(name, "its list cannot be read")
+        try:
+            listing = await read_listing(connection, kind, name)
+        except McpError as error:
+            if isinstance(error, CallTimeout):
+                actor.timed_out(connection)
+            elif isinstance(error, RpcError):
+                actor.answered(connection)
+            log.warning(
+                "a list of an upstream cannot be read",
+                upstream=name,
+                list=kind.name,
+                error=without_paths(str(error)),
+            )
+        else:
+            reading.failure = None
+            actor.answered(connection)
+            if connection in self._kept:
+                self._keep(name, connection, kind, kept, listing)
+            else:
+                # The connection has ended meanwhile.
+                kept.listing = listing
+        finally:
+            kept.reading = None
+            reading.done.set()
+
+    def _keep(
+        self,
+        upstream: str,
+        connection: UpstreamConnection,
+        kind: ListKind,
+        kept: _KeptList,
+        listing: UpstreamListing,
+    ) -> None:
+        """Puts a list in the place of an older one. A name that both have stays claimed without a gap."""
+        claims = self.claims[kind.name]
+        former, known = kept.listing, self.known.get((upstream, kind.name))
+        listing.uses = 2
+        kept.listing = self.known[upstream, kind.name] = listing
+        for own in listing.entries:
+            name = self.outside(kind, upstream, own)
+            held = (each is not None and name in each.held for each in (former, known))
+            if name is not None and any(held) and claims.claim(name, upstream, own):
+                listing.held.add(name)
+        for each in (former, known):
+            if each is not None:
+                self._dropped(kind.name, each)
+        now = listing.read_at
+        if listing.ttl_ms:
+            kept.good_until = now + listing.ttl_ms / 1000
+        else:
+            kept.good_until = math.inf if _is_followed(connection, kind) else now + LEAST_AGE
+        if kept.reading is not None and kept.reading.overtaken:
+            kept.good_until = -math.inf
+        self._late.discard(upstream)
+        if (upstream, kind.name) in self._missing:
+            self._missing.discard((upstream, kind.name))
+            log.info("a list of the gateway is complete again", upstream=upstream, list=kind.name)
+            self._changes.put(kind.event)
+
+    def _dropped(self, kind: str, listing: UpstreamListing) -> None:
+        """Takes note that a list is in use at one place less; at none it has no names any more."""
+        listing.uses -= 1
+        if not listing.uses:
+            self._rows.pop(listing, None)
+            for name in listing.held:
+                self.claims[kind].release(name)
+            listing.held.clear()
+
+    def _warn_of_names(self, kind: ListKind, upstream: str, rows: Iterable[ListedRow]) -> None:
+        if kind.key != "name" or (upstream, kind.name) in self._warned:
+            return
+        refused = [each.key for each in rows if not is_advised(each.key)]
+        if refused:
+            self._warned.add((upstream, kind.name))
+            log.warning(
+                f"some clients refuse names like this: use 1 to {LONGEST_NAME} of A-Z a-z 0-9 _ -",
+                upstream=upstream,
+                list=kind.name,
+                name=printable(refused[0], 2 * LONGEST_NAME),
+                names=len(refused),
+            )
+
+
+def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
+    """Whether a server reports changes of a list: it says so."""
+    capabilities = connection.client._requests.negotiated.capabilities
+    declared = getattr(capabilities, kind.capability)
+    return declared is None or bool(declared.list_changed)

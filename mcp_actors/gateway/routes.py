@@ -1,0 +1,292 @@
+"""One page of a list of the gateway: its own entries first, then those of the upstreams in their order.
+
+A cursor names the last entry that was shown (`mcp_actors._server.registry`), so it stays good while upstreams come
+and go: the next page begins behind that entry, or where it would stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from mcp_actors._server.context import check_scopes
+from mcp_actors._server.registry import page
+from mcp_actors.errors import InsufficientScope, UpstreamUnavailable
+from mcp_actors.gateway.listing import LIST_KINDS, ListKind, UpstreamListing
+from mcp_actors.gateway.lists import ListedRow, UpstreamLists
+from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.server import Context
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.principal import Principal
+from mcp_actors.types import CacheScope
+
+__all__ = ["CachingHints", "Route", "UpstreamRoutes", "Visible", "merged_page"]
+
+
+# -- Says which upstream a name or URI belongs to, and what it is called there ---------------------------
+#
+# ==================
+# ================================================================================================= a tool or prompt
+# the upstream that has listed the name; else the only one that can have it, by its prefix and renames; else those
+# that can have it are listed, and the first one that has it is asked a resource          the upstream that has listed
+# the URI; else the first one with a template that matches it; else those that have resources are asked in order, the
+# ones that use the scheme of the URI first ==================
+# =================================================================================================
+#
+# A server may read what it lists nowhere, and its tools may return links to that; this is why a URI that nobody lists
+# is asked for. An upstream whose patterns leave the URI out is not asked.
+
+Visible = Callable[[Principal | None, str, str, str], bool]
+"""Says whether a caller sees something: the caller, the upstream, one of ``"tools"``, ``"prompts"``, ``"resources"``
+and ``"templates"``, and its name or URI at the upstream."""
+
+
+@attrs.frozen
+class Route:
+    """The upstream that a request is for, and the name or URI that it has there."""
+
+    upstream: UpstreamActor
+    target: str
+
+
+class UpstreamRoutes:
+    """The routes of one `serve`.
+
+    Args:
+        actors: The upstreams by name, in the order in which they were given.
+        lists: Their lists and names.
+        visible: Says whether a caller sees something; ``None`` if everybody sees all.
+    """
+
+    def __init__(
+        self, actors: dict[str, UpstreamActor], lists: UpstreamLists, visible: Visible | None
+    ) -> None:
+        self._actors = actors
+        self._lists = lists
+        self._visible = visible
+
+    def __repr__(self) -> str:
+        return f"<UpstreamRoutes to {', '.join(self._actors)}>"
+
+    # -- who sees what -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_same_for_all(self) -> bool:
+        """Whether all callers see the same."""
+        return self._visible is None and not any(each.settings.scopes for each in self._actors.values())
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether a caller sees everything of the upstreams that it has the scopes for."""
+        return self._visible is None
+
+    def seen_by(self, ctx: Context[Any]) -> list[UpstreamActor]:
+        """Returns the upstreams that a caller has the scopes for."""
+        return [each for each in self._actors.values() if _has_scopes(ctx, each)]
+
+    def sees(self, ctx: Context[Any], upstream: str, kind: ListKind, own: str) -> bool:
+        """Whether a caller sees one thing of an upstream. A function that fails hides it."""
+        if self._visible is None:
+            return True
+        try:
+            return self._visible(ctx.principal, upstream, kind.name, own)
+        except Exception as error:
+            log.error(
+                "visible= of the gateway failed, so something is hidden", upstream=upstream, exc_info=error
+            )
+            return False
+
+    # -- names ---------------------------------------------------------------------------------------------------------
+
+    def listed(self, ctx: Context[Any], kind: ListKind, name: str) -> Route | None:
+        """Returns the route of a name that was listed, ``None`` if nobody has listed it.
+
+        Raises:
+            InsufficientScope: The caller lacks a scope that the upstream needs.
+        """
+        claim = self._lists.claims[kind.name].owner(name)
+        return None if claim is None else self._checked(ctx, kind, claim.upstream, claim.target)
+
+    async def named(self, ctx: Context[Any], kind: ListKind, name: str) -> Route | None:
+        """Returns the route of a tool or prompt by its name in the gateway, ``None`` if nobody has it.
+
+        Raises:
+            InsufficientScope: The caller lacks a scope that the upstream needs.
+            UpstreamUnavailable: An upstream that may have it cannot be asked.
+        """
+        if self._lists.claims[kind.name].owner(name) is not None:
+            return self.listed(ctx, kind, name)
+        able = [each for each in self._actors if self._lists.tables[each].own(name) is not None]
+        if len(able) < 2:
+            own = None if not able else self._lists.tables[able[0]].own(name)
+            return None if own is None else self._checked(ctx, kind, able[0], own)
+        found = await self._lists.of_all(ctx, kind, [self._actors[each] for each in able])
+        self._lists.claim(kind, found)
+        if self._lists.claims[kind.name].owner(name) is not None:
+            return self.listed(ctx, kind, name)
+        away = [each for each in able if each not in found]
+        if away:
+            raise UpstreamUnavailable(away[0], f"it may have the {kind.what}, and cannot be asked")
+        return None
+
+    # -- URIs ----------------------------------------------------------------------------------------------------------
+
+    async def of_uri(self, ctx: Context[Any], uri: str) -> list[Route]:
+        """Returns the upstreams to ask for a resource, the likeliest first; the rest in case that it has none.
+
+        Raises:
+            InsufficientScope: The caller lacks a scope that the upstream needs.
+        """
+        kind = LIST_KINDS["resources"]
+        tables = self._lists.tables
+        is_certain = len(tables) == 1 and all(each.is_offered(uri) for each in tables.values())
+        if self._lists.claims["resources"].owner(uri) is None and not is_certain:
+            await self._list_uris(ctx)
+        if self._lists.claims["resources"].owner(uri) is not None:
+            route = self.listed(ctx, kind, uri)
+            return [] if route is None else [route]
+        able = [
+            each for each in self._actors if not tables[each].is_excluded(uri) and self._may_read(each, uri)
+        ]
+        matching = next((each for each in able if self._has_template(each, uri)), None)
+        if matching is not None:
+            route = self._checked(ctx, kind, matching, uri)
+            return [] if route is None else [route]
+        scheme = uri.partition(":")[0].lower()
+        seen = [each.settings.name for each in self.seen_by(ctx)]
+        unlisted = [each for each in able if each in seen and tables[each].is_offered(uri)]
+        unlisted.sort(key=lambda each: not self._uses(each, scheme))
+        routes = (self._checked(ctx, kind, each, uri) for each in unlisted)
+        return [each for each in routes if each is not None]
+
+    async def of_template(self, ctx: Context[Any], text: str) -> Route | None:
+        """Returns the upstream that completes the variables of a template, ``None`` if nobody has it.
+
+        Raises:
+            InsufficientScope: The caller lacks a scope that the upstream needs.
+        """
+        if len(self._actors) > 1:
+            await self._list_uris(ctx)
+        if self._lists.claims["templates"].owner(text) is not None:
+            return self.listed(ctx, LIST_KINDS["templates"], text)
+        routes = await self.of_uri(ctx, text)
+        return routes[0] if routes else None
+
+    async def _list_uris(self, ctx: Context[Any]) -> None:
+        """Reads the lists of resources and templates of all upstreams of which nothing is known yet."""
+        for name in ("resources", "templates"):
+            unknown = [
+                actor for actor in self.seen_by(ctx) if (actor.settings.name, name) not in self._lists.known
+            ]
+            if unknown:
+                await self._lists.of_all(ctx, LIST_KINDS[name], unknown)
+            known = {each: self._lists.known.get((each, name)) for each in self._actors}
+            self._lists.claim(LIST_KINDS[name], {each: list for each, list in known.items() if list})
+
+    def _may_read(self, upstream: str, uri: str) -> bool:
+        """Whether the patterns let a URI through, or one of a template that they let through."""
+        return self._lists.tables[upstream].is_offered(uri) or self._has_template(upstream, uri)
+
+    def _has_template(self, upstream: str, uri: str) -> bool:
+        listing = self._lists.known.get((upstream, "templates"))
+        return listing is not None and any(
+            each.match(uri) is not None for each in listing.templates if each.text in listing.held
+        )
+
+    def _uses(self, upstream: str, scheme: str) -> bool:
+        known = self._lists.known
+        listings: Iterator[Any] = (known.get((upstream, name)) for name in ("resources", "templates"))
+        return any(each is not None and scheme in each.schemes for each in listings)
+
+    def _checked(self, ctx: Context[Any], kind: ListKind, upstream: str, own: str) -> Route | None:
+        actor = self._actors[upstream]
+        if actor.settings.scopes:
+            check_scopes(ctx.call, frozenset(actor.settings.scopes))
+        return Route(actor, own) if self.sees(ctx, upstream, kind, own) else None
+
+
+def _has_scopes(ctx: Context[Any], actor: UpstreamActor) -> bool:
+    if not actor.settings.scopes:
+        return True
+    try:
+        check_scopes(ctx.call, frozenset(actor.settings.scopes))
+    except InsufficientScope:
+        return False
+    return True
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class CachingHints:
+    """The promises that the gateway makes for itself, and for upstreams that make none."""
+
+    ttl_ms: int
+    cache_scope: CacheScope
+
+
+async def merged_page(
+    lists: UpstreamLists,
+    routes: UpstreamRoutes,
+    ctx: Context[Any],
+    kind: ListKind,
+    own: Sequence[ListedRow],
+    hints: CachingHints,
+    page_size: int,
+) -> Any:
+    """Returns the page of a list that a caller asks for.
+
+    Args:
+        lists: The lists of the upstreams.
+        routes: Says which of them the caller sees.
+        ctx: The request.
+        kind: The list.
+        own: The entries of the gateway itself.
+        hints: What the gateway promises.
+        page_size: Entries of a page.
+
+    Raises:
+        RpcError: The cursor is none of this list.
+    """
+    actors = routes.seen_by(ctx)
+    listings = await lists.of_all(ctx, kind, actors)
+    rows = list(own)
+    taken = {each.key for each in own}
+    for name, listing in listings.items():
+        found = lists.rows(kind, name, listing)
+        if not taken and routes.sees_all:
+            rows += found
+            continue
+        for row in found:
+            if row.key in taken:
+                lists.claims[kind.name].collided(row.key, "the gateway itself", name)
+            elif routes.sees(ctx, name, kind, row.own):
+                rows.append(row)
+    shown, cursor = page(rows, ctx.params, kind=kind.name, size=page_size)
+    is_private = ctx.principal is not None or not routes.is_same_for_all
+    said = [*listings.values()]
+    return kind.result(
+        [each.entry for each in shown],
+        cursor,
+        ttl_ms=0 if len(listings) < len(actors) else _ttl(said, bool(own), hints),
+        cache_scope="private" if is_private else _scope(said, bool(own), hints),
+    )
+
+
+def _ttl(listings: Sequence[UpstreamListing], has_own: bool, hints: CachingHints) -> int:
+    now = trio.current_time()
+    lefts = [each.left_ms(now) for each in listings]
+    if has_own or not lefts:
+        lefts.append(None)
+    return min(hints.ttl_ms if each is None else each for each in lefts)
+
+
+def _scope(listings: Sequence[UpstreamListing], has_own: bool, hints: CachingHints) -> CacheScope:
+    scopes = {each.cache_scope or hints.cache_scope for each in listings}
+    if has_own or not scopes:
+        scopes.add(hints.cache_scope)
+    return "public" if scopes == {"public"} else "private"

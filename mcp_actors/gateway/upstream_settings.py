@@ -1,0 +1,102 @@
+"""Snapshots of the upstreams of a gateway, for whoever looks at what lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal
+
+import attrs
+
+from mcp_actors._client.options import Access
+from mcp_actors.abc import ClientTransport
+from mcp_actors.client import Target
+
+__all__ = ["SessionPolicy", "Upstream", "UpstreamStatistics", "UpstreamTarget"]
+
+
+# -- The settings of one upstream: which server it is, how its things are named, and who shares its connections ---
+
+SessionPolicy = Literal["auto", "shared", "own"]
+"""Who shares a connection to an upstream."""
+UpstreamTarget = Target | Callable[[], str | ClientTransport]
+"""What a `Client` connects to, or a function that returns a URL or makes a transport, called for each connection."""
+
+
+@attrs.frozen(kw_only=True)
+class Upstream:
+    """One server behind a `Gateway`."""
+
+    name: str
+    """Its name in the gateway: in prefixes, in the log, in errors and in `Server.tree`."""
+    target: UpstreamTarget = attrs.field(repr=False)
+    """The server. A transport object can be connected to once at a time, so a function makes them."""
+    prefix: str | None = None
+    """Stands before the names of its tools and prompts; by default its name and ``_``, and with ``""`` nothing does."""
+    rename: Mapping[str, str] = attrs.field(factory=dict)
+    """Names of tools and prompts that are shown under another name, without the prefix."""
+    include: Collection[str] = ("*",)
+    """Patterns of the names (its own) and URIs that are offered, as of `fnmatch`."""
+    exclude: Collection[str] = ()
+    """Patterns of the names and URIs that are not offered, although they are included."""
+    methods: Collection[str] = ()
+    """Methods beyond the protocol that are passed on to it, such as those of an extension: their names."""
+    sessions: SessionPolicy = "auto"
+    """``"auto"`` shares a connection to a server that keeps no sessions, and makes one for each session of a client
+    otherwise; ``"shared"`` and ``"own"`` overrule that."""
+    lazy: bool = False
+    """Whether it is connected to when it is first needed, and not when the gateway begins to serve."""
+    era: str = "auto"
+    """As in `Client`."""
+    timeout: float = 300.0
+    """Seconds a call may take without an answer or a progress report. Clients have clocks of their own, and not every
+    server reports progress: so this is longer than any client waits that hears nothing."""
+    cap: float = 3600.0
+    """Seconds a call may take in all."""
+    scopes: Collection[str] = ()
+    """The scopes that a caller needs to see and use it."""
+
+    auth: Access | None = attrs.field(default=None, repr=False)
+    """Access to it, as in `Client`. It is the gateway's own: what a caller presents is never passed on."""
+    max_in_flight: int = 256
+    """How many calls may be in flight at once; one caller may have half of them. More are refused at once."""
+    max_connections: int = 100
+    """How many connections there may be, to a server that needs one for each session: each may be a process. One
+    caller, which is a principal or an address, may have half of them."""
+    max_notifications: int = 1000
+    """How many notifications a second are read of it, over all its connections: log messages, progress, changes. Each
+    costs as much as a call, so one that sends more is not read for a while, and waits; its answers come later too."""
+
+    @property
+    def name_prefix(self) -> str:
+        """The prefix that is in use."""
+        return f"{self.name}_" if self.prefix is None else self.prefix
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class UpstreamStatistics:
+    """One upstream."""
+
+    name: str
+    state: str
+    """``"connected"``, ``"connecting"``, ``"away"`` when the last attempt or connection has failed, or ``"idle"``."""
+    server: str | None
+    """The name and version that its server told, cut short."""
+    version: str | None
+    """The protocol version that is spoken with it."""
+    connections: int
+    in_flight: int
+    callers: int
+    """Callers with a call in flight."""
+    circuit: str
+    """``"closed"``, ``"open"`` while requests are refused at once, or ``"half-open"``."""
+    failures: int
+    """Failures in a row."""
+    lost: int
+    """Connections that were lost since the gateway serves."""
+    retry_after: float | None
+    """Seconds until it is tried again, where requests are refused."""
+    last_failure: str | None
+    """The last failure, cut short."""

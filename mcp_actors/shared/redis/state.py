@@ -1,0 +1,172 @@
+"""Shared state in Redis: the parts, opened together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+import trio
+
+from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.shared.memory import new_node_name
+from mcp_actors.shared.redis import bus, directory, events, stored_tasks
+from mcp_actors.shared.redis.bus import RedisBus
+from mcp_actors.shared.redis.directory import RENEW, NodeLease, RedisSessionDirectory
+from mcp_actors.shared.redis.events import RedisEventLog
+from mcp_actors.shared.redis.link import Keys, Redis, RedisLink
+from mcp_actors.shared.redis.stored_tasks import RedisTaskStore
+from mcp_actors.supervision.containment import outliving, start_again
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import REDIS_UPKEEP, SHARED_STATE
+
+__all__ = ["RedisReplayGuard", "RedisShared", "RedisState"]
+
+
+# -- The memory of names that were used, in Redis: a key that ends by itself for each --------------------
+
+
+class RedisReplayGuard:
+    """A `mcp_actors.abc.ReplayGuard` in Redis.
+
+    Args:
+        link: The connection.
+        keys: The names of the keys.
+    """
+
+    spans_processes = True
+
+    def __init__(self, link: RedisLink, keys: Keys) -> None:
+        self._link = link
+        self._keys = keys
+
+    def __repr__(self) -> str:
+        return "<RedisReplayGuard>"
+
+    async def first_use(self, name: bytes, seconds: float) -> bool:
+        """See `mcp_actors.abc.ReplayGuard.first_use`. After an error, ``name`` may count as used."""
+        milliseconds = max(1, int(seconds * 1000))
+        key = self._keys.used(name)
+        return await self._link.request("replays", b"SET", key, b"1", b"NX", b"PX", milliseconds) is not None
+
+
+# ----------------------------------------------------------------------------------------------------
+
+# Seconds. The others believe for so long that a node is there which they do not hear of.
+DEFAULT_LEASE = 10.0
+# Seconds for which an answer of Redis is waited for: longer than a pause of its process or a lost packet takes.
+DEFAULT_TIMEOUT = 2.0
+
+
+class RedisState:
+    """The state that `RedisShared` opens. A `mcp_actors.abc.OpenState`.
+
+    Args:
+        redis: The server.
+        keys: The names of the keys.
+        lease: Seconds of this node's lease.
+    """
+
+    def __init__(self, redis: Redis, keys: Keys, lease: float) -> None:
+        self.node = new_node_name()
+        name = f"mcp-{self.node}"
+        # Long events must not hold up the lease and the requests of others; a reader that waits holds up everything.
+        self._links = (
+            RedisLink(redis, name, (RENEW, *directory.SCRIPTS, *bus.SCRIPTS, *stored_tasks.SCRIPTS)),
+            RedisLink(redis, name, events.SCRIPTS),
+            RedisLink(redis, name),
+        )
+        link, writing, reading = self._links
+        self.sessions = RedisSessionDirectory(link, keys, self.node)
+        self.events = RedisEventLog(writing, keys, redis.timeout)
+        self.bus = RedisBus(link, reading, keys, self.node)
+        self.tasks = RedisTaskStore(link, keys, lease)
+        self.replays = RedisReplayGuard(link, keys)
+        self._lease = NodeLease(link, keys, self.node, lease)
+        self._lease.on_lost += [self.sessions.lost, self.events.lost, self.bus.lost]
+        link.on_connect = self._lease.wake
+
+    def __repr__(self) -> str:
+        return f"<RedisState {self.node}>"
+
+    async def begin(self, nursery: trio.Nursery) -> None:
+        """Makes this process a node, and keeps it one as long as ``nursery`` is there.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached.
+        """
+        link, writing, reading = self._links
+        start_again(nursery, REDIS_UPKEEP, link.run, about="connection for requests")
+        start_again(nursery, REDIS_UPKEEP, writing.run, about="connection for events")
+        start_again(nursery, REDIS_UPKEEP, reading.run, about="connection for reading")
+        await self._lease.take()
+        await self.bus.begin()
+        start_again(nursery, REDIS_UPKEEP, self._lease.run, about="lease")
+        start_again(nursery, REDIS_UPKEEP, self.sessions.run, about="sessions")
+        start_again(nursery, REDIS_UPKEEP, self.bus.run, about="published events")
+        start_again(nursery, REDIS_UPKEEP, self.bus.read, about="reader")
+        start_again(nursery, REDIS_UPKEEP, self.events.run, about="log of events")
+        start_again(nursery, REDIS_UPKEEP, self.events.refresh, about="heads of streams")
+
+    async def end(self) -> None:
+        """Ends this node for the others: what waits is sent, then its lease ends.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached; the lease ends by itself.
+        """
+        await self.events.flush()
+        await self.sessions.end()
+        await self.bus.end()
+        await self._lease.end()
+
+
+class RedisShared:
+    """State in a Redis server that the processes of one server share. A `mcp_actors.abc.SharedState`.
+
+    It needs the extra ``redis``. A Redis Cluster is not supported; one server with replicas behind one address is.
+
+    Args:
+        url: ``redis://[user:password@]host[:port][/database]``, ``rediss://…`` for TLS, or ``unix:///path``. It is
+            never shown with its password. With TLS the server's certificate and its name are verified by the
+            authorities of the system, or by those in ``?ssl_ca_certs=PATH``; ``?ssl_certfile=…&ssl_keyfile=…`` is a
+            certificate of this side, and ``?ssl_check_hostname=false`` leaves the name out.
+        lease: Seconds for which a node that is not heard of counts as there.
+        timeout: Seconds for which an answer is waited for, and a connection.
+        prefix: What every key begins with.
+
+    Raises:
+        ValueError: The URL is none of Redis, or has a part that cannot be, or a number is not positive.
+    """
+
+    def __init__(
+        self, url: str, *, lease: float = DEFAULT_LEASE, timeout: float = DEFAULT_TIMEOUT, prefix: str = "mcp"
+    ) -> None:
+        scheme = urlsplit(url).scheme
+        if scheme not in ("redis", "rediss", "unix"):
+            raise ValueError(
+                f"a URL of Redis begins with redis://, rediss:// or unix://, not with {scheme!r}"
+            )
+        if min(lease, timeout) <= 0:
+            raise ValueError("the lease and the timeout are seconds, and more than 0")
+        self._redis = Redis(url, timeout)
+        self._redis.check()
+        self._lease = lease
+        self._prefix = prefix
+
+    def __repr__(self) -> str:
+        return f"<RedisShared {self._redis.place}>"
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[RedisState]:
+        """See `mcp_actors.abc.SharedState.open`."""
+        state = RedisState(self._redis, Keys(self._prefix, name), self._lease)
+        async with outliving(SHARED_STATE) as nursery:
+            try:
+                await state.begin(nursery)
+                yield state
+            finally:
+                with trio.move_on_after(self._redis.timeout, shield=True):
+                    try:
+                        await state.end()
+                    except SharedStateUnavailable as unavailable:
+                        log.debug("a node ends without telling the others", cause=unavailable.cause)

@@ -1,0 +1,56 @@
+"""Supervision: the owner of each task, the cost of its crash, and what the whole engine writes down.
+
+`task_kinds` is the table of every kind of task, and `containment` starts tasks by it. `logging` writes the lines,
+`budget` keeps account of what is held for peers, `principal` is who a peer is, `printable` makes texts of peers safe to
+show, and `platform` has what differs between operating systems.
+"""
+
+from mcp_actors.supervision.budget import Account, Budget, BudgetStatistics, Limited, holder_of
+from mcp_actors.supervision.containment import (
+    Containment,
+    Cost,
+    Crash,
+    CrashLog,
+    TaskKind,
+    crash_log,
+    outliving,
+    reraised,
+    start,
+    start_again,
+    start_and_wait,
+)
+from mcp_actors.supervision.logging import flush_to_stderr, log, logger, write_to_stderr
+from mcp_actors.supervision.principal import STREAM_GRACE, Principal
+from mcp_actors.supervision.printable import printable, safe, safe_json, spelled_out, without_paths
+from mcp_actors.supervision.task_kinds import TASKS
+
+__all__ = [
+    "STREAM_GRACE",
+    "TASKS",
+    "Account",
+    "Budget",
+    "BudgetStatistics",
+    "Containment",
+    "Cost",
+    "Crash",
+    "CrashLog",
+    "Limited",
+    "Principal",
+    "TaskKind",
+    "crash_log",
+    "flush_to_stderr",
+    "holder_of",
+    "log",
+    "logger",
+    "outliving",
+    "printable",
+    "reraised",
+    "safe",
+    "safe_json",
+    "spelled_out",
+    "start",
+    "start_again",
+    "start_and_wait",
+    "without_paths",
+    "write_to_stderr",
+]

@@ -1,0 +1,256 @@
+"""The table of every kind of task: who owns it, what its crash costs and who is told.
+
+`mcp_actors.supervision.containment` starts tasks by these rows, and tests hold the engine and the bindings to them.
+"""
+
+from __future__ import annotations
+
+from mcp_actors.supervision.containment import TaskKind
+
+__all__ = ["TASKS"]
+
+# -- the engine ----------------------------------------------------------------------------------------------
+TRANSPORT = TaskKind("transport", "server", "server", "whoever awaits serve(): it cannot listen any more")
+DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server can still be stopped", restarted=True)
+COMPANION = TaskKind(
+    "companion", "server", "member", "whoever looks at the server through it; the server goes on"
+)
+SIGNALS = TaskKind("signals", "server", "nothing", "nobody", restarted=True)
+# It is a sibling of the session's task, and so is a WebSocket's: no nursery is made for what few connections need.
+CONNECTION_WRITER = TaskKind(
+    "link", "owner of the connection", "connection", "the peer: its connection closes"
+)
+# A session has no task of its own: it runs in that of its connection, or of the transport that has only one.
+SESSION = TaskKind("session", "connection", "connection", "the peer: its connection closes")
+CALL_WORKER = TaskKind("call", "session or server", "call", "the peer: -32603; the session goes on")
+SESSION_CLOCK = TaskKind(
+    "clock", "session", "nothing", "nobody: the calls keep their deadlines", restarted=True
+)
+BEATS = TaskKind(
+    "beats", "server", "member", "nobody: the call that failed goes on without them", restarted=True
+)
+CHANGE_DELIVERY = TaskKind("deliver changes", "session", "nothing", "nobody: the next change starts it anew")
+EXCHANGE = TaskKind("batch", "server", "call", "the peer: -32603 for each request that is left")
+CLIENT_LIFE = TaskKind(
+    "client life",
+    "client block or pool",
+    "connection",
+    "whoever called: ConnectionLost; whoever closes the client",
+)
+GROUP_WORK = TaskKind(
+    "group work",
+    "client group",
+    "member",
+    "whoever opened the group or made the call: its outcome is the crash",
+)
+CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")
+CLIENT_HANDSHAKE = TaskKind(
+    "handshake request", "client connection", "connection", "whoever connects: ConnectFailed"
+)
+CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever called: ConnectionLost")
+CLIENT_PINGS = TaskKind("client pings", "client connection", "nothing", "nobody", restarted=True)
+CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)
+CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")
+CLIENT_TASK = TaskKind("client task", "client", "call", "the server that looks at the task: it has failed")
+IN_PROCESS_SERVER = TaskKind(
+    "in-process server",
+    "client",
+    "connection",
+    "whoever called: ConnectionLost; the client's block raises the crash where it ends",
+)
+
+# -- programs without Trio -----------------------------------------------------------------------------------
+BRIDGED_CALL = TaskKind(
+    "bridged call", "engine thread", "call", "whoever called, in the program's loop or thread"
+)
+# A step has no task of its own: it runs between two turns of the engine's loop.
+BRIDGED_STEP = TaskKind("bridged step", "engine thread", "call", "nobody")
+ASYNCIO_REQUEST = TaskKind(
+    "asyncio request", "call", "call", "the function that waits for it in its asyncio loop"
+)
+ASYNCIO_LIFESPAN = TaskKind("asyncio lifespan", "server", "server", "whoever awaits serve()")
+LOOP_WATCH = TaskKind(
+    "watch loops", "engine thread", "nothing", "nobody: a closed loop is noticed later", restarted=True
+)
+LOOP_END = TaskKind("close what a loop left", "engine thread", "nothing", "nobody")
+HELD_BLOCK = TaskKind("held block", "engine thread", "member", "whoever leaves the block")
+BRIDGED_FUNCTION = TaskKind(
+    "bridged function", "a Trio loop of the program", "call", "the task of the engine that called it"
+)
+
+ASGI_WATCH = TaskKind("watch ASGI client", "application", "call", "the client: its answer is cut off")
+
+# -- tasks of the protocol, which outlive their calls --------------------------------------------------------
+TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
+TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")
+TASK_END = TaskKind(
+    "end task", "tasks of a server", "nothing", "nobody: the task is kept until its time is up"
+)
+TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "nobody", restarted=True)
+TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "nobody", restarted=True)
+
+SHARED_STATE = TaskKind(
+    "shared state", "server", "member", "whoever needs the state from then on: SharedStateUnavailable"
+)
+
+# -- shared state in SQLite ----------------------------------------------------------------------------------
+SQLITE_WORKER = TaskKind(
+    "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
+)
+SQLITE_LEASE = TaskKind(
+    "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
+)
+
+# -- shared state in Redis -----------------------------------------------------------------------------------
+REDIS_UPKEEP = TaskKind(
+    "redis upkeep",
+    "server",
+    "member",
+    "whoever needs the state meanwhile: SharedStateUnavailable",
+    restarted=True,
+)
+REDIS_SOCKET = TaskKind(
+    "redis socket",
+    "redis upkeep",
+    "connection",
+    "whoever waits for an answer: SharedStateUnavailable; another connection is made",
+)
+
+# -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
+POLLER = TaskKind(
+    "poller", "listener", "member", "the member that failed: its connection closes", restarted=True
+)
+SOCKET_WAIT = TaskKind("socket wait", "poller", "member", "the member that failed: its connection closes")
+TICKER = TaskKind(
+    "ticker", "listener", "member", "the member that failed: its connection closes", restarted=True
+)
+ACCEPT = TaskKind("accept", "listener", "nothing", "nobody", restarted=True)
+SOCKET_CONNECTION = TaskKind("connection", "listener", "connection", "the peer: its connection closes")
+HTTP_FLUSH = TaskKind("flush", "connection", "connection", "the peer: its connection closes")
+HTTP_RESPONSE = TaskKind("response", "connection", "call", "the peer: 500, or its stream is cut off")
+HTTP_SERVE = TaskKind("serve pipelined", "connection", "connection", "the peer: its connection closes")
+ROUTE_LIFESPAN = TaskKind(
+    "route lifespan", "transport", "nothing", "nobody: its requests are served on, without a shutdown"
+)
+EVENT_STREAMS = TaskKind(
+    "keep event streams alive", "transport", "member", "the stream that failed", restarted=True
+)
+SESSION_EXPIRY = TaskKind("expire sessions", "transport", "member", "the session that failed", restarted=True)
+STOP_STREAMS = TaskKind(
+    "stop event streams", "transport", "nothing", "nobody: the server can still be stopped", restarted=True
+)
+FORWARDED_REQUESTS = TaskKind(
+    "hold forwarded requests", "listener", "transport", "the other nodes: what they forwarded is lost"
+)
+FORWARDED_ANSWER = TaskKind(
+    "answer forwarded request", "listener", "call", "the other node: the answer is cut off there"
+)
+FORWARDING_MESSAGES = TaskKind(
+    "forwarding",
+    "listener",
+    "nothing",
+    "nobody: what is lost is noticed",
+    restarted=True,
+)
+FORWARDING_WATCH = TaskKind(
+    "watch forwarded requests", "listener", "nothing", "nobody: the requests go on", restarted=True
+)
+MEMORY_CONNECTION = TaskKind(
+    "memory connection", "transport", "connection", "the client: its connection breaks"
+)
+WEBSOCKET_CONTROL = TaskKind(
+    "websocket control", "owner of the connection", "connection", "the peer: its connection closes"
+)
+
+# -- clients' bindings ---------------------------------------------------------------------------------------
+HTTP_CHANNEL = TaskKind("HTTP channel", "client connection", "connection", "whoever called: ConnectionLost")
+HTTP_POST = TaskKind("POST", "HTTP channel", "call", "whoever called: ConnectionLost")
+HTTP_MESSAGE = TaskKind("message", "HTTP channel", "nothing", "nobody: a message has no answer")
+HTTP_STREAM = TaskKind("GET", "HTTP channel", "connection", "whoever called: ConnectionLost")
+HTTP_SESSION_END = TaskKind("end session", "HTTP channel", "connection", "whoever called: SessionExpired")
+AUTHORIZATION = TaskKind(
+    "authorization", "HTTP or WebSocket channel", "nothing", "whoever waits for access: AuthorizationError"
+)
+LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: LoginFailed")
+CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
+CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
+
+# -- the live view -------------------------------------------------------------------------------------------
+ADMIN_FEED = TaskKind(
+    "admin snapshots", "companion", "nothing", "nobody: the next snapshot comes later", restarted=True
+)
+ADMIN_NODE = TaskKind(
+    "admin answers",
+    "companion",
+    "nothing",
+    "the other nodes: this one is silent for a moment",
+    restarted=True,
+)
+ADMIN_ACTION = TaskKind("admin action", "companion", "call", "whoever asked for it: 500")
+INSPECTION_REQUEST = TaskKind(
+    "inspecting request", "inspection", "nothing", "nobody: the others are measured"
+)
+
+# -- gateways -------------------------------------------------------------------------------------------------
+UPSTREAM_CONNECT = TaskKind(
+    "connect upstream", "gateway", "member", "whoever waits for the connection: UpstreamUnavailable"
+)
+
+UPSTREAM_CLOSE = TaskKind("close upstream connection", "gateway", "nothing", "nobody")
+UPSTREAM_PING = TaskKind(
+    "ask whether an upstream is alive", "gateway", "nothing", "nobody: it counts as there"
+)
+UPSTREAM_KEEP = TaskKind(
+    "keep upstream", "gateway", "nothing", "nobody: it is connected to when it is needed", restarted=True
+)
+UPSTREAM_SWEEP = TaskKind(
+    "close idle connections", "gateway", "nothing", "nobody: they are closed later", restarted=True
+)
+
+UPSTREAM_LIST = TaskKind(
+    "read upstream list",
+    "gateway",
+    "member",
+    "whoever waits for the list, which then is without the upstream",
+)
+UPSTREAM_WAIT = TaskKind(
+    "wait for upstream list", "call", "member", "the call, whose list is without the upstream"
+)
+UPSTREAM_CHANGES = TaskKind(
+    "report changes of upstreams", "gateway", "nothing", "nobody: they are reported later", restarted=True
+)
+UPSTREAM_SUBSCRIPTION = TaskKind(
+    "upstream subscription", "gateway", "member", "whoever subscribes: UpstreamUnavailable"
+)
+UPSTREAM_LOG_LEVEL = TaskKind(
+    "set log level", "connection of a gateway", "nothing", "nobody: the server logs as before"
+)
+HELD_CALL = TaskKind("held call", "gateway", "call", "the client: its call failed")
+
+# -- mcp-actors serve --workers ------------------------------------------------------------------------------
+WORKER_SLOT = TaskKind(
+    "slot", "supervisor of workers", "nothing", "nobody: its worker goes on", restarted=True
+)
+WORKER_PROCESS = TaskKind(
+    "worker process", "supervisor of workers", "member", "its slot, which starts another"
+)
+WORKER_SIGNALS = TaskKind("worker signals", "supervisor of workers", "nothing", "nobody", restarted=True)
+WORKER_REPLACEMENT = TaskKind(
+    "replacement", "supervisor of workers", "nothing", "nobody: the workers that are there go on"
+)
+
+# -- mcp-actors serve --reload -------------------------------------------------------------------------------
+TURN = TaskKind(
+    "block of a replaceable server", "server", "member", "nobody: the server goes on without what it holds"
+)
+REPLACED_END = TaskKind(
+    "end replaced server", "server", "nothing", "nobody: its lifespan is left when the server ends"
+)
+REPLACEMENT = TaskKind(
+    "replace server", "server", "nothing", "nobody: the server that is there serves on", restarted=True
+)
+RELOAD = TaskKind("reload", "replace server", "nothing", "nobody: the server that is there serves on")
+RELOAD_WATCH = TaskKind("watch files", "replace server", "nothing", "nobody", restarted=True)
+
+TASKS: tuple[TaskKind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, TaskKind))
+"""Every kind of task there is; the tests hold the engine and the bindings to it."""

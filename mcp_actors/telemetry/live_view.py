@@ -1,0 +1,262 @@
+"""One snapshot an interval for all watchers together, with rates."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal, Protocol
+
+import msgspec
+import trio
+
+from mcp_actors._actors.connectionless import ConnectionlessSession
+from mcp_actors._server.runtime import ServerRuntime, TransportHandler
+from mcp_actors.abc import ServerHandler
+from mcp_actors.errors import INTERNAL_ERROR, RpcError
+from mcp_actors.supervision.logging import log
+from mcp_actors.telemetry.snapshot import Counts, NodeSnapshot, Rates, ServerSight, SessionRow, Snapshot
+
+__all__ = ["Action", "ActionOutcome", "Feed", "LiveView", "ServerView", "Watcher"]
+
+
+# -- The actions of operators on a running server: they end a call, or end a session ---------------------
+
+
+class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An action on a call or a session of one node."""
+
+    action: Literal["cancel_call", "end_session"]
+    node: str
+    """`NodeSnapshot.node`."""
+    target: str
+    """`CallRow.key` or `SessionRow.name`."""
+
+
+class ActionOutcome(msgspec.Struct, frozen=True):
+    """The outcome of an action."""
+
+    done: bool
+    text: str
+    """A sentence for the operator."""
+
+
+class LiveView(Protocol):
+    """Something that an admin endpoint shows: a server, all nodes of one, or workers."""
+
+    async def snapshot(self) -> list[NodeSnapshot]:
+        """Returns where every node stands. Bounded in time: a node that does not answer is left out."""
+
+    async def act(self, action: Action, who: str) -> ActionOutcome:
+        """Does what an operator asks for, and logs it with ``who``. Bounded in time."""
+
+
+# -- The server of this process, watched and steered -----------------------------------------------------
+
+# Seconds for the calls of a session that ends to be answered.
+_ANSWER_TIME = 1.0
+# The text that a client is sent for its call.
+_CALL_ENDED = "the call was cancelled by an operator of the server"
+_SESSION_ENDED = "the session was ended by an operator of the server"
+
+
+class ServerView:
+    """A `LiveView` of the server that a handler belongs to, and of no other node.
+
+    Args:
+        handler: What `ServerTransport.serve` was given.
+        worker: The number of this process among the workers of a supervisor; ``None`` if it is none.
+
+    Raises:
+        TypeError: The handler is none of this engine.
+    """
+
+    def __init__(self, handler: ServerHandler, worker: int | None = None) -> None:
+        if not isinstance(handler, TransportHandler) or not isinstance(handler.running, ServerRuntime):
+            raise TypeError(f"a live view needs a handler of this engine, not {handler!r:.80}")
+        responder = handler.responder
+        self._sight = ServerSight(
+            handler.running, handler.shared.node, lambda: responder.scope.server.info, worker
+        )
+
+    def __repr__(self) -> str:
+        return f"<ServerView {self._sight!r}>"
+
+    @property
+    def node(self) -> str:
+        """The name of the node."""
+        return self._sight.node
+
+    async def own_snapshot(self) -> NodeSnapshot:
+        """Returns where the server of this process stands, and how long a turn of its event loop takes."""
+        began = trio.current_time()
+        await trio.lowlevel.checkpoint()
+        turn = trio.current_time() - began
+        return await self._sight.take(turn)
+
+    async def snapshot(self) -> list[NodeSnapshot]:
+        """See `LiveView.snapshot`."""
+        return [await self.own_snapshot()]
+
+    async def act(self, action: Action, who: str) -> ActionOutcome:
+        """Ends a call or a session. Its clients are told: calls are answered with an error.
+
+        Args:
+            action: What to do.
+            who: Who wants it, for the log.
+        """
+        outcome = await self._act(action)
+        log.warning(
+            "an operator acted",
+            action=action.action,
+            target=action.target[:64],
+            who=who,
+            done=outcome.done,
+            outcome=outcome.text,
+        )
+        return outcome
+
+    async def _act(self, action: Action) -> ActionOutcome:
+        await trio.lowlevel.checkpoint()
+        if action.node != self.node:
+            return ActionOutcome(False, "there is no such node")
+        if action.action == "cancel_call":
+            return self._cancel_call(action.target)
+        return await self._end_session(action.target)
+
+    def _cancel_call(self, key: str) -> ActionOutcome:
+        call = self._sight.call_named(key)
+        if call is None:
+            return ActionOutcome(False, "the call is not in flight any more")
+        if call.cut_short:
+            return ActionOutcome(False, "the call is cancelled already, and its function cleans up")
+        call.end_with(RpcError(INTERNAL_ERROR, _CALL_ENDED))
+        return ActionOutcome(True, f"{call.invocation.method.name} was cancelled")
+
+    async def _end_session(self, name: str) -> ActionOutcome:
+        session = self._sight.session_named(name)
+        if session is None:
+            return ActionOutcome(False, "the session has ended")
+        for call in tuple(session.dispatcher.calls.values()):
+            call.end_with(RpcError(INTERNAL_ERROR, _SESSION_ENDED))
+        if isinstance(session, ConnectionlessSession):
+            # Answered before the session is gone: a client that is told 404 for a call makes it again in a new session.
+            with trio.move_on_after(_ANSWER_TIME):
+                await session.wait_until_idle()
+            session.end()
+        else:
+            session.stop()
+        return ActionOutcome(True, f"{name} ends")
+
+
+# ----------------------------------------------------------------------------------------------------
+
+# A snapshot may take this part of the time of an event loop; a larger server is looked at less often.
+SHARE = 0.02
+# Seconds between two snapshots at most: a watcher that hears nothing for a minute takes the server for dead, and the
+# time that a snapshot took is what a node says of itself.
+LONGEST_PAUSE = 30.0
+# Seconds from which on a difference is a rate: of a shorter time, it would say nothing.
+SHORTEST = 0.2
+
+
+class Watcher(Protocol):
+    """Somebody who is shown every snapshot."""
+
+    def show(self, snapshot: bytes) -> None:
+        """Takes a snapshot as JSON. Must neither wait nor raise."""
+
+
+class Feed:
+    """Takes snapshots as long as anybody watches.
+
+    Args:
+        watch: What is looked at.
+        interval: Seconds between two snapshots. They are longer apart where one takes more than 2 % of that.
+    """
+
+    def __init__(self, watch: LiveView, interval: float = 1.0) -> None:
+        self.watch = watch
+        self.interval = interval
+        self.watchers: set[Watcher] = set()
+        self._wanted = trio.Event()
+        self._taking = trio.Lock()
+        self._last = b""
+        self._last_at = float("-inf")
+        self._pause = interval
+        self._before: dict[str, NodeSnapshot] = {}
+
+    def __repr__(self) -> str:
+        return f"<Feed {len(self.watchers)} watchers>"
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            if not self.watchers:
+                self._wanted = trio.Event()
+                await self._wanted.wait()
+            data = await self.latest()
+            for watcher in tuple(self.watchers):
+                watcher.show(data)
+            await trio.sleep(self._pause)
+
+    def add(self, watcher: Watcher) -> None:
+        """Shows snapshots to ``watcher`` from now on; the last one at once, if it is young enough."""
+        self.watchers.add(watcher)
+        if self._is_young(self._pause):
+            watcher.show(self._last)
+        self._wanted.set()
+
+    def remove(self, watcher: Watcher) -> None:
+        """Shows nothing more to ``watcher``. Legal any number of times."""
+        self.watchers.discard(watcher)
+
+    async def latest(self) -> bytes:
+        """Returns a snapshot as JSON, at most half an interval old: however many ask, few are taken.
+
+        Raises:
+            Exception: What the watch raises.
+        """
+        async with self._taking:
+            if not self._is_young(self._pause / 2):
+                nodes = await self.watch.snapshot()
+                took = max((each.took for each in nodes), default=0.0)
+                self._pause = max(self.interval, min(took / SHARE, LONGEST_PAUSE))
+                nodes = [_rated(each, self._before.get(each.node)) for each in nodes]
+                self._before = {each.node: each for each in nodes}
+                snapshot = Snapshot(
+                    at=time.time(), interval=self._pause, watchers=len(self.watchers), nodes=nodes
+                )
+                self._last, self._last_at = msgspec.json.encode(snapshot), trio.current_time()
+            return self._last
+
+    def _is_young(self, seconds: float) -> bool:
+        return trio.current_time() - self._last_at < seconds
+
+
+def _rated(now: NodeSnapshot, before: NodeSnapshot | None) -> NodeSnapshot:
+    """Returns a snapshot with the rates since the one before."""
+    seconds = 0.0 if before is None else now.uptime - before.uptime
+    if before is None or seconds < SHORTEST:
+        if before is not None:
+            return msgspec.structs.replace(now, rates=before.rates)
+        return now
+    requests = {each.name: each.requests for each in before.sessions}
+    return msgspec.structs.replace(
+        now,
+        rates=_rates(now.totals, before.totals, seconds),
+        sessions=[_session_rated(each, requests.get(each.name), seconds) for each in now.sessions],
+    )
+
+
+def _rates(now: Counts, before: Counts, seconds: float) -> Rates:
+    return Rates(
+        requests=(now.requests - before.requests) / seconds,
+        cancelled=(now.cancelled - before.cancelled) / seconds,
+        malformed=(now.malformed - before.malformed) / seconds,
+        refused=(now.refused - before.refused) / seconds,
+        events=(now.events - before.events) / seconds,
+    )
+
+
+def _session_rated(now: SessionRow, before: int | None, seconds: float) -> SessionRow:
+    since = now.requests - before if before is not None else now.requests if now.age < seconds else None
+    return now if since is None else msgspec.structs.replace(now, rate=since / seconds)

@@ -1,0 +1,541 @@
+"""Takes snapshots of the server of this process, which are bounded in size.
+
+Of many sessions and calls those are shown that an operator looks for: sessions with the most calls in flight and the
+most requests, and the oldest calls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import os
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+import attrs
+import msgspec
+import trio
+
+from mcp_actors._actors.connectionless import StatelessCalls
+from mcp_actors._actors.dispatcher import Counters
+from mcp_actors._actors.event_bus import EventBusStatistics
+from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._server.runtime import ServerRuntime
+from mcp_actors._server.sessions import AnySession
+from mcp_actors.supervision.containment import crash_log
+from mcp_actors.supervision.printable import printable
+from mcp_actors.supervision.task_kinds import TASKS
+from mcp_actors.types import Implementation
+
+__all__ = [
+    "LONGEST_TEXT",
+    "CallRow",
+    "Counts",
+    "CrashRow",
+    "KindRow",
+    "NodeSnapshot",
+    "Queues",
+    "Rates",
+    "ServerSight",
+    "SessionRow",
+    "Snapshot",
+    "UpstreamRow",
+    "cleaned",
+    "this_process",
+]
+
+
+# -- The snapshot of a running server, as it travels in JSON: what the live view shows -------------------
+#
+# Everything in it that a peer has said, such as names and targets, is cut short and has no control characters; whoever
+# shows it still treats it as text of a stranger.
+
+# Whoever answers at the address of a node may be none: a larger number breaks whatever divides by it or writes it.
+_MOST = 2**63 - 1
+Number = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+"""An integer that a snapshot may have; one with another is no snapshot."""
+
+LONGEST_TEXT = 120
+"""Characters of a text from a peer that a snapshot has."""
+
+
+def cleaned(text: str | None) -> str | None:
+    """Returns a text of a peer, cut short, with ``?`` for what steers a terminal or the direction of writing."""
+    return None if text is None else printable(text, LONGEST_TEXT)
+
+
+class CallRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in flight."""
+
+    key: str
+    """Names the call in an action, as long as it is in flight."""
+    session: str | None
+    """The name of its session; ``None`` for a call that came by itself."""
+    method: str
+    target: str | None
+    """The tool, prompt or resource that is called."""
+    principal: str | None
+    id: str
+    """The request's id."""
+    age: float
+    """Seconds since it arrived."""
+    state: str
+
+
+class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A session."""
+
+    name: str
+    """Names the session in an action."""
+    client: str | None
+    version: str | None
+    """The revision that was agreed on."""
+    principal: str | None
+    peer: str
+    state: str
+    age: float
+    """Seconds since it began."""
+    calls: Number
+    """Calls in flight."""
+    pending: Number
+    """Requests of the server that wait for the client's answer."""
+    requests: Number
+    """Requests since it began."""
+    rate: float | None = None
+    """Requests a second since the last snapshot; ``None`` in the first."""
+    queued: Number = 0
+    """Frames that wait for the writer of its connection."""
+    blocked: Number = 0
+    """Tasks that wait for room there."""
+    bytes_in: Number = 0
+    bytes_out: Number = 0
+    kept_bytes: Number = 0
+
+
+class KindRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind of task, as `mcp_actors.supervision.task_kinds.TASKS` has it."""
+
+    name: str
+    supervisor: str
+    """Whose nursery owns its tasks."""
+    costs: str
+    """What a crash of it ends."""
+    restarted: bool
+    tasks: Number
+    """Tasks of this kind that live now."""
+    crashes: Number
+    """Crashes since the process began."""
+
+
+class CrashRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A crash that was contained."""
+
+    kind: str
+    task: str
+    error: str
+    at: float
+    """Seconds since the epoch."""
+    restarted: bool
+
+
+class UpstreamRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A server behind a gateway."""
+
+    name: str
+    state: str
+    """``connected``, ``connecting``, ``away`` or ``idle``."""
+    server: str | None
+    version: str | None
+    """The protocol version that is spoken with it."""
+    connections: Number
+    calls: Number
+    """Calls in flight."""
+    callers: Number
+    lost: Number
+    """Connections that were lost."""
+    circuit: str
+    """``closed``, ``open`` while requests are refused at once, or ``half-open``."""
+    failure: str | None
+    """The last failure."""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts since the server began, of all sessions and exchanges, of those that have ended, too."""
+
+    requests: Number = 0
+    cancelled: Number = 0
+    late: Number = 0
+    malformed: Number = 0
+    refused: Number = 0
+    events: Number = 0
+    """Changes that were published to subscribers."""
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Differences of `Counts` a second, since the last snapshot."""
+
+    requests: float
+    cancelled: float
+    malformed: float
+    refused: float
+    events: float
+
+
+class Queues(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is in flight, waits, or is held, with the limits."""
+
+    sessions: Number
+    running: Number
+    """Calls that have a place."""
+    running_limit: Number
+    waiting: Number
+    """Calls that wait for a place of the server."""
+    queued: Number
+    """Frames that wait for writers, of the sessions that are shown."""
+    blocked: Number
+    """Tasks that wait for room in these queues."""
+    subscriptions: Number
+    events: Number
+    """Events that wait in mailboxes of subscribers."""
+    in_flight_bytes: Number
+    in_flight_limit: Number
+    kept_bytes: Number
+    kept_limit: Number
+
+
+class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """One process that serves."""
+
+    node: str
+    """Names the node in an action."""
+    server: str
+    version: str
+    host: str
+    pid: Number
+    worker: Number | None = None
+    """Its number among the workers of a supervisor."""
+    state: Literal["serving", "stopping", "gone"]
+    """``gone`` of a worker that has ended and is started again."""
+    uptime: float
+    at: float
+    """Seconds since the epoch."""
+    took: float = 0.0
+    """Seconds of processor time that the snapshot took, in which nothing else of the event loop ran."""
+    lag: float | None = None
+    """Seconds that a turn of its event loop takes: for so long everything waits."""
+    queues: Queues | None = None
+    totals: Counts = Counts()
+    rates: Rates | None = None
+    sessions: list[SessionRow] = []
+    calls: list[CallRow] = []
+    kinds: list[KindRow] = []
+    crashes: list[CrashRow] = []
+    """The last ones, the newest first."""
+    transports: list[dict[str, Any]] = []
+    """What the transports say of themselves."""
+    upstreams: list[UpstreamRow] = []
+    """The servers behind it, where it is a gateway."""
+    note: str | None = None
+    """Why a worker is gone, or what else there is to say."""
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All nodes, at one moment."""
+
+    at: float
+    interval: float
+    """Seconds between two snapshots."""
+    watchers: Number
+    nodes: list[NodeSnapshot]
+
+
+# ----------------------------------------------------------------------------------------------------
+
+# Rows of one node: more than a person reads, and as much as a message between nodes holds.
+MOST_SESSIONS = 200
+MOST_CALLS = 200
+MOST_CRASHES = 20
+# Tasks that are counted by kind; of a process with more, the counts are those of the first ones.
+MOST_TASKS = 5_000
+# Sessions that are looked at in one turn of the event loop: a few milliseconds.
+SLICE = 1_000
+
+_STARTED = time.monotonic()
+_KINDS = {each.name: each for each in TASKS}
+
+
+@attrs.define
+class _Seen:
+    """The sessions and calls that an operator looks for, of those that were looked at so far."""
+
+    totals: Counters
+    sessions: list[AnySession] = attrs.field(factory=list)
+    """Those with the most calls and requests."""
+    calls: list[InboundCall] = attrs.field(factory=list)
+    """The oldest ones."""
+    took: float = 0.0
+    """Seconds of processor time."""
+
+    def look_at(self, part: Sequence[AnySession | StatelessCalls]) -> None:
+        """Looks at some more, of which there are at most `SLICE`."""
+        began = time.thread_time()
+        calls: list[InboundCall] = []
+        for each in part:
+            self.totals.add(each.dispatcher.counters)
+            calls += each.dispatcher.calls.values()
+        sessions = [each for each in part if not isinstance(each, StatelessCalls)]
+        self.sessions = heapq.nlargest(MOST_SESSIONS, [*self.sessions, *sessions], key=_activity)
+        self.calls = heapq.nsmallest(MOST_CALLS, [*self.calls, *calls], key=_age_order)
+        self.took += time.thread_time() - began
+
+
+class ServerSight:
+    """The server of this process, as an operator sees it.
+
+    Args:
+        running: The live side of the server.
+        node: The name of the node.
+        info: Returns what the server says of itself. Another server may have taken its place since.
+        worker: The number of this process among the workers of a supervisor.
+    """
+
+    def __init__(
+        self,
+        running: ServerRuntime,
+        node: str,
+        info: Callable[[], Implementation],
+        worker: int | None = None,
+    ) -> None:
+        self.running = running
+        self.node = node
+        self._info = info
+        self._worker = worker
+        self._began = trio.current_time()
+        self._host = platform.node()
+
+    def __repr__(self) -> str:
+        return f"<ServerSight {self.running!r}>"
+
+    async def take(self, lag: float) -> NodeSnapshot:
+        """Returns where the server stands now. ``lag`` are the seconds that a turn of its event loop takes.
+
+        Other tasks run between two parts of many sessions, so that no call waits for all of them.
+        """
+        running = self.running
+        seen = _Seen(totals=attrs.evolve(running.sessions.past.counters))
+        everything = [*running.sessions, *running.exchanges()]
+        for start in range(0, len(everything), SLICE):
+            if start:
+                await trio.lowlevel.checkpoint()
+            seen.look_at(everything[start : start + SLICE])
+        if len(everything) > SLICE:
+            await trio.lowlevel.checkpoint()
+        began = time.thread_time()
+        sessions = [self._session_row(each) for each in seen.sessions if each in running.sessions]
+        bus, info = running.bus.statistics(), self._info()
+        return NodeSnapshot(
+            node=self.node,
+            server=info.name,
+            version=info.version,
+            host=self._host,
+            pid=os.getpid(),
+            worker=self._worker,
+            state="stopping" if running.stopping else "serving",
+            uptime=trio.current_time() - self._began,
+            at=time.time(),
+            queues=self._queues(sessions, bus),
+            totals=Counts(**attrs.asdict(seen.totals), events=bus.published),
+            sessions=sessions,
+            calls=[self._call_row(each) for each in seen.calls if each.state != "answered"],
+            kinds=_kinds(),
+            crashes=_crashes(),
+            transports=[_plain(each) for each in running.transport_statistics()],
+            upstreams=[_upstream_row(each) for each in running.upstreams()],
+            lag=lag,
+            took=seen.took + time.thread_time() - began,
+        )
+
+    # -- actions -----------------------------------------------------------------------------------------------------
+
+    def session_named(self, name: str) -> AnySession | None:
+        """Returns the session of that name."""
+        return next((each for each in self.running.sessions if each.dispatcher.name == name), None)
+
+    def call_named(self, key: str) -> InboundCall | None:
+        """Returns the call with that key, ``None`` if there is none, or more than one."""
+        found = [each for each in self._calls() if _key(each) == key]
+        return found[0] if len(found) == 1 else None
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    def _calls(self) -> Iterator[InboundCall]:
+        for session in self.running.sessions:
+            yield from session.dispatcher.calls.values()
+        for each in self.running.exchanges():
+            yield from each.dispatcher.calls.values()
+
+    def _call_row(self, call: InboundCall) -> CallRow:
+        now = call.statistics()
+        in_session = call.owner.rules.session
+        return CallRow(
+            key=_key(call),
+            session=call.owner.name if in_session else None,
+            method=cleaned(now.method) or "",
+            target=cleaned(now.target),
+            principal=cleaned(now.principal),
+            id=cleaned(str(now.id)) or "",
+            age=now.age,
+            state=now.state,
+        )
+
+    def _session_row(self, session: AnySession) -> SessionRow:
+        now = self.running.sessions.statistics(session)
+        link = now.link
+        return SessionRow(
+            name=now.name,
+            client=cleaned(now.client),
+            version=now.version,
+            principal=cleaned(now.principal),
+            peer=cleaned(now.peer) or "",
+            state=now.state,
+            age=now.age,
+            calls=len(now.calls),
+            pending=len(now.pending),
+            requests=now.counters.requests,
+            queued=0 if link is None else link.outbox,
+            blocked=0 if link is None else link.blocked,
+            bytes_in=0 if link is None else link.bytes_in,
+            bytes_out=0 if link is None else link.bytes_out,
+            kept_bytes=now.kept_bytes,
+        )
+
+    def _queues(self, sessions: list[SessionRow], bus: EventBusStatistics) -> Queues:
+        running = self.running
+        limiter, memory = running.limiter.statistics(), running.budgets.statistics()
+        return Queues(
+            sessions=len(running.sessions),
+            running=limiter.inside,
+            running_limit=running.limiter.limit,
+            waiting=limiter.waiting,
+            queued=sum(each.queued for each in sessions),
+            blocked=sum(each.blocked for each in sessions),
+            subscriptions=bus.subscriptions,
+            events=bus.pending,
+            in_flight_bytes=memory.in_flight.held,
+            in_flight_limit=memory.in_flight.limit,
+            kept_bytes=memory.kept.held,
+            kept_limit=memory.kept.limit,
+        )
+
+
+def this_process(node: str, name: str, note: str) -> NodeSnapshot:
+    """Returns a process that serves nothing itself, such as a supervisor of workers: its tasks and their crashes.
+
+    Args:
+        node: Names it.
+        name: Its name for people.
+        note: A sentence about it.
+    """
+    return NodeSnapshot(
+        node=node,
+        server=name,
+        version="",
+        host=platform.node(),
+        pid=os.getpid(),
+        state="serving",
+        uptime=time.monotonic() - _STARTED,
+        at=time.time(),
+        kinds=_kinds(),
+        crashes=_crashes(),
+        note=note,
+    )
+
+
+def _activity(session: AnySession) -> tuple[int, int]:
+    dispatcher = session.dispatcher
+    return len(dispatcher.calls), dispatcher.counters.requests
+
+
+def _age_order(call: InboundCall) -> float:
+    return call.started
+
+
+def _key(call: InboundCall) -> str:
+    """Returns a text that no other call in flight has: ids repeat, since each client gives its own."""
+    text = f"{call.owner.name}\0{type(call.id).__name__}\0{call.id}\0{call.started!r}"
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _kinds() -> list[KindRow]:
+    """Returns the kinds of tasks that live now or have crashed."""
+    alive: Counter[str] = Counter()
+    root = trio.lowlevel.current_root_task()
+    for count, task in enumerate(() if root is None else _below(root)):
+        if count >= MOST_TASKS:
+            break
+        name = task.name
+        while name and name not in _KINDS:
+            name = name.rpartition(" ")[0]
+        if name:
+            alive[name] += 1
+    return [
+        KindRow(
+            name=kind.name,
+            supervisor=kind.supervisor,
+            costs=kind.cost,
+            restarted=kind.restarted,
+            tasks=alive[kind.name],
+            crashes=crash_log.counts[kind.name],
+        )
+        for kind in TASKS
+        if alive[kind.name] or crash_log.counts[kind.name]
+    ]
+
+
+def _below(root: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+    waiting = [root]
+    while waiting:
+        task = waiting.pop()
+        yield task
+        for nursery in task.child_nurseries:
+            waiting += nursery.child_tasks
+
+
+def _crashes() -> list[CrashRow]:
+    last = list(crash_log.recent)[-MOST_CRASHES:]
+    return [
+        CrashRow(
+            kind=each.kind,
+            task=cleaned(each.task) or "",
+            error=cleaned(each.error) or "",
+            at=each.at,
+            restarted=each.restarted,
+        )
+        for each in reversed(last)
+    ]
+
+
+def _upstream_row(now: Any) -> UpstreamRow:
+    return UpstreamRow(
+        name=cleaned(now.name) or "",
+        state=now.state,
+        server=cleaned(now.server),
+        version=now.version,
+        connections=now.connections,
+        calls=now.in_flight,
+        callers=now.callers,
+        lost=now.lost,
+        circuit=now.circuit,
+        failure=cleaned(now.last_failure),
+    )
+
+
+def _plain(statistics: Any) -> dict[str, Any]:
+    """Returns what a transport says of itself as plain JSON, or its text if that is something else."""
+    if attrs.has(type(statistics)):
+        found: dict[str, Any] = attrs.asdict(statistics)
+        return {"kind": type(statistics).__name__, **found}
+    return {"kind": type(statistics).__name__, "text": cleaned(repr(statistics))}

@@ -1,0 +1,193 @@
+"""Roots, sampling and results that ask for input: the questions of servers to clients (MCP, Client Features)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import attrs
+
+from mcp_actors.types.content import AudioContent, ContentBlock, ImageContent, Role, TextContent
+from mcp_actors.types.elicitation import ElicitFormParams, ElicitResult, ElicitUrlParams
+from mcp_actors.types.records import UNSET, Vocabulary
+from mcp_actors.types.tools import Tool
+
+__all__ = [
+    "CreateMessageParams",
+    "CreateMessageResult",
+    "IncludeContext",
+    "InputRequest",
+    "InputRequiredResult",
+    "InputResponse",
+    "ListRootsParams",
+    "ListRootsResult",
+    "ModelHint",
+    "ModelPreferences",
+    "Root",
+    "SamplingContent",
+    "SamplingMessage",
+    "ToolChoice",
+    "ToolResultContent",
+    "ToolUseContent",
+]
+
+
+# -- Roots: the directories and files that a client names to a server ------------------------------------
+
+
+@attrs.define(eq=False, repr=False)
+class Root(Vocabulary):
+    """A ``file://`` URI. It is information for the server, which must check paths itself."""
+
+    uri: str
+    name: str | None = None
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class ListRootsParams(Vocabulary):
+    """Params of ``roots/list``."""
+
+    method: ClassVar[Literal["roots/list"]] = "roots/list"
+
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class ListRootsResult(Vocabulary):
+    """Result of ``roots/list``."""
+
+    roots: list[Root]
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+# -- Sampling: a server asks the model of the client to continue a conversation --------------------------
+
+IncludeContext = Literal["none", "thisServer", "allServers"]
+
+
+@attrs.define(eq=False, repr=False)
+class ToolUseContent(Vocabulary):
+    """The model asks for the call of a tool; the `ToolResultContent` with its result has the same ``id``."""
+
+    type: ClassVar[Literal["tool_use"]] = "tool_use"
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class ToolResultContent(Vocabulary):
+    """The result of a tool, for the model."""
+
+    type: ClassVar[Literal["tool_result"]] = "tool_result"
+
+    tool_use_id: str
+    content: list[ContentBlock]
+    structured_content: Any = UNSET
+    is_error: bool | None = None
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
+
+
+@attrs.define(eq=False, repr=False)
+class SamplingMessage(Vocabulary):
+    """One message of the conversation, with one block or a list of blocks as it was received."""
+
+    role: Role
+    content: SamplingContent | list[SamplingContent]
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class ModelHint(Vocabulary):
+    """A part of a model's name, such as ``"sonnet"``."""
+
+    name: str | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class ModelPreferences(Vocabulary):
+    """Preferences for the choice of a model: hints in order of preference, and weights from 0 to 1."""
+
+    hints: list[ModelHint] | None = None
+    cost_priority: float | None = None
+    speed_priority: float | None = None
+    intelligence_priority: float | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class ToolChoice(Vocabulary):
+    """Whether the model may, must or must not use tools. The default is ``"auto"``."""
+
+    mode: Literal["auto", "required", "none"] | None = None
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class CreateMessageParams(Vocabulary):
+    """Params of ``sampling/createMessage``: asks for the next message, of at most ``max_tokens`` tokens."""
+
+    method: ClassVar[Literal["sampling/createMessage"]] = "sampling/createMessage"
+
+    messages: list[SamplingMessage]
+    max_tokens: int
+    model_preferences: ModelPreferences | None = attrs.field(default=None, kw_only=True)
+    system_prompt: str | None = attrs.field(default=None, kw_only=True)
+    include_context: IncludeContext | None = attrs.field(default=None, kw_only=True)
+    temperature: float | None = attrs.field(default=None, kw_only=True)
+    stop_sequences: list[str] | None = attrs.field(default=None, kw_only=True)
+    metadata: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    tools: list[Tool] | None = attrs.field(default=None, kw_only=True)
+    tool_choice: ToolChoice | None = attrs.field(default=None, kw_only=True)
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+@attrs.define(eq=False, repr=False)
+class CreateMessageResult(Vocabulary):
+    """The message of the model. ``stop_reason`` is ``endTurn``, ``stopSequence``, ``maxTokens``, ``toolUse``, other."""
+
+    role: Role
+    content: SamplingContent | list[SamplingContent]
+    model: str
+    stop_reason: str | None = None
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+# -- Results that ask for input instead of answering (SEP-2322, revisions without sessions) --------------
+
+InputRequest = ElicitFormParams | ElicitUrlParams | CreateMessageParams | ListRootsParams
+"""One question. In JSON it is the object ``{"method": ..., "params": ...}``."""
+
+InputResponse = ElicitResult | CreateMessageResult | ListRootsResult
+
+
+@attrs.define(eq=False, repr=False)
+class InputRequiredResult(Vocabulary):
+    """Asks the client to send the same request again, with answers to the questions and the unchanged state.
+
+    At least one of the two members is present. Without ``input_requests`` the client only sends ``request_state``.
+    """
+
+    result_type: ClassVar[Literal["input_required"]] = "input_required"
+
+    input_requests: dict[str, InputRequest] | None = None
+    request_state: str | None = None
+    meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
+    extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+# ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,97 @@
+"""The time for which a client may keep a result, and who may share it. MCP 2026-07-28, Caching."""
+
+from __future__ import annotations
+
+import enum
+import reprlib
+from typing import Any, Final, Literal
+
+import attrs
+
+__all__ = ["UNSET", "CacheScope", "Unset", "ValueRecord", "Vocabulary", "not_negative"]
+
+
+# -- The base of records: comparison, hash and representation that all of its classes share --------------
+#
+# attrs would compile them anew for each class, which takes more than half of the time that making a class takes. No
+# program that starts uses any of them.
+
+
+class ValueRecord:
+    """A class of attrs that is made with ``eq=False, repr=False``, since this has them.
+
+    A record equals another one of the same class whose attributes are all equal. One whose attributes may change says
+    ``__hash__ = None``.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return all(
+            getattr(self, field.name) == getattr(other, field.name) for field in _fields_of(self) if field.eq
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.__class__, *(getattr(self, field.name) for field in _fields_of(self) if field.eq)))
+
+    @reprlib.recursive_repr()
+    def __repr__(self) -> str:
+        shown = []
+        for field in _fields_of(self):
+            if field.repr:
+                show = repr if field.repr is True else field.repr
+                shown.append(f"{field.name}={show(getattr(self, field.name))}")
+        return f"{type(self).__qualname__.rpartition('>.')[2]}({', '.join(shown)})"
+
+
+def _fields_of(value: object) -> tuple[attrs.Attribute[Any], ...]:
+    cls: Any = type(value)
+    fields: tuple[attrs.Attribute[Any], ...] = cls.__attrs_attrs__
+    return fields
+
+
+# -- The marker for an absent member for which ``None`` would be a value ---------------------------------
+
+
+class Unset(enum.Enum):
+    """The type of `UNSET`. It is an enum, so that type checkers narrow ``value is UNSET``."""
+
+    UNSET = "UNSET"
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset.UNSET
+"""Marks an absent member. It is the default of members for which JSON ``null`` is a legal value."""
+
+
+# -- The base of the vocabulary --------------------------------------------------------------------------
+
+
+class Vocabulary(ValueRecord):
+    """An object of the protocol. Its attributes may change, so it has no hash."""
+
+    __slots__ = ()
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+# ----------------------------------------------------------------------------------------------------
+
+CacheScope = Literal["public", "private"]
+
+
+def not_negative(instance: object, field: Any, value: int | None) -> None:
+    """Validates ``ttl_ms`` of a result that a program makes; what a peer sends is read as 0 if it is less.
+
+    Raises:
+        ValueError: The value is negative.
+    """
+    if value is not None and value < 0:
+        raise ValueError(f"{field.name}={value!r}: write a number of milliseconds, or 0 to promise nothing")

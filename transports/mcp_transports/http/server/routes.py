@@ -1,0 +1,407 @@
+"""The routes of an HTTP listener beside MCP: which path leads to which function or application."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import Any, Protocol
+
+import attrs
+import msgspec
+import trio
+
+from mcp_actors.abc import ServerHandler
+from mcp_actors.abc.http import AsgiApplication
+from mcp_actors.supervision.containment import Containment
+from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
+from mcp_transports.http.h1.request import Request
+from mcp_transports.http.h1.response import Response
+from mcp_transports.http.server.asgi_routes import AsgiRequest, lifespans
+from mcp_transports.http.server.authentication import HttpExchange
+from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
+from mcp_transports.http.server.responses import Header, Refusal, method_not_allowed
+
+__all__ = [
+    "Answer",
+    "Beside",
+    "HealthRoute",
+    "Reply",
+    "RouteTable",
+    "Routes",
+    "health",
+    "metrics_page",
+    "nothing_beside",
+    "reply_of",
+    "send_reply",
+]
+
+
+# -- The place of routes in the endpoint: they are asked about a path that is none of MCP ----------------
+
+Beside = Callable[[HttpExchange, Verdict], bool]
+"""Answers a request, now or later, if its path is one of its own, and returns whether it is. Never waits."""
+
+
+def nothing_beside(exchange: HttpExchange, verdict: Verdict) -> bool:
+    """Serves no path."""
+    return False
+
+
+# -- The answers of plain handlers, as they are returned and as they are sent ----------------------------
+
+_TEXT = "text/plain; charset=utf-8"
+_BYTES = "application/octet-stream"
+_JSON = "application/json"
+
+
+@attrs.frozen
+class Reply:
+    """An answer with a status, a content type or headers of its own.
+
+    Args:
+        body: Text is sent in UTF-8; a dict or a list as JSON.
+        status: The HTTP status.
+        content_type: By default ``text/plain`` for text, ``application/octet-stream`` for bytes, and
+            ``application/json`` for the rest.
+        headers: Further headers, as (name, value). The server writes ``Content-Length``, ``Date``, ``Connection`` and
+            ``Transfer-Encoding`` itself.
+        closes: Whether the connection ends behind the answer, so that the next request may reach another process.
+    """
+
+    body: str | bytes | dict[str, Any] | list[Any] = b""
+    status: int = 200
+    content_type: str | None = None
+    headers: Sequence[Header] = ()
+    closes: bool = False
+
+
+Answer = Reply | str | bytes | dict[str, Any] | list[Any] | None
+"""The result of a handler; ``None`` is sent as 204, with no body."""
+
+
+def reply_of(answer: object) -> Reply:
+    """Returns what a handler returned as a `Reply`.
+
+    Raises:
+        TypeError: It is none of the types of `Answer`.
+    """
+    if isinstance(answer, Reply):
+        return answer
+    if answer is None:
+        return Reply(status=204)
+    if isinstance(answer, str | bytes | dict | list):
+        return Reply(answer)
+    raise TypeError(
+        f"a route returned a {type(answer).__name__}: return str, bytes, a dict, a list, None or a Reply"
+    )
+
+
+def send_reply(response: Response, reply: Reply, headers: Sequence[Header]) -> None:
+    """Answers a request; ``headers`` are sent before those of the reply.
+
+    Raises:
+        ValueError: The status or a header must not be sent. Nothing was sent then.
+        TypeError: The body cannot be written as JSON.
+    """
+    body, usual = reply.body, _JSON
+    if isinstance(body, str):
+        data, usual = body.encode(), _TEXT
+    elif isinstance(body, bytes):
+        data, usual = body, _BYTES
+    else:
+        data = msgspec.json.encode(body)
+    if reply.closes:
+        response.close_after()
+    content_type = reply.content_type or (usual if data else None)
+    response.answer(reply.status, data, content_type=content_type, headers=(*headers, *reply.headers))
+
+
+# -- The health of a server, as orchestrators and load balancers ask for it ------------------------------
+
+# No cache may answer in place of the server.
+_HEADERS = (("cache-control", "no-store"),)
+
+
+class HealthRoute:
+    """The handler that a route is given as `health`. It answers GET and HEAD, of anybody and for any ``Host``.
+
+    Load balancers ask at an address, and send it as ``Host``, so the names that are served do not matter here. The
+    answer is a JSON object that tells nothing else of the server:
+
+    - ``live``: always true, since it was answered.
+    - ``draining``: whether the server was stopped and lets calls in flight end. A listener with this route accepts
+      connections until they have ended, so that it can say so; new work is answered with 503.
+    - ``ready``: whether it takes new work. It answers before nothing else does: a listener accepts connections once
+      everything was started, and what is asked before is refused a connection.
+
+    The status is 200 when it is ready, and 503 when not. Shared state that is away for a while does not make a node
+    unready: what needs no state is served on, and all nodes would leave their load balancer at once.
+    """
+
+    def __repr__(self) -> str:
+        return "<health>"
+
+    def reply(self, handler: ServerHandler) -> Reply:
+        """Returns what is true now."""
+        draining = handler.stopping.is_set()
+        state = {"live": True, "ready": not draining, "draining": draining}
+        return Reply(state, 503 if draining else 200, headers=_HEADERS)
+
+
+health = HealthRoute()
+"""The handler of a route that says how the server is: ``routes={"/health": health}``."""
+
+
+# -- The metrics of a server, as Prometheus scrapes them -------------------------------------------------
+
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class MetricsText(Protocol):
+    """The metrics of a server, such as `mcp_actors.telemetry.Metrics`."""
+
+    def text(self) -> str:
+        """Returns them in the text format of Prometheus, 0.0.4; legal in any thread."""
+
+
+def metrics_page(metrics: MetricsText) -> Callable[[Request], Reply]:
+    """Returns the handler of a route that shows metrics: ``routes={"/metrics": metrics_page(metrics)}``.
+
+    It answers GET and HEAD as other routes do: with the names by which the listener is served, and without a token. It
+    shows the names of tools and how often they are called, so a listener that is open to others gets none: serve it at
+    one of its own. It runs in a worker thread, so a long page holds up no call. The connection ends behind it: of
+    several processes that share the address, the next scrape may then reach another one.
+
+    Args:
+        metrics: What the server was given: ``Server(telemetry=metrics)``.
+    """
+
+    def page(request: Request) -> Reply:
+        return Reply(metrics.text(), content_type=_CONTENT_TYPE, headers=_HEADERS, closes=True)
+
+    return page
+
+
+# ----------------------------------------------------------------------------------------------------
+
+RouteHandler = Callable[[Request], "Answer | Awaitable[Answer]"]
+Routes = Mapping[str, "RouteHandler | AsgiApplication | HealthRoute"]
+"""By path: what is served there. See `RouteTable`."""
+
+_KEY = re.compile(r"(?:([A-Z]+) )?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]*)", re.ASCII)
+_READING = ("GET", "HEAD")
+# Plain functions that run at a time, so that some that hang leave the threads of tools and of the program alone.
+_MOST_THREADS = 20
+_FORMS = (
+    "a function of one argument, the request, or an ASGI application, which takes scope, receive and send"
+)
+
+
+@attrs.frozen
+class _Mount:
+    """An ASGI application and what its startup has left for its requests."""
+
+    path: str
+    app: AsgiApplication
+    state: dict[str, Any] = attrs.field(factory=dict)
+
+
+class RouteTable:
+    """The routes of one listener. The rules are those of the package's description.
+
+    Args:
+        routes: The routes.
+        taken: The paths that the listener serves itself.
+
+    Raises:
+        ValueError: A key is no path or is taken.
+        TypeError: A value is none of the three.
+    """
+
+    def __init__(self, routes: Routes, taken: Collection[str]) -> None:
+        self._methods: dict[str, dict[str, RouteHandler]] = {}
+        self._health: dict[str, HealthRoute] = {}
+        mounts: list[_Mount] = []
+        self._threads = trio.CapacityLimiter(_MOST_THREADS)
+        for key, route in routes.items():
+            found = _KEY.fullmatch(key)
+            if found is None:
+                raise ValueError(
+                    f"{key!r} in routes is neither a path, as /page, nor one with a method, as POST /page"
+                )
+            method, path = found[1], found[2]
+            if path in taken:
+                raise ValueError(f"{path} in routes is a path of MCP itself: give another one")
+            if isinstance(route, HealthRoute):
+                self._add_health(method, path, route)
+            elif _arguments(route) == 3:
+                _require_mountable(method, path, taken)
+                mounts.append(_Mount(path.rstrip("/"), _as_app(route)))
+            elif _arguments(route) == 1:
+                self._add_handler(method, path, _as_handler(route))
+            else:
+                raise TypeError(f"the value of {key!r} in routes is {route!r}: give {_FORMS}")
+        # The longest first, so that the first one that fits is the right one.
+        self._mounts = sorted(mounts, key=lambda each: len(each.path), reverse=True)
+
+    def __repr__(self) -> str:
+        paths = (*self._health, *self._methods, *(f"{each.path}/…" for each in self._mounts))
+        return f"<RouteTable {', '.join(paths)}>"
+
+    @property
+    def has_health(self) -> bool:
+        """Whether somebody may ask how the server is, also while it drains."""
+        return bool(self._health)
+
+    def started(self) -> AbstractAsyncContextManager[None]:
+        """Starts the applications for the length of an ``async with`` block.
+
+        Entering it raises `RouteStartFailed` if one of them could not start.
+        """
+        return lifespans([(each.path or "/", each.app, each.state) for each in self._mounts])
+
+    def serving(self, policy: OriginPolicy, handler: ServerHandler) -> Beside:
+        """Returns what answers the requests for these routes while ``handler`` serves."""
+        return partial(self._serve, policy, handler)
+
+    def _serve(
+        self, policy: OriginPolicy, handler: ServerHandler, exchange: HttpExchange, verdict: Verdict
+    ) -> bool:
+        path = exchange.request.path
+        if (route := self._health.get(path)) is not None:
+            if exchange.request.method in _READING:
+                send_reply(exchange.response, route.reply(handler), ())
+            else:
+                exchange.refuse(method_not_allowed(*_READING))
+            return True
+        methods = self._methods.get(path)
+        mount = self._mount_of(path) if methods is None else None
+        if methods is None and mount is None:
+            return False
+        if verdict.refusal is not None:
+            exchange.refuse(Refusal(403, verdict.refusal))
+        elif mount is not None:
+            asked = AsgiRequest(
+                exchange.request, exchange.response, mount.path, mount.state, exchange.headers
+            )
+            _run(exchange, partial(_serve_app, asked, mount.app, exchange))
+        elif methods is not None:
+            self._serve_handler(exchange, methods, verdict, policy)
+        return True
+
+    def _serve_handler(
+        self, exchange: HttpExchange, methods: dict[str, RouteHandler], verdict: Verdict, policy: OriginPolicy
+    ) -> None:
+        request = exchange.request
+        handler = methods.get(request.method)
+        if handler is not None:
+            _run(exchange, partial(self._call, exchange, handler))
+        elif request.method == "OPTIONS":
+            requested = request.headers.get("access-control-request-headers")
+            exchange.headers = policy.preflight(verdict, requested)
+            exchange.answer(204, headers=(("allow", ", ".join((*methods, "OPTIONS"))),))
+        else:
+            exchange.refuse(method_not_allowed(*methods))
+
+    async def _call(self, exchange: HttpExchange, handler: RouteHandler) -> None:
+        request = exchange.request
+        answer: object
+        if _is_async(handler):
+            waiting: Any = handler(request)
+            answer = await waiting
+        else:
+            answer = await trio.to_thread.run_sync(
+                handler, request, abandon_on_cancel=True, limiter=self._threads
+            )
+        send_reply(exchange.response, reply_of(answer), exchange.headers)
+
+    def _mount_of(self, path: str) -> _Mount | None:
+        for each in self._mounts:
+            if path == each.path or path.startswith(f"{each.path}/"):
+                return each
+        return None
+
+    def _add_health(self, method: str | None, path: str, route: HealthRoute) -> None:
+        if method is not None:
+            raise ValueError(f"health answers GET and HEAD: write {path!r} in routes, without {method}")
+        if path in self._methods:
+            raise ValueError(f"{path} is twice in routes")
+        self._health[path] = route
+
+    def _add_handler(self, method: str | None, path: str, handler: RouteHandler) -> None:
+        if path in self._health:
+            raise ValueError(f"{path} is twice in routes")
+        methods = self._methods.setdefault(path, {})
+        for each in _READING if method is None else (method,):
+            if each in methods:
+                raise ValueError(f"{each} {path} is twice in routes")
+            methods[each] = handler
+
+
+def _run(exchange: HttpExchange, serve: Callable[[], Awaitable[None]]) -> None:
+    """Runs what serves a request in a task of its connection, which is cancelled when the client leaves."""
+    exchange.response.run(partial(_contained, exchange, serve))
+
+
+async def _contained(exchange: HttpExchange, serve: Callable[[], Awaitable[None]]) -> None:
+    response = exchange.response
+    with Containment(HTTP_RESPONSE, lambda _: response.fail(), {"exchange": exchange}):
+        await serve()
+
+
+async def _serve_app(asked: AsgiRequest, app: AsgiApplication, exchange: HttpExchange) -> None:
+    try:
+        await asked.run(app)
+    except OSError:
+        if not exchange.response.gone:
+            raise
+
+
+def _require_mountable(method: str | None, path: str, taken: Collection[str]) -> None:
+    if method is not None:
+        raise ValueError(f"an ASGI application gets every method: write {path!r} in routes, without {method}")
+    if path != "/" and path.endswith("/"):
+        raise ValueError(
+            f"write {path.rstrip('/')!r} in routes: an ASGI application gets all paths below it too"
+        )
+    below = [each for each in taken if each.startswith(f"{path}/")]
+    if path != "/" and below:
+        raise ValueError(f"{path} in routes would have {below[0]} of MCP below it: give another path")
+
+
+def _arguments(route: object) -> int | None:
+    """Returns the number of arguments that a value of the routes takes, ``None`` if that cannot be said."""
+    if not callable(route) or isinstance(route, type):
+        return None
+    try:
+        parameters = inspect.signature(route).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    needed = 0
+    for each in parameters:
+        if each.kind is each.KEYWORD_ONLY and each.default is each.empty:
+            return None
+        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD) and each.default is each.empty:
+            needed += 1
+    return needed
+
+
+def _as_app(route: Any) -> AsgiApplication:
+    app: AsgiApplication = route
+    return app
+
+
+def _as_handler(route: Any) -> RouteHandler:
+    handler: RouteHandler = route
+    return handler
+
+
+def _is_async(handler: Any) -> bool:
+    """Whether calling ``handler`` makes a coroutine: an ``async def``, a partial of one, or an object that has one."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    called = getattr(type(handler), "__call__", None)  # noqa: B004 - that of the class is the one that is called
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called)
