@@ -58,7 +58,7 @@ from mcp_actors.errors import (
 from mcp_actors.supervision.containment import Containment, TaskKind
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import CALL_WORKER
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import Number, ValueRecord
 
 __all__ = [
     "Carrier",
@@ -86,15 +86,15 @@ class Counters(ValueRecord):
 
     __hash__ = None  # type: ignore[assignment]
 
-    requests: int = 0
+    requests: Number = 0
     """Requests that arrived."""
-    cancelled: int = 0
+    cancelled: Number = 0
     """Calls of the peer that it cancelled in flight."""
-    late: int = 0
+    late: Number = 0
     """Cancellations of unknown or finished ids, answers that no request waits for, progress without a call."""
-    malformed: int = 0
+    malformed: Number = 0
     """Frames that were no message."""
-    refused: int = 0
+    refused: Number = 0
     """Requests answered with an error before a handler saw them."""
 
     def add(self, other: Counters) -> None:
@@ -142,7 +142,7 @@ class SessionStatistics(ValueRecord):
     link: LinkStatistics | None
     """``None`` for a session that no connection carries."""
     counters: Counters
-    kept_bytes: int = 0
+    kept_bytes: Number = 0
     """Bytes that the session makes the server remember: the description of the client, and subscribed URIs."""
     age: float = 0.0
     """Seconds since it began; 0 on a client."""
@@ -152,6 +152,12 @@ class SessionStatistics(ValueRecord):
     """The name by which a client has introduced itself, with its version; ``None`` before that, and on a client."""
     principal: str | None = None
     """The client's user, if the transport has authenticated one."""
+    in_flight: Number = 0
+    """Calls in flight; a live view, which is bounded in size, has this number in place of ``calls``."""
+    asked: Number = 0
+    """Requests of ours that wait for an answer, likewise."""
+    rate: float | None = None
+    """Requests a second since the snapshot before, in a live view; ``None`` in its first."""
 
 
 # -- Calls without a task of their own: what they wait for is one answer, which is read in somebody else's turn ---
@@ -553,6 +559,8 @@ class Dispatcher:
             link=link,
             counters=attrs.evolve(self.counters),
             kept_bytes=memory.kept if memory is not None else 0,
+            in_flight=len(self.calls),
+            asked=len(self.outbound.pending),
         )
 
 

@@ -204,15 +204,21 @@ class CallStatistics(ValueRecord):
     client is asked for input, or is sent the error with which an operator has ended the call)."""
     principal: str | None = None
     """The caller's name, if the transport has authenticated it."""
+    session: str | None = None
+    """The name of its session; ``None`` for a call that came by itself."""
+    key: str | None = None
+    """Names the call in an action of the live view, as long as it is in flight; ``None`` elsewhere."""
 
 
-def statistics_of(invocation: Invocation, age: float, state: str) -> CallStatistics:
+def statistics_of(
+    invocation: Invocation, age: float, state: str, session: str | None = None
+) -> CallStatistics:
     """Returns the snapshot of a call in flight, by its request."""
     method, principal = invocation.method, invocation.principal
     target = invocation.params.get(method.target) if method.target and method.shown else None
     name = target if isinstance(target, str) else None
     user = None if principal is None else principal.subject
-    return CallStatistics(invocation.id, method.name, name, age, state, user)
+    return CallStatistics(invocation.id, method.name, name, age, state, user, session)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -574,7 +580,8 @@ class InboundCall:
 
     def statistics(self) -> CallStatistics:
         """Returns where the call stands."""
-        return statistics_of(self.invocation, trio.current_time() - self.started, self.state)
+        session = self.owner.name if self.owner.rules.session else None
+        return statistics_of(self.invocation, trio.current_time() - self.started, self.state, session)
 
 
 # -- A JSON-RPC batch: the answers to its requests go back together, as one array, in any order ----------

@@ -16,7 +16,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._wire.codec import JsonRpcError, JsonRpcMessage, JsonRpcNotification, decode
 from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Outlet, Waiting
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import Number, ValueRecord
 
 __all__ = ["Link", "LinkStatistics", "Received", "WaitingTasks", "received"]
 
@@ -104,16 +104,16 @@ MESSAGES_IN_A_TURN = 16
 class LinkStatistics(ValueRecord):
     """A snapshot of a link."""
 
-    outbox: int
+    outbox: Number
     """Frames that wait for the writer."""
-    outbox_limit: int
+    outbox_limit: Number
     """Frames the outbox takes before senders wait."""
-    blocked: int
+    blocked: Number
     """Senders that wait for room."""
-    frames_in: int
-    frames_out: int
-    bytes_in: int
-    bytes_out: int
+    frames_in: Number
+    frames_out: Number
+    bytes_in: Number
+    bytes_out: Number
 
 
 class LinkOwner(Protocol):

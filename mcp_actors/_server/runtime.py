@@ -61,9 +61,15 @@ from mcp_actors.supervision.containment import one_error, start_again, start_and
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.supervision.task_kinds import BEATS, COMPANION, DRAIN, TRANSPORT
 from mcp_actors.types import Implementation
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import Number, ValueRecord
 
-__all__ = ["ServerConfig", "ServerRuntime", "ServerStatistics", "TransportHandler"]
+__all__ = [
+    "ServerConfig",
+    "ServerRuntime",
+    "ServerStatistics",
+    "TransportHandler",
+    "UpstreamStatistics",
+]
 
 
 # -- Serves what a transport brings: a connection, an exchange, or messages for a session ----------------
@@ -323,6 +329,33 @@ class SupportsStatistics(Protocol):
 
 
 @attrs.frozen(eq=False, repr=False)
+class UpstreamStatistics(ValueRecord):
+    """A snapshot of one server behind a `~mcp_actors.gateway.Gateway`."""
+
+    name: str
+    state: str
+    """``"connected"``, ``"connecting"``, ``"away"`` when the last attempt or connection has failed, or ``"idle"``."""
+    server: str | None
+    """The name and version that its server told, cut short."""
+    version: str | None
+    """The protocol version that is spoken with it."""
+    connections: Number
+    in_flight: Number
+    callers: Number
+    """Callers with a call in flight."""
+    circuit: str
+    """``"closed"``, ``"open"`` while requests are refused at once, or ``"half-open"``."""
+    failures: Number
+    """Failures in a row."""
+    lost: Number
+    """Connections that were lost since the gateway serves."""
+    retry_after: float | None
+    """Seconds until it is tried again, where requests are refused."""
+    last_failure: str | None
+    """The last failure, cut short."""
+
+
+@attrs.frozen(eq=False, repr=False)
 class ServerStatistics(ValueRecord):
     """The whole live actor tree of a server."""
 
@@ -341,8 +374,8 @@ class ServerStatistics(ValueRecord):
     """What the transports that are served now say of themselves, as far as they say anything."""
     totals: Totals = attrs.field(factory=Totals)
     """The events of all conversations since the server was first served, those that have ended included."""
-    upstreams: tuple[Any, ...] = ()
-    """The servers behind it, where it is a `~mcp_actors.gateway.Gateway`: `~mcp_actors.gateway.UpstreamStatistics`."""
+    upstreams: tuple[UpstreamStatistics, ...] = ()
+    """The servers behind it, where it is a gateway."""
 
 
 class ServerRuntime:

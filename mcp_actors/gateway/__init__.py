@@ -27,7 +27,7 @@ _LATE = {
     "Gateway": "gateway",
     "SessionPolicy": "upstream_settings",
     "Upstream": "upstream_settings",
-    "UpstreamStatistics": "upstream_settings",
+    "UpstreamStatistics": "gateway",
     "UpstreamTarget": "upstream_settings",
     "bridge_to": "gateway",
     "configured_gateway": "gateway",

@@ -16,6 +16,7 @@ from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._client.options import Access
 from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.invoke import Handler, string_param, uri_param
+from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.tools import ToolElsewhere
 from mcp_actors.errors import (
@@ -36,7 +37,7 @@ from mcp_actors.gateway.routes import CachingHints, Route, Visible, merged_page
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
 from mcp_actors.gateway.server_entry import ServerEntry
 from mcp_actors.gateway.upstream import UpstreamActor
-from mcp_actors.gateway.upstream_settings import SessionPolicy, Upstream, UpstreamStatistics, UpstreamTarget
+from mcp_actors.gateway.upstream_settings import SessionPolicy, Upstream, UpstreamTarget
 from mcp_actors.server import Context, Server
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import log

@@ -17,6 +17,7 @@ import trio
 
 from mcp_actors._eras.era import EventKind
 from mcp_actors._server.peer_session import PeerSession
+from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors.abc import ClientTransport, Telemetry
 from mcp_actors.client import ClientPool, Target
 from mcp_actors.errors import (
@@ -40,7 +41,7 @@ from mcp_actors.gateway.connections import (
     key_of,
 )
 from mcp_actors.gateway.held_calls import HeldCalls
-from mcp_actors.gateway.upstream_settings import Upstream, UpstreamStatistics
+from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.middleware.callers import caller_of
 from mcp_actors.server import Context
 from mcp_actors.supervision.containment import start

@@ -11,7 +11,7 @@ from mcp_actors._client.options import Access
 from mcp_actors.abc import ClientTransport
 from mcp_actors.client import Target
 
-__all__ = ["SessionPolicy", "Upstream", "UpstreamStatistics", "UpstreamTarget"]
+__all__ = ["SessionPolicy", "Upstream", "UpstreamTarget"]
 
 
 # -- The settings of one upstream: which server it is, how its things are named, and who shares its connections ---
@@ -70,33 +70,3 @@ class Upstream:
     def name_prefix(self) -> str:
         """The prefix that is in use."""
         return f"{self.name}_" if self.prefix is None else self.prefix
-
-
-# ----------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen
-class UpstreamStatistics:
-    """One upstream."""
-
-    name: str
-    state: str
-    """``"connected"``, ``"connecting"``, ``"away"`` when the last attempt or connection has failed, or ``"idle"``."""
-    server: str | None
-    """The name and version that its server told, cut short."""
-    version: str | None
-    """The protocol version that is spoken with it."""
-    connections: int
-    in_flight: int
-    callers: int
-    """Callers with a call in flight."""
-    circuit: str
-    """``"closed"``, ``"open"`` while requests are refused at once, or ``"half-open"``."""
-    failures: int
-    """Failures in a row."""
-    lost: int
-    """Connections that were lost since the gateway serves."""
-    retry_after: float | None
-    """Seconds until it is tried again, where requests are refused."""
-    last_failure: str | None
-    """The last failure, cut short."""

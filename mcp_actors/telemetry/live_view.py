@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from typing import Literal, Protocol
 
+import attrs
 import msgspec
 import trio
 
 from mcp_actors._actors.connectionless import ConnectionlessSession
+from mcp_actors._actors.dispatcher import SessionStatistics
 from mcp_actors._server.runtime import ServerRuntime, TransportHandler
 from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import INTERNAL_ERROR, RpcError
 from mcp_actors.supervision.logging import log
-from mcp_actors.telemetry.snapshot import Counts, NodeSnapshot, Rates, ServerSight, SessionRow, Snapshot
+from mcp_actors.telemetry.snapshot import NodeSnapshot, Rates, ServerSight, Snapshot
 
 __all__ = ["Action", "ActionOutcome", "Feed", "LiveView", "ServerView", "Watcher"]
 
@@ -28,7 +30,7 @@ class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     node: str
     """`NodeSnapshot.node`."""
     target: str
-    """`CallRow.key` or `SessionRow.name`."""
+    """`CallStatistics.key` or `SessionStatistics.name`."""
 
 
 class ActionOutcome(msgspec.Struct, frozen=True):
@@ -239,24 +241,26 @@ def _rated(now: NodeSnapshot, before: NodeSnapshot | None) -> NodeSnapshot:
         if before is not None:
             return msgspec.structs.replace(now, rates=before.rates)
         return now
-    requests = {each.name: each.requests for each in before.sessions}
+    requests = {each.name: each.counters.requests for each in before.sessions}
     return msgspec.structs.replace(
         now,
-        rates=_rates(now.totals, before.totals, seconds),
+        rates=_rates(now, before, seconds),
         sessions=[_session_rated(each, requests.get(each.name), seconds) for each in now.sessions],
     )
 
 
-def _rates(now: Counts, before: Counts, seconds: float) -> Rates:
+def _rates(now: NodeSnapshot, before: NodeSnapshot, seconds: float) -> Rates:
+    new, old = now.totals, before.totals
     return Rates(
-        requests=(now.requests - before.requests) / seconds,
-        cancelled=(now.cancelled - before.cancelled) / seconds,
-        malformed=(now.malformed - before.malformed) / seconds,
-        refused=(now.refused - before.refused) / seconds,
-        events=(now.events - before.events) / seconds,
+        requests=(new.requests - old.requests) / seconds,
+        cancelled=(new.cancelled - old.cancelled) / seconds,
+        malformed=(new.malformed - old.malformed) / seconds,
+        refused=(new.refused - old.refused) / seconds,
+        events=(now.published - before.published) / seconds,
     )
 
 
-def _session_rated(now: SessionRow, before: int | None, seconds: float) -> SessionRow:
-    since = now.requests - before if before is not None else now.requests if now.age < seconds else None
-    return now if since is None else msgspec.structs.replace(now, rate=since / seconds)
+def _session_rated(now: SessionStatistics, before: int | None, seconds: float) -> SessionStatistics:
+    requests = now.counters.requests
+    since = requests - before if before is not None else requests if now.age < seconds else None
+    return now if since is None else attrs.evolve(now, rate=since / seconds)

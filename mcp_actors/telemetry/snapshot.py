@@ -13,36 +13,32 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import attrs
 import msgspec
 import trio
 
 from mcp_actors._actors.connectionless import StatelessCalls
-from mcp_actors._actors.dispatcher import Counters
+from mcp_actors._actors.dispatcher import Counters, SessionStatistics
 from mcp_actors._actors.event_bus import EventBusStatistics
-from mcp_actors._actors.inbound_call import InboundCall
-from mcp_actors._server.runtime import ServerRuntime
+from mcp_actors._actors.inbound_call import CallStatistics, InboundCall
+from mcp_actors._server.runtime import ServerRuntime, UpstreamStatistics
 from mcp_actors._server.sessions import AnySession
-from mcp_actors.supervision.containment import crash_log
+from mcp_actors.supervision.containment import Crash, crash_log
 from mcp_actors.supervision.printable import printable
 from mcp_actors.supervision.task_kinds import TASKS
 from mcp_actors.types import Implementation
+from mcp_actors.types.records import Number
 
 __all__ = [
     "LONGEST_TEXT",
-    "CallRow",
-    "Counts",
-    "CrashRow",
     "KindRow",
     "NodeSnapshot",
     "Queues",
     "Rates",
     "ServerSight",
-    "SessionRow",
     "Snapshot",
-    "UpstreamRow",
     "cleaned",
     "this_process",
 ]
@@ -53,11 +49,6 @@ __all__ = [
 # Everything in it that a peer has said, such as names and targets, is cut short and has no control characters; whoever
 # shows it still treats it as text of a stranger.
 
-# Whoever answers at the address of a node may be none: a larger number breaks whatever divides by it or writes it.
-_MOST = 2**63 - 1
-Number = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
-"""An integer that a snapshot may have; one with another is no snapshot."""
-
 LONGEST_TEXT = 120
 """Characters of a text from a peer that a snapshot has."""
 
@@ -65,54 +56,6 @@ LONGEST_TEXT = 120
 def cleaned(text: str | None) -> str | None:
     """Returns a text of a peer, cut short, with ``?`` for what steers a terminal or the direction of writing."""
     return None if text is None else printable(text, LONGEST_TEXT)
-
-
-class CallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A call in flight."""
-
-    key: str
-    """Names the call in an action, as long as it is in flight."""
-    session: str | None
-    """The name of its session; ``None`` for a call that came by itself."""
-    method: str
-    target: str | None
-    """The tool, prompt or resource that is called."""
-    principal: str | None
-    id: str
-    """The request's id."""
-    age: float
-    """Seconds since it arrived."""
-    state: str
-
-
-class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A session."""
-
-    name: str
-    """Names the session in an action."""
-    client: str | None
-    version: str | None
-    """The revision that was agreed on."""
-    principal: str | None
-    peer: str
-    state: str
-    age: float
-    """Seconds since it began."""
-    calls: Number
-    """Calls in flight."""
-    pending: Number
-    """Requests of the server that wait for the client's answer."""
-    requests: Number
-    """Requests since it began."""
-    rate: float | None = None
-    """Requests a second since the last snapshot; ``None`` in the first."""
-    queued: Number = 0
-    """Frames that wait for the writer of its connection."""
-    blocked: Number = 0
-    """Tasks that wait for room there."""
-    bytes_in: Number = 0
-    bytes_out: Number = 0
-    kept_bytes: Number = 0
 
 
 class KindRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,52 +73,8 @@ class KindRow(msgspec.Struct, frozen=True, kw_only=True):
     """Crashes since the process began."""
 
 
-class CrashRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A crash that was contained."""
-
-    kind: str
-    task: str
-    error: str
-    at: float
-    """Seconds since the epoch."""
-    restarted: bool
-
-
-class UpstreamRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A server behind a gateway."""
-
-    name: str
-    state: str
-    """``connected``, ``connecting``, ``away`` or ``idle``."""
-    server: str | None
-    version: str | None
-    """The protocol version that is spoken with it."""
-    connections: Number
-    calls: Number
-    """Calls in flight."""
-    callers: Number
-    lost: Number
-    """Connections that were lost."""
-    circuit: str
-    """``closed``, ``open`` while requests are refused at once, or ``half-open``."""
-    failure: str | None
-    """The last failure."""
-
-
-class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the server began, of all sessions and exchanges, of those that have ended, too."""
-
-    requests: Number = 0
-    cancelled: Number = 0
-    late: Number = 0
-    malformed: Number = 0
-    refused: Number = 0
-    events: Number = 0
-    """Changes that were published to subscribers."""
-
-
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """Differences of `Counts` a second, since the last snapshot."""
+    """Differences of the counts of a server a second, since the last snapshot."""
 
     requests: float
     cancelled: float
@@ -227,16 +126,21 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     lag: float | None = None
     """Seconds that a turn of its event loop takes: for so long everything waits."""
     queues: Queues | None = None
-    totals: Counts = Counts()
+    totals: Counters = msgspec.field(default_factory=Counters)
+    """Counts since the server began, of all sessions and exchanges, of those that have ended, too."""
+    published: Number = 0
+    """Changes that were published to subscribers since then."""
     rates: Rates | None = None
-    sessions: list[SessionRow] = []
-    calls: list[CallRow] = []
+    sessions: list[SessionStatistics] = []
+    """The busiest ones, without their lists of calls."""
+    calls: list[CallStatistics] = []
+    """The oldest ones."""
     kinds: list[KindRow] = []
-    crashes: list[CrashRow] = []
+    crashes: list[Crash] = []
     """The last ones, the newest first."""
     transports: list[dict[str, Any]] = []
     """What the transports say of themselves."""
-    upstreams: list[UpstreamRow] = []
+    upstreams: list[UpstreamStatistics] = []
     """The servers behind it, where it is a gateway."""
     note: str | None = None
     """Why a worker is gone, or what else there is to say."""
@@ -334,7 +238,7 @@ class ServerSight:
         if len(everything) > SLICE:
             await trio.lowlevel.checkpoint()
         began = time.thread_time()
-        sessions = [self._session_row(each) for each in seen.sessions if each in running.sessions]
+        sessions = [self._shown_session(each) for each in seen.sessions if each in running.sessions]
         bus, info = running.bus.statistics(), self._info()
         return NodeSnapshot(
             node=self.node,
@@ -347,13 +251,14 @@ class ServerSight:
             uptime=trio.current_time() - self._began,
             at=time.time(),
             queues=self._queues(sessions, bus),
-            totals=Counts(**attrs.asdict(seen.totals), events=bus.published),
+            totals=seen.totals,
+            published=bus.published,
             sessions=sessions,
-            calls=[self._call_row(each) for each in seen.calls if each.state != "answered"],
+            calls=[_shown_call(each) for each in seen.calls if each.state != "answered"],
             kinds=_kinds(),
             crashes=_crashes(),
             transports=[_plain(each) for each in running.transport_statistics()],
-            upstreams=[_upstream_row(each) for each in running.upstreams()],
+            upstreams=[_shown_upstream(each) for each in running.upstreams()],
             lag=lag,
             took=seen.took + time.thread_time() - began,
         )
@@ -377,42 +282,18 @@ class ServerSight:
         for each in self.running.exchanges():
             yield from each.dispatcher.calls.values()
 
-    def _call_row(self, call: InboundCall) -> CallRow:
-        now = call.statistics()
-        in_session = call.owner.rules.session
-        return CallRow(
-            key=_key(call),
-            session=call.owner.name if in_session else None,
-            method=cleaned(now.method) or "",
-            target=cleaned(now.target),
-            principal=cleaned(now.principal),
-            id=cleaned(str(now.id)) or "",
-            age=now.age,
-            state=now.state,
-        )
-
-    def _session_row(self, session: AnySession) -> SessionRow:
+    def _shown_session(self, session: AnySession) -> SessionStatistics:
         now = self.running.sessions.statistics(session)
-        link = now.link
-        return SessionRow(
-            name=now.name,
+        return attrs.evolve(
+            now,
             client=cleaned(now.client),
-            version=now.version,
             principal=cleaned(now.principal),
             peer=cleaned(now.peer) or "",
-            state=now.state,
-            age=now.age,
-            calls=len(now.calls),
-            pending=len(now.pending),
-            requests=now.counters.requests,
-            queued=0 if link is None else link.outbox,
-            blocked=0 if link is None else link.blocked,
-            bytes_in=0 if link is None else link.bytes_in,
-            bytes_out=0 if link is None else link.bytes_out,
-            kept_bytes=now.kept_bytes,
+            calls=(),
+            pending=(),
         )
 
-    def _queues(self, sessions: list[SessionRow], bus: EventBusStatistics) -> Queues:
+    def _queues(self, sessions: list[SessionStatistics], bus: EventBusStatistics) -> Queues:
         running = self.running
         limiter, memory = running.limiter.statistics(), running.budgets.statistics()
         return Queues(
@@ -420,8 +301,8 @@ class ServerSight:
             running=limiter.inside,
             running_limit=running.limiter.limit,
             waiting=limiter.waiting,
-            queued=sum(each.queued for each in sessions),
-            blocked=sum(each.blocked for each in sessions),
+            queued=sum(each.link.outbox for each in sessions if each.link is not None),
+            blocked=sum(each.link.blocked for each in sessions if each.link is not None),
             subscriptions=bus.subscriptions,
             events=bus.pending,
             in_flight_bytes=memory.in_flight.held,
@@ -461,6 +342,18 @@ def _activity(session: AnySession) -> tuple[int, int]:
 
 def _age_order(call: InboundCall) -> float:
     return call.started
+
+
+def _shown_call(call: InboundCall) -> CallStatistics:
+    now = call.statistics()
+    return attrs.evolve(
+        now,
+        id=cleaned(str(now.id)) or "",
+        method=cleaned(now.method) or "",
+        target=cleaned(now.target),
+        principal=cleaned(now.principal),
+        key=_key(call),
+    )
 
 
 def _key(call: InboundCall) -> str:
@@ -504,32 +397,17 @@ def _below(root: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
             waiting += nursery.child_tasks
 
 
-def _crashes() -> list[CrashRow]:
+def _crashes() -> list[Crash]:
     last = list(crash_log.recent)[-MOST_CRASHES:]
     return [
-        CrashRow(
-            kind=each.kind,
-            task=cleaned(each.task) or "",
-            error=cleaned(each.error) or "",
-            at=each.at,
-            restarted=each.restarted,
-        )
+        attrs.evolve(each, task=cleaned(each.task) or "", error=cleaned(each.error) or "")
         for each in reversed(last)
     ]
 
 
-def _upstream_row(now: Any) -> UpstreamRow:
-    return UpstreamRow(
-        name=cleaned(now.name) or "",
-        state=now.state,
-        server=cleaned(now.server),
-        version=now.version,
-        connections=now.connections,
-        calls=now.in_flight,
-        callers=now.callers,
-        lost=now.lost,
-        circuit=now.circuit,
-        failure=cleaned(now.last_failure),
+def _shown_upstream(now: UpstreamStatistics) -> UpstreamStatistics:
+    return attrs.evolve(
+        now, name=cleaned(now.name) or "", server=cleaned(now.server), last_failure=cleaned(now.last_failure)
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 import reprlib
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import attrs
+from msgspec import Meta
 
-__all__ = ["UNSET", "CacheScope", "Unset", "ValueRecord", "Vocabulary", "not_negative"]
+__all__ = ["UNSET", "CacheScope", "Number", "Unset", "ValueRecord", "Vocabulary", "not_negative"]
 
 
 # -- The base of records: comparison, hash and representation that all of its classes share --------------
@@ -50,6 +51,11 @@ def _fields_of(value: object) -> tuple[attrs.Attribute[Any], ...]:
     cls: Any = type(value)
     fields: tuple[attrs.Attribute[Any], ...] = cls.__attrs_attrs__
     return fields
+
+
+_MOST = 2**63 - 1
+Number = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+"""A count in a record that also travels to other processes: a larger one breaks what divides by it or writes it."""
 
 
 # -- The marker for an absent member for which ``None`` would be a value ---------------------------------

@@ -16,18 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from mcp_actors._actors.dispatcher import Counters
 from mcp_actors.cli.top import command
 from mcp_actors.cli.top.panes import PANES, seconds
 from mcp_actors.cli.top.screen import TopState, everything, picture, split
+from mcp_actors.server import CallStatistics, SessionStatistics
+from mcp_actors.supervision.containment import Crash
 from mcp_actors.telemetry.live_view import Action
 from mcp_actors.telemetry.snapshot import (
-    CallRow,
-    CrashRow,
     KindRow,
     NodeSnapshot,
     Queues,
     Rates,
-    SessionRow,
     Snapshot,
 )
 
@@ -36,8 +36,8 @@ from .conftest import SERVED, Ran, Started
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e\x9b31m\r\n日本語"
 
 
-def call(number: int, age: float = 1.0, target: str = "forecast") -> CallRow:
-    return CallRow(
+def call(number: int, age: float = 1.0, target: str = "forecast") -> CallStatistics:
+    return CallStatistics(
         key=f"key{number}",
         session=f"s#{number}",
         method="tools/call",
@@ -49,8 +49,8 @@ def call(number: int, age: float = 1.0, target: str = "forecast") -> CallRow:
     )
 
 
-def session(number: int, client: str = "probe") -> SessionRow:
-    return SessionRow(
+def session(number: int, client: str = "probe") -> SessionStatistics:
+    return SessionStatistics(
         name=f"s#{number}",
         client=client,
         version="2025-11-25",
@@ -58,9 +58,11 @@ def session(number: int, client: str = "probe") -> SessionRow:
         peer="127.0.0.1:1",
         state="open",
         age=5.0,
-        calls=number,
-        pending=0,
-        requests=10 * number,
+        calls=(),
+        pending=(),
+        link=None,
+        counters=Counters(requests=10 * number),
+        in_flight=number,
     )
 
 
@@ -95,7 +97,7 @@ def node(name: str = "n1", calls: int = 3, sessions: int = 2, text: str = "x") -
         sessions=[session(each, text) for each in range(sessions)],
         calls=[call(each, float(each), text) for each in range(calls)],
         kinds=[kind],
-        crashes=[CrashRow(kind=text, task=text, error=text, at=1e300, restarted=True)],
+        crashes=[Crash(kind=text, task=text, error=text, at=1e300, restarted=True)],
         note=text,
     )
 

@@ -44,7 +44,11 @@ async def test_the_tree_and_the_live_view_show_each_server(
         assert (never.state, never.failures, unused.state) == ("away", 1, "idle")
         assert "it is away" in never.last_failure
         node = await watched(gateway)
-    assert [(each.name, each.calls) for each in node.upstreams] == [("here", 1), ("never", 0), ("unused", 0)]
+    assert [(each.name, each.in_flight) for each in node.upstreams] == [
+        ("here", 1),
+        ("never", 0),
+        ("unused", 0),
+    ]
     state = TopState(Snapshot(at=0.0, interval=1.0, watchers=1, nodes=[node]))
     lines = "\n".join(each.plain for each in everything(state, "n"))
     assert "upstreams (3)" in lines

@@ -124,7 +124,7 @@ def _calls(node: NodeSnapshot) -> Iterable[Row]:
         style = "red" if each.age >= _HANGS else "yellow" if each.age >= _SLOW else ""
         yield _row(
             node,
-            each.key,
+            each.key or "",
             (
                 (seconds(each.age), each.age),
                 _words(each.method),
@@ -149,14 +149,14 @@ def _sessions(node: NodeSnapshot) -> Iterable[Row]:
                 _words(each.client),
                 _words(each.version),
                 _words(each.principal),
-                _number(each.calls),
+                _number(each.in_flight),
                 _number(each.rate),
-                _number(each.requests),
+                _number(each.counters.requests),
                 (seconds(each.age), each.age),
-                _number(each.queued),
+                _number(0 if each.link is None else each.link.outbox),
                 _words(each.peer),
             ),
-            "red" if each.blocked else "",
+            "red" if each.link is not None and each.link.blocked else "",
             "end_session",
         )
 
@@ -189,13 +189,13 @@ def _upstreams(node: NodeSnapshot) -> Iterable[Row]:
         cells = (
             _words(each.name),
             _words(each.state),
-            _number(each.calls),
+            _number(each.in_flight),
             _number(each.callers),
             _number(each.connections),
             _number(each.lost),
             _words(each.circuit),
             _words(each.version),
-            _words(each.failure or each.server),
+            _words(each.last_failure or each.server),
         )
         yield _row(node, each.name, cells, "red" if each.circuit == "open" or each.state == "away" else "")
 
