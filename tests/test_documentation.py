@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from documentation_known import KNOWN
 from documentation_rules import (
     ATTRIBUTES_OF_A_CLASS,
+    KNOWN,
     MANY_ATTRIBUTES,
     ROOT,
     Module,

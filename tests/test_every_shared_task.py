@@ -2,7 +2,7 @@
 
 Two tasks run at a server, or two nodes serve one session, while one of the Trio tasks that this needs is made to raise
 where it waits. The rows of Redis and of workers are left out: they need programs beside this one, whose failures are
-the cases of `tests.shared.test_redis_outages` and `tests.cli.workers.test_supervisor`.
+the cases of `tests.shared.test_redis` and `tests.cli.workers.test_supervisor`.
 """
 
 from __future__ import annotations

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import textwrap
+import threading
+import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import structlog
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mcp_actors.supervision.containment import CHARACTERS, KEPT, CrashLog, crash_log, start_again
 from mcp_actors.supervision.logging import BURST, QUEUE_BYTES, TEXTS, WINDOW, RepeatLimit, log
+from mcp_actors.supervision.printable import printable, safe, safe_json, spelled_out, without_paths
+from mcp_actors.supervision.task_kinds import DRAIN
+from mcp_actors.types import Implementation, Resource, ResourceLink, Tool
+from mcp_actors.types.records import ValueRecord
+
+# ----------------------------------------------------------------------------------------------------
 
 # Lines of some 200 bytes: ten times what fills a pipe and froze a server.
 LINES = 8_000
@@ -180,3 +195,165 @@ def test_a_sink_of_the_program_that_raises_ends_nobody(capsys: pytest.CaptureFix
     assert (
         "'something happened' session='s#1' detail=<Unspeakable: ZeroDivisionError> (ValueError)" in written
     )
+
+
+# -- The last crashes of tasks, for whoever looks from outside -------------------------------------------
+
+
+class UnspeakableCrashLog(Exception):
+    def __repr__(self) -> str:
+        raise ValueError("no words")
+
+
+async def test_a_crash_is_counted_and_kept(autojump_clock: trio.abc.Clock) -> None:
+    before = crash_log.counts[DRAIN.name]
+    crashes = [RuntimeError("first"), UnspeakableCrashLog()]
+
+    async def work() -> None:
+        if crashes:
+            raise crashes.pop(0)
+
+    async with trio.open_nursery() as nursery:
+        start_again(nursery, DRAIN, work, about="of a test")
+    assert crash_log.counts[DRAIN.name] == before + 2
+    first, second = list(crash_log.recent)[-2:]
+    assert (first.kind, first.task, first.error) == ("drain", "drain of a test", "RuntimeError('first')")
+    assert second.error == "Unspeakable"
+    assert first.restarted
+
+
+def test_it_is_bounded() -> None:
+    log = CrashLog()
+    for number in range(3 * KEPT):
+        log.note("kind", "t" * 1000, ValueError(f"{number} " + "e" * 10_000), restarted=False)
+    assert log.counts["kind"] == 3 * KEPT
+    assert len(log.recent) == KEPT
+    assert {(len(each.task), len(each.error)) for each in log.recent} == {(CHARACTERS, CHARACTERS)}
+    assert log.recent[-1].error.startswith(f"ValueError('{3 * KEPT - 1} ")
+
+
+def test_threads_lose_no_crash() -> None:
+    log, threads, crashes = CrashLog(), 8, 500
+    together = threading.Barrier(threads)
+
+    def work() -> None:
+        together.wait()
+        for number in range(crashes):
+            log.note("kind", "task", ValueError(number), restarted=True)
+            assert len(list(log.recent)) <= KEPT
+
+    with ThreadPoolExecutor(threads) as pool:
+        for each in [pool.submit(work) for _ in range(threads)]:
+            each.result()
+    assert log.counts["kind"] == threads * crashes
+    assert len(log.recent) == KEPT
+
+
+# -- Texts of peers as people may see them: nothing steers a terminal, hides, or turns the writing round ---
+
+ANYTHING = st.text(st.characters(codec=None), max_size=40)
+STEERING = (
+    "\x1b",
+    "\x9b",
+    "\x7f",
+    "\r",
+    "\u202e",
+    "\u2066",
+    "\u200b",
+    "\u200d",
+    "\ufeff",
+    "\u2028",
+    "\ud800",
+)
+
+
+@given(ANYTHING)
+def test_what_is_left_is_printable_and_can_be_written(text: str) -> None:
+    shown = safe(text)
+    assert all(each.isprintable() or each in "\n\t" or unicodedata.category(each) == "Zs" for each in shown)
+    assert not any(each in shown for each in STEERING)
+    assert isinstance(shown.encode(), bytes)
+    assert spelled_out(text).isprintable()
+    assert printable(text, 20).isprintable()
+
+
+@given(st.recursive(ANYTHING, lambda inner: st.lists(inner, max_size=4), max_leaves=10))
+def test_json_keeps_its_value(value: object) -> None:
+    for indent in (None, 2):
+        shown = safe_json(json.dumps(value, ensure_ascii=False, indent=indent))
+        assert json.loads(shown) == value
+        assert not any(each in shown for each in STEERING)
+
+
+@pytest.mark.parametrize("text", ["", "plain ASCII", "日本語\u3000テスト", "naïve\n\tÀ\u00a0la", "🙂"])
+def test_what_people_write_stays(text: str) -> None:
+    assert safe(text) == text
+
+
+@pytest.mark.parametrize("steering", STEERING)
+def test_no_log_line_steers_a_terminal(steering: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        raise ValueError(f"said {steering}x\nand more")
+    except ValueError:
+        log.error(f"failed{steering}", peer=f"a{steering}b", many=[steering], exc_info=True)
+    written = capsys.readouterr().err
+    assert "ValueError: said" in written
+    assert "\nand more" in written
+    assert not any(each in written for each in STEERING)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("cannot connect to ws://h:9/key: refused", "cannot connect to ws://h:9/...: refused"),
+        ("https://h/key?a=b#c; is it there?", "https://h/...; is it there?"),
+        ("at 'HTTP://h?key'.", "at 'HTTP://h/...'."),
+        ("http://[::1]:80/a (b) and http://h.", "http://[::1]:80/... (b) and http://h."),
+        ("unix:///run/x and a/b", "unix:///run/x and a/b"),
+    ],
+)
+def test_of_the_urls_in_a_text_the_hosts_are_left(text: str, shown: str) -> None:
+    assert without_paths(text) == shown
+
+
+# -- Comparison, hash and representation that all records share, against those that attrs makes ----------
+
+
+@attrs.frozen(eq=False, repr=False)
+class Shared(ValueRecord):
+    name: str
+    secret: str = attrs.field(default="", repr=lambda text: f"<{len(text)}>")
+    unseen: int = attrs.field(default=0, repr=False, eq=False)
+
+
+@attrs.frozen
+class Made:
+    name: str
+    secret: str = attrs.field(default="", repr=lambda text: f"<{len(text)}>")
+    unseen: int = attrs.field(default=0, repr=False, eq=False)
+
+
+@pytest.mark.parametrize("other", [("a", "b", 1), ("a", "b", 2), ("a", "c", 1), ("b", "b", 1)])
+def test_it_compares_and_shows_as_attrs_does(other: tuple[str, str, int]) -> None:
+    assert (Shared("a", "b", 1) == Shared(*other)) == (Made("a", "b", 1) == Made(*other))
+    assert (hash(Shared("a", "b", 1)) == hash(Shared(*other))) == (
+        hash(Made("a", "b", 1)) == hash(Made(*other))
+    )
+    assert repr(Shared(*other)) == repr(Made(*other)).replace("Made", "Shared")
+
+
+def test_objects_of_other_classes_are_different() -> None:
+    assert Resource("file:///a", "a") != ResourceLink("file:///a", "a")
+    assert Implementation("a", "1") != ("a", "1")
+
+
+def test_what_may_change_has_no_hash() -> None:
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Tool("a", {}))
+
+
+def test_an_object_that_contains_itself_is_shown() -> None:
+    tool = Tool("a", {})
+    tool.extra["self"] = tool
+
+    assert "'self': ..." in repr(tool)

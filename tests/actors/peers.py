@@ -19,10 +19,7 @@ from tests.messages import TEXT as TEXT
 from tests.messages import Message as Message
 from tests.messages import call as call
 from tests.messages import cancelled as cancelled
-from tests.messages import (
-    discover_result,
-    initialize_result,
-)
+from tests.messages import discover_result, initialize_result
 from tests.messages import error as failure
 from tests.messages import modern_call as modern_call
 from tests.messages import notification as notification

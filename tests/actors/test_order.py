@@ -3,29 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
-from mcp_actors import Client, Context, Limits, Progress, Server
+from mcp_actors import Client, Context, Limits, Progress, ResourceNotFound, RpcError, Server
+from mcp_actors._actors.inbound_call import READING_LIMIT, READING_TIME
 from mcp_actors.abc import Frame, FrameChannel
+from mcp_actors.abc.framing import LineChannel
 from mcp_actors.testing import ScriptedPeer, connected_pair
 from mcp_transports.memory import memory_channel_pair
+from tests.messages import BATCHING, modern_request
 
 from .peers import (
     LEGACY,
     TEXT,
+    Message,
     Serves,
     arrived,
     call,
+    cancelled,
+    faulty_pair,
+    legacy_client,
     met,
     modern_call,
     notification,
     progressed,
     reply,
+    request,
     settled,
 )
+from .witness import Witness
+
+# ----------------------------------------------------------------------------------------------------
 
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 MANY = 10_000
@@ -297,3 +311,336 @@ async def test_the_first_answers_of_a_burst_leave_before_the_last_requests_are_l
     assert (seen[0], 0 < seen[-1] < 100) == (0, True)
     assert channel.sent == list(range(100))
     nursery.cancel_scope.cancel()
+
+
+# -- Request ids: one that is in flight is not taken twice -----------------------------------------------
+
+
+async def test_an_id_in_flight_is_not_taken_twice() -> None:
+    witness = Witness()
+    async with legacy_client(witness.server) as peer:
+        await peer.send(call(1, "nap", seconds=5))
+        for again in (
+            call(1, "echo", text="other"),
+            modern_call(1, "echo", text="other"),
+            request(1, "ping"),
+        ):
+            await peer.send(again)
+            [refusal] = await arrived(peer)
+            assert (refusal["id"], refusal["error"]["code"]) == (1, -32600)
+        await peer.send(call("1", "echo", text="another type, another id"))
+        [other] = await arrived(peer)
+        assert other["id"] == "1"
+        [answer] = await arrived(peer, within=10)
+        assert answer["result"]["content"][0]["text"] == "slept"
+        assert "result" in await peer.request(1, "ping")
+
+
+async def test_ids_doubled_within_one_batch() -> None:
+    witness = Witness()
+    channel, peer = faulty_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(witness.server.serve, Serves(channel))
+        await peer.initialize(BATCHING)
+        await peer.send([call(1, "nap", seconds=1), call(1, "nap", seconds=1), request("p", "ping"), 5])
+        batch = await peer.receive()
+        codes = sorted((str(each.get("id")), each.get("error", {}).get("code", 0)) for each in batch)
+        assert codes == [("1", -32600), ("1", 0), ("None", -32600), ("p", 0)]
+        nursery.cancel_scope.cancel()
+
+
+# -- The answer to a call that reported progress waits until the peer has read the report, and nothing else waits ---
+
+
+class Pipe(trio.abc.SendStream):
+    """Sends at once, and says that the peer has not read it until ``read`` is called."""
+
+    def __init__(self, inner: trio.abc.SendStream) -> None:
+        self._inner = inner
+        self._taken = self.sent = 0
+        self.looks = 0
+
+    def read(self) -> None:
+        self._taken = self.sent
+
+    def unread(self) -> int | None:
+        self.looks += 1
+        return self.sent - self._taken
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += len(data)
+        await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+server = Server("reporting")
+
+
+@server.tool
+async def report(ctx: Context) -> str:
+    await ctx.progress(1)
+    return "reported"
+
+
+@server.tool
+async def wait(ctx: Context) -> str:
+    await trio.lowlevel.checkpoint()
+    return "waited"
+
+
+@asynccontextmanager
+async def served(info: Message | None = None, *, pipe: bool) -> AsyncIterator[tuple[ScriptedPeer, Pipe]]:
+    """A peer that has introduced itself as ``info``, over a pipe that says what is read or a stream that does not."""
+    near, far = trio.testing.memory_stream_pair()
+    out = Pipe(near)
+    peer = ScriptedPeer(LineChannel(far, far))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, Serves(LineChannel(near, out if pipe else near)))
+        params: dict[str, Any] = {
+            "protocolVersion": LEGACY,
+            "capabilities": {},
+            "clientInfo": info or {"name": "any"},
+        }
+        await peer.send(request(0, "initialize", params))
+        await peer.receive()
+        await peer.send(notification("notifications/initialized"))
+        await settled()
+        yield peer, out
+        nursery.cancel_scope.cancel()
+
+
+def told(messages: list[Message]) -> list[Any]:
+    """The id of each answer, the method of everything else."""
+    return [message.get("method") or message["id"] for message in messages]
+
+
+async def test_the_answer_waits_until_the_pipe_is_read_and_others_go_on() -> None:
+    async with served(pipe=True) as (peer, out):
+        await peer.send(call(1, "report", token="t"))
+        await peer.send(call(2, "wait"))
+        await peer.send(call(3, "wait", token="u"))
+        assert told(await arrived(peer)) == ["notifications/progress", 2, 3]
+        out.read()
+        assert told(await arrived(peer, within=0.01)) == [1]
+
+
+async def test_a_peer_that_does_not_read_is_not_waited_for_long() -> None:
+    async with served(pipe=True) as (peer, _):
+        began = trio.current_time()
+        await peer.send(call(1, "report", token="t"))
+        assert told([await peer.receive(), await peer.receive()]) == ["notifications/progress", 1]
+        assert trio.current_time() - began == pytest.approx(READING_LIMIT)
+
+
+async def test_a_thousand_calls_wait_side_by_side() -> None:
+    async with served(pipe=True) as (peer, out):
+        for number in range(1, 1001):
+            await peer.send(call(number, "report", token=number))
+        messages = await arrived(peer)
+        assert told(messages) == ["notifications/progress"] * 1000
+        out.read()
+        assert sorted(told(await arrived(peer, within=0.01))) == list(range(1, 1001))
+
+
+async def test_what_reports_nothing_does_not_look_at_the_pipe() -> None:
+    async with served(pipe=True) as (peer, out):
+        await peer.send(call(1, "wait", token="t"))
+        await peer.send(call(2, "report"))
+        assert told([await peer.receive(), await peer.receive()]) == [1, 2]
+        assert out.looks == 0
+
+
+@pytest.mark.parametrize(
+    ("info", "waits"),
+    [
+        ({"name": "mcp-actors", "version": "9"}, False),
+        ({"name": "mcp", "version": "0.1.0"}, False),
+        ({"name": "mcp", "version": "1.0.0"}, True),
+        ({"name": "claude-code", "version": "0.1.0"}, True),
+    ],
+)
+async def test_who_handles_what_it_reads_in_order_is_not_waited_for(info: Message, waits: bool) -> None:
+    async with served(info, pipe=True) as (peer, _):
+        await peer.send(call(1, "report", token="t"))
+        assert told(await arrived(peer)) == ["notifications/progress", *([] if waits else [1])]
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_is_not_answered() -> None:
+    async with served(pipe=True) as (peer, _):
+        await peer.send(call(1, "report", token="t"))
+        assert told(await arrived(peer)) == ["notifications/progress"]
+        await peer.send(cancelled(1))
+        assert told(await arrived(peer, within=1)) == []
+        assert server.tree().sessions[0].calls == ()
+
+
+async def test_where_reading_is_not_seen_a_ping_shows_it() -> None:
+    async with served(pipe=False) as (peer, _):
+        await peer.send(call(1, "report", token="t"))
+        progress, ping = await arrived(peer)
+        assert told([progress, ping]) == ["notifications/progress", "ping"]
+        await peer.send(reply(ping))
+        assert told(await arrived(peer)) == [1]
+
+
+async def test_a_ping_that_is_not_answered_holds_nothing_up_for_long() -> None:
+    async with served(pipe=False) as (peer, _):
+        began = trio.current_time()
+        await peer.send(call(1, "report", token="t"))
+        for expected in ("notifications/progress", "ping", 1):
+            assert told([await peer.receive()]) == [expected]
+        assert trio.current_time() - began == pytest.approx(READING_LIMIT)
+        # Nor is it taken back, as a request of a program's own would be.
+        assert await arrived(peer, within=1) == []
+
+
+async def test_where_no_ping_exists_a_moment_has_to_do() -> None:
+    near, far = trio.testing.memory_stream_pair()
+    peer = ScriptedPeer(LineChannel(far, far))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.serve, Serves(LineChannel(near, near)))
+        began = trio.current_time()
+        await peer.send(
+            modern_request(1, "tools/call", {"name": "report", "arguments": {}}, progressToken="t")
+        )
+        assert told([await peer.receive(), await peer.receive()]) == ["notifications/progress", 1]
+        assert trio.current_time() - began == pytest.approx(READING_TIME)
+        nursery.cancel_scope.cancel()
+
+
+# -- A request always gets an answer: what an answer repeats is cut, and one that is too long becomes an error ---
+
+LIMIT = 100_000
+server_answers_too_long = Server("long answers")
+
+
+@server_answers_too_long.resource("x:{name}")
+async def nothing(name: str) -> str:
+    raise ResourceNotFound(f"x:{name}")
+
+
+@server_answers_too_long.tool
+async def refuses(times: int) -> str:
+    raise RpcError(-32000, "no " * times, {"why": "no " * times})
+
+
+@server_answers_too_long.tool
+async def repeats(times: int, text: str = "x") -> str:
+    return text * times
+
+
+@asynccontextmanager
+async def client(version: str = LEGACY, limit: int = LIMIT) -> AsyncIterator[ScriptedPeer]:
+    ours, theirs = trio.testing.memory_stream_pair()
+    near, far = (LineChannel(each, each, max_message_bytes=limit) for each in (ours, theirs))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server_answers_too_long.serve, Serves(near))
+        peer = ScriptedPeer(far)
+        await peer.initialize(version)
+        yield peer
+        nursery.cancel_scope.cancel()
+
+
+async def idle() -> bool:
+    """Whether nothing is in flight: a request without an answer would keep its session busy for ever."""
+    await settled()
+    return all(not session.calls for session in server_answers_too_long.tree().sessions)
+
+
+@pytest.mark.parametrize("length", [5_000, 50_000, LIMIT - 200])
+@pytest.mark.parametrize(
+    ("method", "member"),
+    [
+        ("resources/read", "uri"),
+        ("resources/subscribe", "uri"),
+        ("tools/call", "name"),
+        ("prompts/get", "name"),
+        ("logging/setLevel", "level"),
+        ("tools/list", "cursor"),
+    ],
+)
+async def test_what_an_error_repeats_is_cut(length: int, method: str, member: str) -> None:
+    async with client() as peer:
+        answer = await peer.request(1, method, {member: "y" * length})
+        assert "error" in answer, answer
+        assert len(json.dumps(answer)) < 2 * 4096
+        assert await idle()
+
+
+async def test_a_method_of_any_length_is_refused_with_a_short_text() -> None:
+    async with client() as peer:
+        answer = await peer.request(1, "m" * (LIMIT - 100), {})
+        assert answer["error"]["code"] == -32601
+        assert len(json.dumps(answer)) < 4096
+
+
+@pytest.mark.parametrize("make", [call, modern_call])
+async def test_an_error_that_is_too_long_to_be_sent_is_replaced_by_one_that_says_so(make: Any) -> None:
+    async with client() as peer:
+        await peer.send(make(1, "refuses", times=LIMIT))
+        answer = await peer.receive()
+        assert answer["id"] == 1
+        assert answer["error"]["code"] == -32603
+        assert f"the limit is {LIMIT}" in answer["error"]["message"]
+        assert await idle()
+
+
+@pytest.mark.parametrize("number", [10, 100])
+async def test_every_one_of_many_requests_is_answered(number: int) -> None:
+    async with client() as peer, trio.open_nursery() as nursery:
+        answers: list[Any] = []
+
+        async def read() -> None:
+            while len(answers) < number:
+                answers.append(await peer.receive())
+
+        nursery.start_soon(read)
+        for id in range(number):
+            uri = f"x:{'y' * 8000}" if id % 2 else "z" * (LIMIT - 200)
+            await peer.send(request(id, "resources/read", {"uri": uri}))
+        await settled()
+        assert sorted(answer["id"] for answer in answers) == list(range(number))
+        assert await idle()
+
+
+async def test_an_id_that_is_too_long_is_refused_without_it() -> None:
+    """The error cannot repeat the id, which alone may be longer than the connection carries."""
+    async with client() as peer:
+        await peer.send(request("x" * (LIMIT - 200), "ping"))
+        answer = await peer.receive()
+        assert "id" not in answer
+        assert answer["error"]["code"] == -32600
+        assert "1024" in answer["error"]["message"]
+        assert "result" in await peer.request("x" * 1024, "ping")
+
+
+@pytest.mark.parametrize("make", [call, modern_call])
+async def test_a_progress_token_that_is_too_long_is_refused(make: Any) -> None:
+    async with client() as peer:
+        message = make(1, "repeats", times=1)
+        message["params"].setdefault("_meta", {})["progressToken"] = "t" * 1025
+        await peer.send(message)
+        answer = await peer.receive()
+        assert answer["error"]["code"] == -32602
+        assert "1024" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("size", [10, 100])
+async def test_each_request_of_a_batch_is_answered_although_their_answers_are_too_long_together(
+    size: int,
+) -> None:
+    async with client(BATCHING) as peer:
+        await peer.send([call(id, "repeats", times=2 * LIMIT // size) for id in range(size)])
+        first = await peer.receive()
+        assert {each["id"] for each in first} == set(range(size))
+        answered = [each for each in first if "result" in each]
+        refused = [each for each in first if "error" in each]
+        assert answered
+        assert refused
+        assert all("too long" in each["error"]["message"] for each in refused)
+        assert await idle()

@@ -12,19 +12,7 @@ from mcp_actors import CallTimeout, Client, Context, Limits, Server
 from mcp_actors.testing import ScriptedPeer, connected_pair, raw_server
 from mcp_actors.types import ElicitResult
 
-from .peers import (
-    TEXT,
-    Dials,
-    arrived,
-    failure,
-    faulty_pair,
-    greet,
-    met,
-    progressed,
-    reply,
-    request,
-    settled,
-)
+from .peers import TEXT, Dials, arrived, failure, faulty_pair, greet, met, progressed, reply, request, settled
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])

@@ -25,16 +25,7 @@ from mcp_actors import (
 )
 from mcp_actors.testing import ScriptedPeer, connected_pair, raw_server
 
-from .peers import (
-    Dials,
-    failure,
-    faulty_pair,
-    greet,
-    greet_modern,
-    met,
-    reply,
-    settled,
-)
+from .peers import Dials, failure, faulty_pair, greet, greet_modern, met, reply, settled
 
 SECRET = "hunter2"
 
@@ -69,7 +60,9 @@ async def test_a_strange_answer_is_one_typed_exception(answer: Any, kind: type[E
         nursery.cancel_scope.cancel()
 
 
-# -- each way to fail, up to the exception that left the public edge ---------------------------------------------------
+# -- each way to fail ------------------------------------------------------------------------------------
+#
+# Up to the exception that left the public edge.
 
 
 Act = Callable[[Client], Awaitable[Any]]

@@ -18,13 +18,7 @@ from tests.messages import MODERN as MODERN
 from tests.messages import SERVER_INFO as SERVER_INFO
 from tests.messages import SUBSCRIPTION_ID as SUBSCRIPTION_ID
 from tests.messages import VERSION as VERSION
-from tests.messages import (
-    discover_result,
-    error,
-    initialize_result,
-    notification,
-    result,
-)
+from tests.messages import discover_result, error, initialize_result, notification, result
 from tests.messages import modern_meta as meta
 
 EVERY = (*LEGACY, MODERN)

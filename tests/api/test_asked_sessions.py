@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mcp_actors import Client, Context, Server
-from mcp_actors.testing import ScriptedPeer
+from mcp_actors import Client, Context, RpcError, Server
+from mcp_actors.testing import ScriptedPeer, raw_client
 from mcp_actors.types import (
     CreateMessageParams,
     CreateMessageResult,
@@ -20,8 +20,11 @@ from mcp_actors.types import (
     Root,
     TextContent,
 )
+from tests.api.test_server import nothing
 
-from .peers import LEGACY, scripted
+from .peers import LEGACY, modern, scripted
+
+# ----------------------------------------------------------------------------------------------------
 
 LATEST = "2025-11-25"
 
@@ -323,3 +326,189 @@ async def test_what_is_declared_is_what_can_be_answered() -> None:
             async with Client(server, era=version, **options) as client:
                 result = (await client.request("tools/call", {"name": "declared"}))["content"][0]["text"]
                 assert result == json.dumps(expected, separators=(",", ":"))
+
+
+# -- The end of an elicitation by URL, told by what handles the page, outside of the call that asked -----
+
+REVISION = "2025-11-25"
+COMPLETE = "notifications/elicitation/complete"
+CAPABLE = {"elicitation": {"url": {}}}
+
+
+def make_server(ids: list[str]) -> Server:
+    server = Server("asks")
+
+    @server.tool
+    async def sign_in(ctx: Context) -> str:
+        """Sends the person to a page."""
+
+        def page(id: str) -> str:
+            ids.append(id)
+            return f"https://example.org/in?elicitation={id}"
+
+        return (await ctx.elicit_url("Sign in", page)).action
+
+    return server
+
+
+async def asked(peer: ScriptedPeer, id: int) -> dict[str, Any]:
+    """Calls the tool; the question that comes of it."""
+    params = {"name": "sign_in", "arguments": {}}
+    await peer.send({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
+    question: dict[str, Any] = await peer.receive()
+    assert question["method"] == "elicitation/create"
+    return question
+
+
+async def answer(peer: ScriptedPeer, question: dict[str, Any], action: str) -> None:
+    """Answers a question, and takes the result of the call."""
+    await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": {"action": action}})
+    assert (await peer.receive())["result"]["content"][0]["text"] == action
+
+
+async def test_the_client_that_was_asked_is_told_of_the_end_once(autojump_clock: MockClock) -> None:
+    ids: list[str] = []
+    server = make_server(ids)
+    async with raw_client(server) as peer:
+        await peer.initialize(REVISION, CAPABLE)
+        question = await asked(peer, 1)
+        assert question["params"]["elicitationId"] == ids[0]
+        assert question["params"]["url"].endswith(ids[0])
+        await answer(peer, question, "accept")
+        assert server.elicitation_complete(ids[0])
+        told = {"jsonrpc": "2.0", "method": COMPLETE, "params": {"elicitationId": ids[0]}}
+        assert await peer.receive() == told
+        assert not server.elicitation_complete(ids[0])
+        assert not server.elicitation_complete("unknown")
+        await nothing(peer)
+
+
+async def test_a_person_may_be_done_before_the_client_answers() -> None:
+    ids: list[str] = []
+    server = make_server(ids)
+    async with raw_client(server) as peer:
+        await peer.initialize(REVISION, CAPABLE)
+        question = await asked(peer, 1)
+        assert server.elicitation_complete(ids[0])
+        assert (await peer.receive())["method"] == COMPLETE
+        await answer(peer, question, "accept")
+
+
+@pytest.mark.parametrize("action", ["decline", "cancel"])
+async def test_what_was_declined_has_no_end(action: str) -> None:
+    ids: list[str] = []
+    server = make_server(ids)
+    async with raw_client(server) as peer:
+        await peer.initialize(REVISION, CAPABLE)
+        await answer(peer, await asked(peer, 1), action)
+        assert not server.elicitation_complete(ids[0])
+
+
+async def test_a_session_takes_its_elicitations_along_and_keeps_few() -> None:
+    ids: list[str] = []
+    server = make_server(ids)
+    async with raw_client(server) as peer:
+        await peer.initialize(REVISION, CAPABLE)
+        for number in range(300):
+            await answer(peer, await asked(peer, number), "accept")
+        assert not server.elicitation_complete(ids[0])
+        assert server.elicitation_complete(ids[299])
+        open_ones = server._runtime.sessions.elicitations
+        assert len(open_ones) == 255
+        await peer.channel.aclose()
+        await wait_all_tasks_blocked()
+        assert len(open_ones) == 0
+        assert not server.elicitation_complete(ids[298])
+
+
+async def test_a_stateless_client_is_told_nothing() -> None:
+    ids: list[str] = []
+    server = make_server(ids)
+    async with raw_client(server) as peer:
+        params = {"name": "sign_in", "arguments": {}}
+        result = (await modern(peer, 1, "tools/call", params, capabilities=CAPABLE))["result"]
+        [question] = result["inputRequests"].values()
+        assert question["params"] == {
+            "mode": "url",
+            "message": "Sign in",
+            "url": f"https://example.org/in?elicitation={ids[0]}",
+        }
+        assert not server.elicitation_complete(ids[0])
+
+
+# -- -32042: one revision asks for a visit to a url by an error, and the client makes the call again after it ---
+
+ENTRY = {"mode": "url", "message": "Sign in", "url": "https://example.com/in", "elicitationId": "e1"}
+
+
+def make_server_url_required(entries: Any, calls: list[int]) -> Server:
+    server = Server("s")
+
+    @server.tool
+    async def private() -> str:
+        """Needs somebody who is signed in."""
+        calls.append(1)
+        if len(calls) == 1:
+            raise RpcError(-32042, "sign in first", {"elicitations": entries})
+        return "secret"
+
+    return server
+
+
+async def test_the_person_is_sent_there_and_the_call_is_made_again() -> None:
+    visited: list[str] = []
+    calls: list[int] = []
+
+    async def visit(params: Any) -> ElicitResult:
+        assert isinstance(params, ElicitUrlParams)
+        visited.append(f"{params.url} {params.elicitation_id}")
+        return ElicitResult("accept")
+
+    async with Client(
+        make_server_url_required([ENTRY, ENTRY], calls), era=REVISION, elicitation=visit
+    ) as client:
+        result = await client.call_tool("private")
+    assert [block.text for block in result.content] == ["secret"]  # type: ignore[union-attr]
+    assert visited == ["https://example.com/in e1"] * 2
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("entries", [[ENTRY], [], None, "x", [5], [{"mode": "form"}]])
+async def test_without_consent_the_error_is_the_callers(entries: Any) -> None:
+    calls: list[int] = []
+
+    async def decline(params: Any) -> ElicitResult:
+        return ElicitResult("decline")
+
+    async with Client(make_server_url_required(entries, calls), era=REVISION, elicitation=decline) as client:
+        with pytest.raises(RpcError) as caught:
+            await client.call_tool("private")
+    assert caught.value.code == -32042
+    assert len(calls) == 1
+
+
+async def test_a_client_that_answers_nothing_is_told() -> None:
+    async with Client(make_server_url_required([ENTRY], []), era=REVISION) as client:
+        with pytest.raises(RpcError) as caught:
+            await client.call_tool("private")
+    assert caught.value.data == {"elicitations": [ENTRY]}
+
+
+async def test_nobody_goes_in_circles() -> None:
+    server = Server("s")
+
+    @server.tool
+    async def never() -> str:
+        """Is never content."""
+        raise RpcError(-32042, "again", {"elicitations": [ENTRY]})
+
+    visits: list[int] = []
+
+    async def visit(params: Any) -> ElicitResult:
+        visits.append(1)
+        return ElicitResult("accept")
+
+    async with Client(server, era=REVISION, elicitation=visit, max_rounds=3) as client:
+        with pytest.raises(RpcError):
+            await client.call_tool("never")
+    assert len(visits) == 3

@@ -2,19 +2,197 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import product
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from mcp_actors import Client, Server
-from mcp_actors.errors import CallTimeout, ConnectionLost, RemoteProtocolError, RpcError, UnsupportedVersion
+from mcp_actors import Client, McpError, Server
+from mcp_actors._client.supervisor import ERA_CACHE
+from mcp_actors._eras.client_negotiation import DECISIONS, Answer, Asked, Lifetime, NextStep
+from mcp_actors._eras.legacy import LATEST_LEGACY
+from mcp_actors._eras.modern import LATEST_MODERN
+from mcp_actors.abc import Frame, FrameChannel, NoAnswer
+from mcp_actors.abc.discovery import register_transport
+from mcp_actors.errors import (
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    RemoteProtocolError,
+    RpcError,
+    Unavailable,
+    UnsupportedVersion,
+)
 from mcp_actors.testing import ScriptedPeer, raw_server
 from mcp_actors.types import Implementation
-from tests.messages import TASKS_DECLARED
+from tests.messages import MODERN, TASKS_DECLARED, discover_result, error, initialize_result, result
 
-from .peers import CAPABILITIES, EVERY, LEGACY, MODERN, VERSION, entered, fail, greet, play_initialize, reply
+from .peers import CAPABILITIES, EVERY, LEGACY, VERSION, entered, fail, greet, play_initialize, reply
+
+__all__ = ["DISCOVERY", "INITIALIZE", "SLOW", "ReactingServer"]
+
+
+# -- A server in memory that reacts to each request of a handshake in a way of its own -------------------
+#
+# And counts what it was asked.
+
+# Seconds that a slow server takes for each answer: more than a client waits before it sends initialize too.
+SLOW = 12.0
+
+Message = dict[str, Any]
+
+
+class ReactingChannel(FrameChannel):
+    """The client's end of one connection; the server's end is the two reactions."""
+
+    def __init__(self, server: ReactingServer, nursery: trio.Nursery) -> None:
+        self._server = server
+        self._nursery = nursery
+        self._arrive, self._arrived = trio.open_memory_channel[Frame](100)
+        self.asked: list[str] = []
+
+    async def send(self, value: Frame) -> None:
+        message = json.loads(value.data)
+        await trio.lowlevel.checkpoint()
+        if "id" in message and "method" in message:
+            self.asked.append(message["method"])
+            self._server.asked.append(message["method"])
+            self._nursery.start_soon(self._react, message)
+
+    async def _react(self, message: Message) -> None:
+        server = self._server
+        style = server.discover if message["method"] == "server/discover" else server.initialize
+        reactions = DISCOVERY if message["method"] == "server/discover" else INITIALIZE
+        if style.startswith("slow "):
+            await trio.sleep(SLOW)
+        answer = reactions[style](message, self)
+        if answer == "end":
+            self._arrive.close()
+        elif isinstance(answer, Frame):
+            await self._arrive.send(answer)
+        elif answer is not None:
+            await self._arrive.send(Frame(json.dumps(answer).encode()))
+
+    async def lose(self) -> None:
+        """Ends the connection as a server does that goes away."""
+        await trio.testing.wait_all_tasks_blocked()
+        self._arrive.close()
+
+    def first(self, method: str) -> bool:
+        """Whether the server was asked that for the first time."""
+        return self._server.asked.count(method) == 1
+
+    async def receive(self) -> Frame:
+        return await self._arrived.receive()
+
+    async def aclose(self) -> None:
+        self._arrived.close()
+        await trio.lowlevel.checkpoint()
+
+
+class ReactingServer:
+    """A client's transport to a server that reacts by the names of two reactions."""
+
+    def __init__(self, discover: str, initialize: str) -> None:
+        self.discover = discover
+        self.initialize = initialize
+        self.asked: list[str] = []
+        self.connections: list[ReactingChannel] = []
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        async with trio.open_nursery() as nursery:
+            channel = ReactingChannel(self, nursery)
+            self.connections.append(channel)
+            yield channel
+            nursery.cancel_scope.cancel()
+
+
+def _failed(message: Message, reason: Exception) -> Frame:
+    return NoAnswer(b"", about=message["id"], reason=reason)
+
+
+def _discovered(message: Message, channel: ReactingChannel) -> Message:
+    return result(message, discover_result())
+
+
+def _session(message: Message, channel: ReactingChannel) -> Message:
+    return result(message, initialize_result("2025-11-25"))
+
+
+def _once(
+    first: Callable[[Message], Any], then: Callable[..., Any]
+) -> Callable[[Message, ReactingChannel], Any]:
+    return lambda message, channel: (
+        first(message) if channel.first(message["method"]) else then(message, channel)
+    )
+
+
+def _outage(message: Message, *_: object) -> Frame:
+    return _failed(message, Unavailable("503"))
+
+
+def _refused(message: Message, *_: object) -> Message:
+    return error(message, -32601, "no")
+
+
+def _names(*versions: str) -> Callable[..., Message]:
+    return lambda message, *_: error(message, -32022, "no", {"supported": list(versions)})
+
+
+def _versions(*versions: str) -> Callable[..., Message]:
+    return lambda message, *_: result(message, discover_result(supportedVersions=list(versions)))
+
+
+DISCOVERY: dict[str, Callable[[Message, ReactingChannel], Any]] = {
+    "stateless": _discovered,
+    "both": _versions("2025-11-25", MODERN),
+    "named": _once(_names(MODERN), _discovered),
+    "outage once": _once(_outage, _discovered),
+    "lost once": _once(lambda message: _failed(message, ConnectionLost("reset")), _discovered),
+    "slow stateless": _discovered,
+    "sessions": _versions("2025-06-18", "2025-11-25"),
+    "sessions in an error": _names("2025-11-25"),
+    "refused": _refused,
+    "4xx": lambda message, _: _failed(message, RemoteProtocolError("404")),
+    "slow refused": _refused,
+    "silent": lambda *_: None,
+    "outage": _outage,
+    "dies": lambda *_: "end",
+    "others": _versions("2099-01-01"),
+    "others in an error": _names("2099-01-01"),
+    "header mismatch": lambda message, _: error(message, -32020, "no"),
+}
+
+INITIALIZE: dict[str, Callable[[Message, ReactingChannel], Any]] = {
+    "session": _session,
+    "slow session": _session,
+    "slow names stateless": _names(MODERN),
+    "slow refused": _refused,
+    "outage once": _once(_outage, _session),
+    "session unless discovered": lambda message, channel: (
+        error(message, -32600, "this session is initialized already")
+        if "server/discover" in channel.asked
+        else _session(message, channel)
+    ),
+    "names stateless": _names(MODERN),
+    "refused": _refused,
+    "names others": lambda message, _: error(message, -32602, "no", {"supported": ["1999-01-01"]}),
+    "other version": lambda message, _: result(message, initialize_result("1999-01-01")),
+    "silent": lambda *_: None,
+    "outage": _outage,
+    "dies": lambda *_: "end",
+}
+
+
+# ----------------------------------------------------------------------------------------------------
 
 FAILURES: dict[str, tuple[int, Any]] = {
     "-32601": (-32601, None),
@@ -283,3 +461,219 @@ async def test_a_client_without_a_common_version_is_told_which_there_are(
         async with Client(Server("s", versions=server_versions), era=client_era):
             raise AssertionError("never reached")
     assert refused.value.data["supported"] == list(server_versions)
+
+
+# -- The client's decisions about an era -----------------------------------------------------------------
+#
+# Every combination of answers, silences, outages and beliefs, in virtual time.
+#
+# What is expected is said here a second time, by what kind of server it is and not by the rows of the table.
+
+KNOWN = {None: None, "legacy": LATEST_LEGACY, "modern": LATEST_MODERN}
+# Seconds: what one connection may take, by the default options.
+BOUND = 30 + 5
+
+ANSWERS_DISCOVERY = {"stateless", "both", "named", "outage once", "lost once"}
+REFUSES_DISCOVERY = {"sessions", "sessions in an error", "refused", "4xx"}
+OUT_OF_REACH = {"others", "others in an error", "header mismatch"}
+BEGINS_SESSION = {"session", "slow session", "outage once"}
+
+# The era that is spoken, and the one that is remembered for all clients of the URL; "" is what was known before.
+Expected = tuple[str | None, str]
+FAILS: Expected = (None, "")
+
+
+def expected(known: str | None, discover: str, initialize: str) -> Expected:
+    if known == "legacy":
+        return initialize_first(discover, initialize)
+    if discover in ANSWERS_DISCOVERY:
+        return "modern", "modern"
+    if discover in OUT_OF_REACH:
+        return FAILS
+    if discover == "dies":
+        restarted = known is None and initialize in BEGINS_SESSION | {"session unless discovered"}
+        return ("legacy", "") if restarted else FAILS
+    if discover == "slow stateless":
+        if initialize in {"session", "outage once"}:
+            return "legacy", ""
+        return FAILS if initialize == "dies" else ("modern", "modern")
+    is_verdict = discover in REFUSES_DISCOVERY or (
+        discover == "slow refused" and initialize == "slow session"
+    )
+    if initialize in BEGINS_SESSION:
+        return "legacy", "legacy" if is_verdict else ""
+    if (
+        initialize == "session unless discovered"
+        and known is None
+        and discover in REFUSES_DISCOVERY | {"outage"}
+    ):
+        return "legacy", "legacy" if is_verdict else ""
+    return FAILS
+
+
+def initialize_first(discover: str, initialize: str) -> Expected:
+    if initialize in BEGINS_SESSION | {"session unless discovered"}:
+        return "legacy", "legacy"
+    if initialize in {
+        "names stateless",
+        "refused",
+        "slow names stateless",
+        "slow refused",
+    } and discover in ANSWERS_DISCOVERY | {"slow stateless"}:
+        return "modern", "modern"
+    return FAILS
+
+
+@pytest.mark.parametrize(("discover", "initialize"), list(product(DISCOVERY, INITIALIZE)))
+async def test_every_combination(discover: str, initialize: str, autojump_clock: MockClock) -> None:
+    for known, believed in KNOWN.items():
+        server = ReactingServer(discover, initialize)
+        url = f"reacting-{known}-{discover}-{initialize}".replace(" ", "-").lower() + ":x"
+        register_transport(url[:-2], lambda url, server=server: server)
+        if believed is not None:
+            ERA_CACHE.put(url, believed)
+        era, remembered = expected(known, discover, initialize)
+        began = trio.current_time()
+        spoken = None
+        try:
+            async with Client(url) as client:
+                spoken = client.era
+                took = trio.current_time() - began
+        except McpError:
+            took = trio.current_time() - began
+        assert spoken == era, (known, server.asked)
+        kept = ERA_CACHE.get(url)
+        assert (kept and kept.name) == (remembered or known), (known, server.asked)
+        assert took <= BOUND * len(server.connections)
+        assert len(server.connections) <= 2
+        if discover in OUT_OF_REACH and known != "legacy":
+            assert "initialize" not in server.asked
+
+
+@pytest.mark.parametrize("discover", DISCOVERY)
+async def test_a_client_of_stateless_versions_never_initializes(
+    discover: str, autojump_clock: MockClock
+) -> None:
+    server = ReactingServer(discover, "session")
+    spoken = None
+    try:
+        async with Client(server, era="modern") as client:
+            spoken = client.era
+    except McpError:
+        assert trio.current_time() <= BOUND
+    assert (spoken == "modern") == (discover in ANSWERS_DISCOVERY | {"slow stateless"})
+    assert set(server.asked) == {"server/discover"}
+
+
+@pytest.mark.parametrize("initialize", INITIALIZE)
+async def test_a_client_of_sessions_never_discovers(initialize: str, autojump_clock: MockClock) -> None:
+    server = ReactingServer("stateless", initialize)
+    spoken = None
+    try:
+        async with Client(server, era="legacy") as client:
+            spoken = client.era
+    except McpError:
+        assert trio.current_time() <= BOUND
+    assert (spoken == "legacy") == (initialize in BEGINS_SESSION | {"session unless discovered"})
+    assert set(server.asked) == {"initialize"}
+
+
+async def test_a_server_that_needs_twelve_seconds_to_start_is_met(autojump_clock: MockClock) -> None:
+    """It reads both requests then, and refuses the one that it does not have."""
+    for initialize in ("names stateless", "refused", "silent"):
+        server = ReactingServer("slow stateless", f"slow {initialize}".replace("slow silent", "silent"))
+        began = trio.current_time()
+        async with Client(server) as client:
+            assert client.era == "modern"
+            assert trio.current_time() - began == pytest.approx(SLOW)
+
+
+async def test_an_outage_that_lasts_is_told_as_such_and_soon(autojump_clock: MockClock) -> None:
+    server = ReactingServer("outage", "outage")
+    with pytest.raises(Unavailable):
+        async with Client(server):
+            raise AssertionError("never reached")
+    assert trio.current_time() < 3
+    assert server.asked == ["server/discover"] * 3 + ["initialize"] * 3
+
+
+@pytest.mark.parametrize(("asked_for", "waits"), [(4.0, True), (3600.0, False)])
+async def test_a_server_that_names_a_time_is_left_alone_until_then(
+    asked_for: float, waits: bool, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ReactingServer("outage once", "session")
+    original = Unavailable.__init__
+
+    def with_time(self: Unavailable, message: str) -> None:
+        original(self, message, retry_after=asked_for)
+
+    monkeypatch.setattr(Unavailable, "__init__", with_time)
+    if waits:
+        async with Client(server) as client:
+            assert client.era == "modern"
+            assert trio.current_time() == pytest.approx(asked_for)
+    else:
+        with pytest.raises(Unavailable):
+            async with Client(server):
+                raise AssertionError("never reached")
+        assert trio.current_time() == 0
+
+
+async def test_a_server_that_died_of_discovery_is_not_asked_again_by_the_same_client(
+    autojump_clock: MockClock,
+) -> None:
+    server = ReactingServer("dies", "session")
+    async with Client(server, restart=True) as client:
+        assert server.asked == ["server/discover", "initialize"]
+        await server.connections[-1].lose()
+        await trio.sleep(1)
+        assert client.era == "legacy"
+    assert server.asked == ["server/discover", "initialize", "initialize"]
+
+
+async def test_a_lost_connection_to_a_server_that_discovers_is_no_death_of_discovery(
+    autojump_clock: MockClock,
+) -> None:
+    server = ReactingServer("stateless", "session")
+    async with Client(server, restart=True) as client:
+        server.discover = "dies"
+        await server.connections[-1].lose()
+        await trio.sleep(5)
+        server.discover = "both"
+        await trio.sleep(10)
+        assert client.era == "modern"
+    assert "initialize" not in server.asked
+
+
+async def test_a_request_that_fails_on_this_side_fails_the_handshake(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("injected")
+
+    monkeypatch.setattr("mcp_actors._client.handshake.request_meta", broken)
+    with capture_logs() as logs, pytest.raises(ConnectFailed, match="injected"):
+        async with Client(ReactingServer("stateless", "session")):
+            raise AssertionError("never reached")
+    assert [each["event"] for each in logs] == ["handshake request failed"]
+
+
+# -- the table itself ----------------------------------------------------------------------------------------------
+
+
+def test_every_pair_that_can_come_up_has_a_row() -> None:
+    only_errors_of_initialize = {Answer.STATELESS_ERROR, Answer.NAMES_SESSIONS, Answer.SILENT}
+    for asked, answer in product(Asked, Answer):
+        discovers = asked in (Asked.DISCOVER, Asked.DISCOVER_LATE)
+        missing = answer in only_errors_of_initialize and not discovers
+        missing |= answer is Answer.SILENT and asked is not Asked.DISCOVER
+        assert ((asked, answer) in DECISIONS) != missing
+
+
+def test_no_silence_and_no_outage_is_remembered_for_others() -> None:
+    for (_, answer), decision in DECISIONS.items():
+        if answer in (Answer.SILENT, Answer.LATE, Answer.UNAVAILABLE, Answer.LOST, Answer.UNREACHABLE):
+            assert decision.kept is not Lifetime.PROCESS
+            assert decision.step is not NextStep.SPEAK
+        if decision.kept is not None:
+            assert decision.taken_back

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mcp_actors import Context, Server
-from mcp_actors.testing import raw_client
-from tests.messages import CLIENT_INFO, LOG_LEVEL
-
-from .peers import (
-    CAPABILITIES,
-    EVERY,
-    LEGACY,
-    MODERN,
-    SERVER_INFO,
-    VERSION,
-    ask,
-    begin,
-    call,
-    meta,
-    modern,
-    without_meta,
+from mcp_actors import Client, Context, MissingCapability, Server
+from mcp_actors.testing import ScriptedPeer, raw_client
+from mcp_actors.types import (
+    Annotations,
+    AudioContent,
+    CallToolResult,
+    ClientCapabilities,
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitationCapability,
+    ElicitResult,
+    EmbeddedResource,
+    Icon,
+    ResourceLink,
+    SamplingCapability,
+    SamplingMessage,
+    TextContent,
+    TextResourceContents,
+    ToolAnnotations,
 )
+from tests.messages import CLIENT_INFO, LOG_LEVEL, SERVER_INFO, modern_meta
+
+from .peers import CAPABILITIES, EVERY, LEGACY, MODERN, VERSION, ask, begin, call, meta, modern, without_meta
+
+# ----------------------------------------------------------------------------------------------------
 
 
 def make_server(**options: Any) -> Server:
@@ -373,3 +381,330 @@ async def test_ids_keep_their_json_type() -> None:
             answer = await modern(peer, id, "tools/list")
             assert type(answer["id"]) is type(id)
             assert answer["id"] == id
+
+
+# -- Rules that the client and the server both check: what one of them lets out, the other one takes -----
+
+COMPLETE = "notifications/elicitation/complete"
+
+
+async def accept(question: Any) -> ElicitResult:
+    return ElicitResult("accept", {"name": "x"} if hasattr(question, "requested_schema") else None)
+
+
+async def sample(question: Any) -> CreateMessageResult:
+    return CreateMessageResult(role="assistant", content=TextContent(question.include_context), model="m")
+
+
+@pytest.mark.parametrize("url", [None, "memory:ends", "ws://127.0.0.1:0/ws", "http://127.0.0.1:0/mcp"])
+async def test_a_program_hears_that_the_person_is_done_at_a_url(url: str | None) -> None:
+    server = Server("asks")
+    asked: list[str] = []
+    heard: list[Any] = []
+    told = trio.Event()
+
+    @server.tool
+    async def sign_in(ctx: Context) -> str:
+        def page(id: str) -> str:
+            asked.append(id)
+            return "https://example.org/in"
+
+        return (await ctx.elicit_url("Sign in", page)).action
+
+    def on_notification(method: str, params: dict[str, Any]) -> None:
+        heard.append((method, params))
+        told.set()
+
+    async with trio.open_nursery() as nursery:
+        target: Any = server
+        if url is not None:
+            (target,) = await nursery.start(server.serve, url)
+        async with Client(
+            target, era="2025-11-25", elicitation=accept, on_notification=on_notification
+        ) as client:
+            assert (await client.call_tool("sign_in")).text == "accept"
+            with trio.fail_after(10):
+                # Over HTTP the stream on which it comes is opened beside the first call.
+                while not (told.is_set() or server.elicitation_complete(asked[0])):
+                    assert (await client.call_tool("sign_in")).text == "accept"
+                    asked.pop(0)
+                await told.wait()
+        nursery.cancel_scope.cancel()
+    assert heard == [(COMPLETE, {"elicitationId": asked[0]})]
+
+
+@pytest.mark.parametrize("version", EVERY)
+@pytest.mark.parametrize("context", [None, {}])
+@pytest.mark.parametrize("included", ["none", "thisServer", "allServers"])
+async def test_the_context_of_other_servers_is_asked_for_where_it_is_given(
+    version: str, context: Any, included: Any
+) -> None:
+    server = Server("asks")
+
+    @server.tool
+    async def draw(ctx: Context) -> str:
+        try:
+            answer = await ctx.sample("hi", max_tokens=5, include_context=included)
+        except MissingCapability:
+            return "not declared"
+        assert isinstance(answer.content, TextContent)
+        return answer.content.text
+
+    capabilities = ClientCapabilities(sampling=SamplingCapability(context=context))
+    async with Client(server, era=version, sampling=sample, capabilities=capabilities) as client:
+        text = (await client.call_tool("draw")).text
+    may = included == "none" or context is not None or version < "2025-11-25"
+    assert text == (included if may else "not declared")
+
+
+@pytest.mark.parametrize("version", EVERY)
+@pytest.mark.parametrize("root", ["file:///a", "FILE:///a", "File://host/a"])
+async def test_the_roots_that_a_client_may_have_are_those_that_a_server_takes(
+    version: str, root: str
+) -> None:
+    server = Server("asks")
+
+    @server.tool
+    async def look(ctx: Context) -> str:
+        return " ".join(each.uri for each in await ctx.list_roots())
+
+    async with Client(server, era=version, roots=[root]) as client:
+        assert (await client.call_tool("look")).text == root
+
+
+@pytest.mark.parametrize("version", EVERY)
+@pytest.mark.parametrize(
+    "capability", [ElicitationCapability(), ElicitationCapability(form={}), ElicitationCapability(url={})]
+)
+async def test_only_questions_that_are_answered_are_asked(
+    version: str, capability: ElicitationCapability
+) -> None:
+    server = Server("asks")
+
+    @server.tool
+    async def form(ctx: Context) -> str:
+        fields = {"type": "object", "properties": {"name": {"type": "string"}}}
+        try:
+            return (await ctx.elicit("Who?", fields)).action
+        except MissingCapability:
+            return "not asked"
+
+    @server.tool
+    async def visit(ctx: Context) -> str:
+        try:
+            return (await ctx.elicit_url("Sign in", "https://example.org/in")).action
+        except MissingCapability:
+            return "not asked"
+
+    capabilities = ClientCapabilities(elicitation=capability)
+    async with Client(server, era=version, elicitation=accept, capabilities=capabilities) as client:
+        answered = ((await client.call_tool("form")).text, (await client.call_tool("visit")).text)
+    has_url = capability.url is not None and version >= "2025-11-25"
+    has_form = capability.url is None and version >= "2025-06-18"
+    assert answered == ("accept" if has_form else "not asked", "accept" if has_url else "not asked")
+
+
+# -- What a revision does not know never reaches its clients: each kind of message, through a real server ---
+
+ICONS = [Icon("https://example.org/i.png", mime_type="image/png", sizes=["48x48"], theme="dark")]
+STAMP = "2026-01-01T00:00:00Z"
+
+
+@attrs.define
+class Point:
+    x: int
+    y: int
+
+
+def make_server_stripping() -> Server:
+    server = Server(
+        "ladder",
+        version="1",
+        title="Ladder",
+        description="Steps",
+        website_url="https://example.org",
+        icons=ICONS,
+    )
+
+    @server.tool(
+        title="A point",
+        icons=ICONS,
+        meta={"acme/x": 1},
+        annotations=ToolAnnotations(title="P", read_only_hint=True),
+    )
+    async def point() -> Point:
+        """Where."""
+        return Point(1, 2)
+
+    @server.tool
+    async def numbers() -> list[int]:
+        """Some numbers."""
+        return [1, 2]
+
+    @server.tool
+    async def media() -> CallToolResult:
+        """One block of each kind."""
+        return CallToolResult(
+            [
+                TextContent(
+                    "t", annotations=Annotations(priority=0.5, last_modified=STAMP), meta={"acme/x": 1}
+                ),
+                AudioContent("UklGRg==", "audio/wav"),
+                ResourceLink("x://a", "a", title="A", description="the first"),
+                EmbeddedResource(TextResourceContents("x://a", "text", meta={"acme/x": 1})),
+            ]
+        )
+
+    @server.tool
+    async def work(ctx: Context) -> str:
+        """Reports progress."""
+        await ctx.progress(1, 2.5, "half way")
+        return "done"
+
+    @server.tool
+    async def draw(ctx: Context) -> str:
+        """Asks a model."""
+        blocks = [TextContent("one"), TextContent("two", meta={"acme/x": 1})]
+        params = CreateMessageParams([SamplingMessage("user", blocks)], 10)
+        return str((await ctx.ask({"q": params}))["q"].content.text)
+
+    server.add_prompt(greet, title="Greeting", icons=ICONS, meta={"acme/x": 1})
+    server.add_resource(
+        "x://a",
+        lambda: TextResourceContents("x://a", "text", meta={"acme/x": 1}),
+        name="a",
+        title="A",
+        icons=ICONS,
+        meta={"acme/x": 1},
+        annotations=Annotations(audience=["user"], last_modified=STAMP),
+    )
+    server.add_resource("x://{b}", lambda b: "text", name="b", title="B", icons=ICONS, meta={"acme/x": 1})
+
+    @server.completion(prompt="greet", argument="name")
+    async def names(value: str, settled: dict[str, str]) -> list[str]:
+        return [value, *settled.values()]
+
+    return server
+
+
+async def greet(name: str) -> str:
+    """Greets."""
+    return name
+
+
+async def result(peer: ScriptedPeer, version: str, method: str, **params: Any) -> Any:
+    return (await ask(peer, version, method, method, params))["result"]
+
+
+# One member that is younger than the first revision, for each kind of answer: (method, params, where, since).
+ANSWERS: list[tuple[str, dict[str, Any], tuple[str | int, ...], str]] = [
+    ("tools/list", {}, ("tools", 0, "annotations"), "2025-03-26"),
+    ("tools/list", {}, ("tools", 0, "icons"), "2025-11-25"),
+    ("tools/list", {}, ("tools", 1, "outputSchema"), MODERN),  # what is no object has none before
+    ("tools/call", {"name": "point"}, ("structuredContent",), "2025-06-18"),
+    ("tools/call", {"name": "numbers"}, ("structuredContent",), MODERN),
+    ("tools/call", {"name": "media"}, ("content", 0, "annotations", "lastModified"), "2025-06-18"),
+    (
+        "tools/call",
+        {"name": "media"},
+        ("content", 1, "mimeType"),
+        "2025-03-26",
+    ),  # audio is told in words before
+    ("tools/call", {"name": "media"}, ("content", 2, "uri"), "2025-06-18"),  # and so is a link
+    ("tools/call", {"name": "media"}, ("content", 3, "resource", "_meta"), "2025-06-18"),
+    ("prompts/list", {}, ("prompts", 0, "title"), "2025-06-18"),
+    ("prompts/list", {}, ("prompts", 0, "icons"), "2025-11-25"),
+    ("resources/list", {}, ("resources", 0, "annotations", "lastModified"), "2025-06-18"),
+    ("resources/list", {}, ("resources", 0, "icons"), "2025-11-25"),
+    ("resources/templates/list", {}, ("resourceTemplates", 0, "title"), "2025-06-18"),
+    ("resources/read", {"uri": "x://a"}, ("contents", 0, "_meta"), "2025-06-18"),
+]
+
+
+@pytest.mark.parametrize("version", EVERY)
+class TestEachRevision:
+    """A server writes whatever it sends in the revision that its client speaks.
+
+    What each revision knows is the affair of ``eras/test_convert_revisions.py``.
+    """
+
+    async def test_answers(self, version: str) -> None:
+        async with raw_client(make_server_stripping()) as peer:
+            await begin(peer, version)
+            for method, params, (*way, member), first in ANSWERS:
+                found = await result(peer, version, method, **params)
+                for step in way:
+                    found = found[step]
+                assert (member in found) == (version >= first), (method, way, member)
+
+    async def test_what_cannot_be_said_is_told_in_words(self, version: str) -> None:
+        async with raw_client(make_server_stripping()) as peer:
+            await begin(peer, version)
+            numbers = (await call(peer, version, 1, "numbers"))["result"]
+            assert numbers["content"] == [{"type": "text", "text": "[1,2]"}]
+            _, _, link, _ = (await call(peer, version, 2, "media"))["result"]["content"]
+            assert "x://a" in (link["uri"] if version >= "2025-06-18" else link["text"])
+
+    async def test_introduction(self, version: str) -> None:
+        async with raw_client(make_server_stripping()) as peer:
+            if version == MODERN:
+                info = (await result(peer, version, "server/discover"))["_meta"][SERVER_INFO]
+            else:
+                info = (await peer.initialize(version))["serverInfo"]
+            assert ("title" in info) == (version >= "2025-06-18")
+            assert ("icons" in info) == (version >= "2025-11-25")
+
+    async def test_progress(self, version: str) -> None:
+        async with raw_client(make_server_stripping()) as peer:
+            await begin(peer, version)
+            for token in (0, "", 5, "t"):  # presence counts, not truth
+                meta: dict[str, Any] = {"progressToken": token}
+                if version == MODERN:
+                    meta |= modern_meta()
+                params = {"name": "work", "_meta": meta}
+                await peer.send({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+                report = (await peer.receive())["params"]
+                message = {"message": "half way"} if version >= "2025-03-26" else {}
+                assert report == {"progressToken": token, "progress": 1, "total": 2.5, **message}
+                assert type(report["progressToken"]) is type(token)
+                assert (await peer.receive())["id"] == 1
+
+    async def test_completion_context(self, version: str) -> None:
+        async with raw_client(make_server_stripping()) as peer:
+            await begin(peer, version)
+            params = {
+                "ref": {"type": "ref/prompt", "name": "greet"},
+                "argument": {"name": "name", "value": "a"},
+                "context": {"arguments": {"other": "b"}},
+            }
+            completion = (await result(peer, version, "completion/complete", **params))["completion"]
+            assert completion["values"] == ["a", "b"]  # what came is used, whatever the revision
+
+    async def test_sampling_in_the_form_of_the_revision(self, version: str) -> None:
+        async with raw_client(make_server_stripping()) as peer:
+            answer = {"role": "assistant", "content": {"type": "text", "text": "ok"}, "model": "m"}
+            if version == MODERN:
+                params = {"name": "draw"}
+                first = (await modern(peer, 1, "tools/call", params, capabilities={"sampling": {}}))["result"]
+                messages = first["inputRequests"]["q"]["params"]["messages"]
+            else:
+                await begin(peer, version, {"sampling": {}})
+                await peer.send(
+                    {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "draw"}}
+                )
+                question = await peer.receive()
+                messages = question["params"]["messages"]
+                await peer.send({"jsonrpc": "2.0", "id": question["id"], "result": answer})
+                assert (await peer.receive())["result"]["content"][0]["text"] == "ok"
+            if version >= "2025-11-25":
+                assert [len(message["content"]) for message in messages] == [2]
+            else:  # one block a message
+                assert [message["content"]["text"] for message in messages] == ["one", "two"]
+
+
+async def test_unknown_members_that_arrive_are_no_fault() -> None:
+    for version in EVERY:
+        async with raw_client(make_server_stripping()) as peer:
+            await begin(peer, version)
+            params = {"name": "point", "arguments": {}, "acme": {"x": 1}, "task": {"ttl": 5}}
+            assert "result" in await ask(peer, version, 1, "tools/call", params)

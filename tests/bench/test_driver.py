@@ -4,15 +4,45 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
+import socket
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import click
 import pytest
+from hdrh.histogram import HdrHistogram
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mcp_actors.cli.bench import streams
+from mcp_actors.cli.bench.bench import parse_threshold
+from mcp_actors.cli.bench.driver import incoming, outcome
 from mcp_actors.cli.bench.field import Arrival, Field, run_blocking
-from mcp_actors.cli.bench.load import RunningLoad, document_of
-from mcp_actors.cli.bench.plan import LoadError, LoadPlan, Message, Stage, ramp_stages, tool_call
+from mcp_actors.cli.bench.http import MOST_BYTES, ResponseReader
+from mcp_actors.cli.bench.load import RunningLoad, document_of, figures, knee
+from mcp_actors.cli.bench.plan import (
+    MOST_CALLS,
+    CallMix,
+    LoadError,
+    LoadPlan,
+    Message,
+    PlannedCall,
+    Stage,
+    ramp_stages,
+    read_calls,
+    tool_call,
+)
+from mcp_actors.cli.bench.recorder import LatencyCounts, LoadRecorder
+from mcp_actors.cli.bench.streams import Ends, Lines, StreamField
+from mcp_actors.cli.bench.targets import raw_field
+
+# ----------------------------------------------------------------------------------------------------
 
 Answer = Callable[["ScriptedField", int, dict[str, Any]], None]
 # Seconds that each message takes to send: what takes none has no rate.
@@ -287,3 +317,325 @@ def test_what_is_kept_of_a_run_has_no_secrets_of_the_address(url: str, shown: st
     document = document_of(plan, "adder 1", result, 1.0)
     assert document.options["url"] == shown
     assert "secret" not in repr(document)
+
+
+# -- A server that breaks the protocol costs its own figures: the load ends in time, with a sentence -----
+
+HTTP = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nmcp-session-id: %s\r\ncontent-length: %d\r\n\r\n%s"
+)
+
+
+class HttpServer:
+    """Answers every request over one connection at a time, the handshake with ``handshake``."""
+
+    def __init__(self, handshake: Any, session: bytes) -> None:
+        self.heads: list[bytes] = []
+        self._handshake = handshake
+        self._session = session
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.port = self._socket.getsockname()[1]
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as file:
+                while head := self._head(file):
+                    self.heads.append(head)
+                    length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
+                    body = json.loads(file.read(length) or b"{}")
+                    result = self._handshake if body.get("method") == "initialize" else {"content": []}
+                    answer = {"jsonrpc": "2.0", "id": body.get("id"), "result": result}
+                    data = json.dumps(answer).encode()
+                    connection.sendall(HTTP % (self._session, len(data), data))
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def _head(self, file: Any) -> bytes:
+        lines = list(iter(file.readline, b"\r\n")) if file.peek(1) else []
+        return b"".join(lines)
+
+
+@contextmanager
+def serving(handshake: Any, session: bytes = b"s") -> Iterator[HttpServer]:
+    server = HttpServer(handshake, session)
+    thread = Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.close()
+        thread.join(5)
+
+
+def loaded_hostile_servers(url: str) -> dict[str, Any]:
+    plan = LoadPlan(url, "legacy", "", [tool_call("x", {})], [Stage(5, window=1, calls=5)], seed=1, timeout=2)
+
+    async def run() -> dict[str, Any]:
+        field: Field = raw_field(url, "legacy", {}, None)
+        async with field:
+            return await RunningLoad(plan, lambda _: None).run(field)
+
+    return run_blocking(run())
+
+
+def test_percent_signs_in_a_path_and_in_the_id_of_a_session_are_sent_as_they_are() -> None:
+    with serving({"protocolVersion": "2025-11-25"}, b"a%sb%d%") as server:
+        result = loaded_hostile_servers(f"http://127.0.0.1:{server.port}/a%20b/mc%73")
+        assert result["total"]["count"] == 5
+    calls = [each for each in server.heads if b"mcp-session-id: a%sb%d%" in each]
+    assert len(calls) >= 5
+    assert all(b" /a%20b/mc%73 HTTP/1.1" in each for each in server.heads)
+
+
+@pytest.mark.parametrize(
+    "handshake",
+    [[], {"protocolVersion": 5}, {"protocolVersion": ""}, {"protocolVersion": "1\r\nx-evil: 1"}],
+    ids=str,
+)
+def test_a_handshake_without_a_revision_is_refused_and_is_no_header(handshake: Any) -> None:
+    with serving(handshake) as server:
+        with pytest.raises(LoadError, match="names no revision"):
+            loaded_hostile_servers(f"http://127.0.0.1:{server.port}/mcp")
+    assert not any(b"x-evil" in each for each in server.heads)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "again"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"x: " + b"y" * 10_000 + b"\r\n"),
+        (CHUNKED, b"10000\r\n" + b"x" * 0x10000 + b"\r\n"),
+        (CHUNKED + b"fffffffff\r\n", b"x"),
+        (CHUNKED, b"zz\r\n"),
+        (CHUNKED, b"-5\r\n12345\r\n"),
+        (CHUNKED, b"\r\n"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: %s\r\n\r\n" % (b"9" * 5000), b"x"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n", b"x" * 6),
+    ],
+    ids=["head", "text", "chunk", "no number", "negative", "nothing", "digits", "longer"],
+)
+def test_an_answer_without_an_end_or_without_sense_ends_the_connection(head: bytes, again: bytes) -> None:
+    reader = ResponseReader()
+
+    def feed() -> None:
+        reader.feed(head)
+        for _ in range(2 * MOST_BYTES // len(again) + 1 if len(again) > 100 else 1):
+            reader.feed(again)
+
+    with pytest.raises(LoadError):
+        feed()
+
+
+def test_what_a_server_does_not_read_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else answers to its questions would pile up for as long as the load goes on."""
+    monkeypatch.setattr(streams, "MOST_BYTES", 2**20)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    ends = Ends(ours.fileno(), ours.fileno(), ours.close)
+
+    async def run() -> None:
+        async with StreamField("legacy", lambda: ends, Lines) as field:
+            field.troubles = []
+            lane = await field.connect()
+            for _ in range(100):
+                field.post(lane, Message(b"x" * 2**18))
+                await field.arrivals(0.0)
+
+    with theirs, pytest.raises(LoadError, match="has not read"):
+        run_blocking(run())
+
+
+# -- The parts of a load without a server: its figures, its calls, its limits, and how answers are sorted ---
+
+TIMES = st.lists(st.floats(1e-7, 500.0), min_size=1, max_size=200)
+
+
+@given(TIMES, st.floats(0.0, 1.0))
+def test_a_percentile_is_right_to_a_percent(times: list[float], share: float) -> None:
+    counts = LatencyCounts()
+    for each in times:
+        counts.add(each)
+    found, ordered = counts.percentile(share), sorted(times)
+    wanted = ordered[max(0, min(len(times) - 1, -int(-share * len(times) // 1) - 1))]
+    assert found == pytest.approx(wanted, rel=0.01, abs=2e-9)
+    assert counts.highest == max(times)
+    assert counts.mean == pytest.approx(sum(times) / len(times))
+
+
+@given(TIMES, TIMES)
+def test_merged_counts_are_those_of_all(first: list[float], second: list[float]) -> None:
+    both, one, other = LatencyCounts(), LatencyCounts(), LatencyCounts()
+    for counts, times in ((both, [*first, *second]), (one, first), (other, second)):
+        for each in times:
+            counts.add(each)
+    one.merge(other)
+    assert (one.total, one.highest) == (both.total, both.highest)
+    assert [one.percentile(share) for share in (0, 0.5, 0.99, 1)] == [
+        both.percentile(share) for share in (0, 0.5, 0.99, 1)
+    ]
+    assert HdrHistogram.decode(one.encoded()).total_count == both.total
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ({"id": 1, "result": {"content": []}}, ""),
+        ({"result": {"structuredContent": {"id": 7, "isError": True}}, "id": 1}, ""),
+        (
+            {"id": 1, "result": {"content": [{"type": "text", "text": "no\u202e\n"}], "isError": True}},
+            "tool error",
+        ),
+        ({"id": 1, "error": {"code": -32602, "message": "what?"}}, "rpc error -32602"),
+        ({"id": 1, "error": "odd"}, "malformed answer"),
+        ({"id": 1}, "malformed answer"),
+        ({"id": 1, "result": {"resultType": "input_required", "inputRequests": {}}}, "input required"),
+        ({"id": 1, "result": {"resultType": "complete"}}, ""),
+    ],
+)
+def test_answers_are_sorted(message: dict[str, object], kind: str) -> None:
+    found = incoming(json.dumps({"jsonrpc": "2.0"} | message).encode())
+    assert found is not None
+    assert found.id == 1
+    how = outcome(found)
+    assert how.kind == kind
+    assert how.text.isprintable()
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'"x"', b"\xff"])
+def test_what_is_no_message_is_none(data: bytes) -> None:
+    assert incoming(data) is None
+
+
+def test_calls_are_drawn_by_their_weights() -> None:
+    calls = [tool_call("add", {"a": 1}, 9), PlannedCall("resources/read", {"uri": "a:b"}, 1)]
+    mix = CallMix("modern", calls, random.Random(1))
+    drawn = [mix.draw(id) for id in range(2000)]
+    counted = Counter(mix.labels[label] for _, label in drawn)
+    assert mix.labels == ["add", "resources/read a:b"]
+    assert 1700 < counted["add"] < 1900
+    for id, (message, _) in enumerate(drawn[:20]):
+        body = json.loads(message.data)
+        assert body["id"] == message.id == id
+        assert body["jsonrpc"] == "2.0"
+        assert "io.modelcontextprotocol/protocolVersion" in body["params"]["_meta"]
+    legacy, _ = CallMix("legacy", calls[:1], random.Random(1)).draw(3)
+    assert json.loads(legacy.data)["params"] == {"name": "add", "arguments": {"a": 1}}
+
+
+def test_a_file_of_calls_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "calls.jsonl"
+    file.write_text(
+        '{"tool": "add", "arguments": {"a": 1}, "weight": 3}\n\n{"method": "prompts/get", "params": {"name": "p"}}\n'
+    )
+    assert read_calls(file) == [tool_call("add", {"a": 1}, 3), PlannedCall("prompts/get", {"name": "p"})]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no calls"),
+        ("{", "line 1 is not JSON"),
+        ("[]", "line 1: write"),
+        ('{"tool": "a", "method": "b"}', "line 1: write"),
+        ('{"tool": "a", "wieght": 2}', "wieght is no member"),
+        ('{"tool": "a", "weight": 0}', "above 0"),
+        ('{"tool": "a", "weight": true}', "above 0"),
+        ('{"tool": "a", "arguments": []}', "objects"),
+        ('{"tool": 1}', "a name is text"),
+        ('{"recording": 7}', "no recording of format"),
+        ("\n".join(f'{{"tool": "t{number}"}}' for number in range(MOST_CALLS + 1)), "is the most"),
+    ],
+)
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "calls.jsonl").write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_calls(tmp_path / "calls.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("text", "figure", "limit", "crossed_by"),
+    [
+        ("p99>50ms", "p99", 0.05, 0.0501),
+        ("p99.9 >= 1s", "p99.9", 1.0, 1.0),
+        ("max>10us", "max", 1e-5, 1.0),
+        ("errors>0", "errors", 0, 1),
+        ("errors>1%", "errors%", 1, 1.1),
+        ("throughput<1000", "throughput", 1000, 999),
+        ("knee<100/s", "knee", 100, 0),
+    ],
+)
+def test_a_limit_is_crossed_on_its_own_side(text: str, figure: str, limit: float, crossed_by: float) -> None:
+    threshold = parse_threshold(text)
+    assert (threshold.figure, threshold.limit) == (figure, pytest.approx(limit))
+    assert threshold.text in threshold.crossed({figure: crossed_by})
+    inside = limit / 2 if ">" in text else limit * 2
+    assert threshold.crossed({figure: inside}) == ""
+    assert "no such figure" in threshold.crossed({})
+
+
+@pytest.mark.parametrize(
+    "text", ["", "p99", "p99>50", "p98>1ms", "errors>1ms", "throughput<5%", "errors>1/s", "p99=1s"]
+)
+def test_what_is_no_limit_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError):
+        parse_threshold(text)
+
+
+def test_a_plan_is_read_as_it_was_written_and_shows_no_header() -> None:
+    calls = [tool_call("add", {"a": 1}, 2)]
+    plan = LoadPlan(
+        "tcp://a:1", "legacy", "v", calls, ramp_stages(10, 1000, 5), headers={"Authorization": "Bearer x"}
+    )
+    assert LoadPlan.from_json(plan.to_json()) == plan
+    assert "Bearer" not in repr(plan)
+
+
+def test_a_ramp_goes_from_one_rate_to_the_other_by_equal_factors() -> None:
+    stages = ramp_stages(100, 10_000, 30)
+    rates = [stage.rate for stage in stages]
+    assert (rates[0], rates[-1]) == (100, pytest.approx(10_000))
+    assert [after / before for before, after in itertools.pairwise(rates)] == pytest.approx(
+        [10 ** (2 / 9)] * 9
+    )
+    assert sum(stage.seconds for stage in stages) == pytest.approx(30)
+    assert Stage(1, window=4).at == {"in_flight": 4}
+
+
+def test_the_knee_is_the_last_rate_before_the_first_that_was_not_held() -> None:
+    def stage(rate: int, held: bool) -> dict[str, object]:
+        return {
+            "at": {"arrivals_per_second": rate},
+            "held": held,
+            "per_second": rate,
+            "total": {"count": 9, "p99": rate / 1e6},
+        }
+
+    stages = [stage(10, True), stage(20, True), stage(40, False), stage(80, True)]
+    details = {"stages": stages, "ramp": True, "total": {"count": 90}, "failed": 10}
+    assert knee(details) == 20
+    assert figures(details) == {
+        "p99": 20 / 1e6,
+        "throughput": 20,
+        "errors": 10,
+        "errors%": 10.0,
+        "knee": 20,
+    }
+    assert knee(details | {"stages": stages[2:]}) == 0
+    assert knee(details | {"ramp": False}) is None
+
+
+def test_kinds_of_failures_are_bounded() -> None:
+    recorder = LoadRecorder(["add"])
+    recorder.begin(0.0, 0.0)
+    for number in range(1000):
+        recorder.failed_call(0, f"rpc error {number}", "")
+    assert len(recorder.failures) == 51
+    assert recorder.failed == recorder.calls[0].failures == 1000

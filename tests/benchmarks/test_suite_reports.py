@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from benchmarks.suite.command import main
-from benchmarks.suite.goals import GOALS
+from benchmarks.suite.goal_table import goal_rows, goals_markdown, write_readme
+from benchmarks.suite.goals import COLUMNS, GOALS, ITSELF, Against, Goal, goal_cases
 from benchmarks.suite.page import page
+from benchmarks.suite.peers import PEERS
 from benchmarks.suite.report import RATIO, markdown
 from benchmarks.suite.views import groups, ratios
 from mcp_actors.cli.bench.plan import LoadError
 from mcp_actors.cli.bench.recorder import encoded
 from mcp_actors.cli.bench.report import Plot, PlotLine
-from mcp_actors.cli.bench.results import METRICS, Document, JobFailure, ResultRow, compare, comparison_text
+from mcp_actors.cli.bench.results import (
+    METRICS,
+    Document,
+    JobFailure,
+    Key,
+    ResultRow,
+    adjusted,
+    compare,
+    comparison_text,
+    interval,
+    mann_whitney,
+    median,
+    ratio_interval,
+    smallest_p,
+)
 
-PEERS = ("ours", "floor", "official")
+# ----------------------------------------------------------------------------------------------------
+
+PEERS_SUITE_REPORTS = ("ours", "floor", "official")
 
 
 def made_up(rounds: int = 6, *, seed: int = 1, drift: float = 1.0, ours: float = 1.0) -> Document:
@@ -30,7 +54,7 @@ def made_up(rounds: int = 6, *, seed: int = 1, drift: float = 1.0, ours: float =
     for turn in range(1, rounds + 1):
         for transport in ("stdio", "http"):
             for window in (1, 16, 64):
-                for peer in PEERS:
+                for peer in PEERS_SUITE_REPORTS:
                     slower = drift * (ours if (peer, transport) == ("ours", "http") else 1.0)
                     us = 100.0 * slower * chance.uniform(0.99, 1.01)
                     took = [us / 1e6 * chance.lognormvariate(0, 0.3) for _ in range(200)]
@@ -256,3 +280,288 @@ def test_what_is_unknown_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_metric_says_what_is_better() -> None:
     assert {metric.better for metric in METRICS.values()} == {"higher", "lower"}
+
+
+# -- The table of goals: what is reached, what is not, what is missing, and that its jobs are those it needs ---
+
+ROOT = Path(__file__).parent.parent.parent
+OURS, OTHER = (
+    Key("roundtrip", "stdio", "legacy", (("in_flight", 64),), peer) for peer in ("ours", "official")
+)
+FASTER = Goal("calls", "per_second", OURS, (Against("official", OTHER, 20.0),))
+SMALLER = Goal("memory", "kib_each", OURS, (Against("official", OTHER, 0.5),))
+
+
+def run_of(**figures: list[tuple[float, float]]) -> Document:
+    """Of each metric, ours and the other's in each round."""
+    options = {"size": "goals", "rounds": 3, "seconds": 0.75, "seed": 1}
+    machine = {"processor": "made up", "system": "Linux 6", "python": "3.11.7"}
+    versions = {"trio": "0.35.0", "official": "mcp 2.3.0", "attrs": "26.1"}
+    document = Document(machine, versions, "abc", "2026-01-01 10:00 UTC", options)
+    for metric, rounds in figures.items():
+        for turn, pair in enumerate(rounds, 1):
+            for key, value in zip((OURS, OTHER), pair, strict=True):
+                at = dict(key.at)
+                row = ResultRow(turn, key.scenario, key.transport, key.era, key.peer, at, {metric: value})
+                document.rows.append(row)
+    return document
+
+
+def official(document: Document, goal: Goal) -> tuple[str, bool]:
+    _, row = goal_rows(document, [goal])
+    cell = row[1 + list(COLUMNS).index("official")]
+    return cell.text, cell.missed
+
+
+@pytest.mark.parametrize(("ours", "missed"), [(2000.0, False), (1999.0, True)])
+def test_more_is_to_be_at_least(ours: float, missed: bool) -> None:
+    text, told = official(run_of(per_second=[(ours, 100.0)]), FASTER)
+    assert told is missed
+    assert text == "20.0x, goal ≥ 20x" + (": not reached" if missed else "")
+
+
+@pytest.mark.parametrize(("ours", "missed"), [(50.0, False), (51.0, True)])
+def test_less_is_to_be_at_most(ours: float, missed: bool) -> None:
+    text, told = official(run_of(kib_each=[(ours, 100.0)]), SMALLER)
+    assert told is missed
+    assert "goal ≤ 0.5x" in text
+
+
+def test_ratios_are_taken_within_rounds() -> None:
+    """The machine was ten times as slow in the second round, for both."""
+    text, missed = official(run_of(per_second=[(3000.0, 100.0), (300.0, 10.0), (3000.0, 100.0)]), FASTER)
+    assert text.startswith("30.0x (30.0 to 30.0)")
+    assert not missed
+
+
+def test_a_round_that_one_of_them_missed_is_in_no_ratio() -> None:
+    document = run_of(per_second=[(3000.0, 100.0), (1.0, 1.0)])
+    document.rows.pop()
+    assert official(document, FASTER)[0].startswith("30.0x, goal")
+
+
+def test_a_goal_beside_itself_tells_both_figures() -> None:
+    goal = Goal("flat", "cpu_us", OURS, (Against(ITSELF, OTHER, 1.2),))
+    _, row = goal_rows(run_of(cpu_us=[(66.0, 50.0)]), [goal])
+    assert row[1].text == "50 us, then 66 us: 1.32x, goal ≤ 1.2x: not reached"
+
+
+@pytest.mark.parametrize(("ours", "missed"), [(300.0, False), (301.0, True)])
+def test_a_goal_may_be_a_difference(ours: float, missed: bool) -> None:
+    goal = Goal("more", "each_us", OURS, (Against(ITSELF, OTHER, 200.0, difference=True),))
+    _, row = goal_rows(run_of(each_us=[(ours, 100.0)]), [goal])
+    more = f"100 us, then {ours:g} us: {ours - 100:g} us more, goal ≤ 200 us more"
+    assert row[1] == (more + (": not reached" if missed else ""), missed)
+
+
+def test_what_is_missing_in_a_row_is_told_and_rows_without_any_ratio_are_not() -> None:
+    goal = Goal(
+        "calls", "per_second", OURS, (*FASTER.against, Against("floor", OTHER._replace(peer="floor"), 0.6))
+    )
+    document = run_of(per_second=[(3000.0, 100.0)])
+    _, row = goal_rows(document, [goal])
+    assert row[-1] == ("not run, goal ≥ 0.6x", False)
+    document.failures.append(JobFailure("roundtrip", "stdio", "legacy", "floor", "it broke"))
+    _, row = goal_rows(document, [goal])
+    assert row[-1] == ("no figure, goal ≥ 0.6x", True)
+    assert goal_rows(document, [SMALLER]) == []
+
+
+def test_the_table_says_where_with_what_when_and_how_it_was_taken() -> None:
+    text = goals_markdown(run_of(per_second=[(1000.0, 100.0)]))
+    for told in (
+        "made up",
+        "Python 3.11.7",
+        "mcp 2.3.0",
+        "2026-01-01 10:00 UTC",
+        "python -m benchmarks run --goals",
+    ):
+        assert told in text
+    assert "**10.0x, goal ≥ 20x: not reached**" in text
+    assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
+
+
+def _section(shown: str, title: str) -> str:
+    return shown[shown.index(f">{title}</h2>") :].partition("<h2 ")[0]
+
+
+def test_reports_show_the_goals_first() -> None:
+    document = run_of(per_second=[(1000.0, 100.0)])
+    told, shown = markdown(document), page(document)
+    assert told.index("## Goals") < told.index("## roundtrip")
+    assert "class=missed" in _section(shown, "Goals")
+
+
+def test_a_document_without_figures_for_goals_has_no_table() -> None:
+    document = run_of(churn_per_second=[(1.0, 1.0)])
+    assert "Goals" not in markdown(document)
+    assert "<h2>Goals" not in page(document)
+    with pytest.raises(LoadError, match="run --goals"):
+        goals_markdown(document)
+
+
+def test_the_readme_gets_the_table_between_its_marks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_of(per_second=[(1000.0, 100.0)]).write(tmp_path / "a.json")
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nafter\n")
+    assert main(["goals", str(tmp_path / "a.json"), "--readme", str(readme)]) == 0
+    text = readme.read_text()
+    assert capsys.readouterr().out in text
+    assert text.startswith("before\n<!-- figures: begin -->\nmade up")
+    assert text.endswith("|\n<!-- figures: end -->\nafter\n")
+    assert "old" not in text
+
+
+def test_a_readme_without_marks_is_left_alone(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("mine")
+    with pytest.raises(LoadError, match="no marks"):
+        write_readme(readme, "table")
+    assert readme.read_text() == "mine"
+
+
+def test_the_jobs_are_those_that_the_rows_need() -> None:
+    cases = goal_cases()
+    needed = {(key.scenario, key.transport, key.era, key.peer) for goal in GOALS for key in goal.keys}
+    planned = [(case.scenario.name, case.transport, case.era, peer) for case in cases for peer in case.peers]
+    assert set(planned) == needed
+    assert len(planned) == len(needed)
+    assert all(peer in PEERS and era in PEERS[peer].eras for _, _, era, peer in planned)
+
+
+def test_a_peer_is_asked_for_its_own_places_only() -> None:
+    sessions = next(
+        case for case in goal_cases() if (case.scenario.name, case.transport) == ("many_sessions", "http")
+    )
+    assert sessions.parameters["ours"] == {"sessions": [10, 2000, 10_000]}
+    assert sessions.parameters["typescript1"] == {"sessions": [2000]}
+    stdio = next(
+        case for case in goal_cases() if case.scenario.name == "roundtrip" and case.transport == "stdio"
+    )
+    assert stdio.parameters["ours"] == {"rates": [], "inline": True, "windows": [1, 64]}
+    assert stdio.parameters["floor"] == {"rates": [], "inline": False, "windows": [1, 64]}
+
+
+def test_goals_say_by_themselves_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--peers", "ours", "--goals"]) == 2
+    assert "--goals says" in capsys.readouterr().err
+
+
+def test_goals_can_be_those_of_some_scenarios() -> None:
+    assert {case.scenario.name for case in goal_cases(["gateway_hop"])} == {"gateway_hop"}
+    with pytest.raises(LoadError, match="no goal is measured by codec; there are: roundtrip"):
+        goal_cases(["codec"])
+
+
+def test_the_table_has_the_columns_that_its_rows_need() -> None:
+    head, _ = goal_rows(run_of(per_second=[(1000.0, 100.0)]), [FASTER])
+    assert [cell.text for cell in head] == ["what", "mcp-actors", "official Python SDK"]
+
+
+def test_what_is_not_installed_is_told_in_one_line() -> None:
+    """-S: an interpreter without any installed package."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "benchmarks", "list"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={},
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'mcp-actors[benchmarks]'" in done.stderr
+
+
+# -- What the suite says about samples is true of any samples --------------------------------------------
+
+SAMPLES = st.lists(st.floats(0.5, 1e6), min_size=1, max_size=12)
+# Few different values, so that there are ties.
+SMALL = st.lists(st.integers(1, 6).map(float), min_size=1, max_size=5)
+
+
+@given(SAMPLES)
+def test_an_interval_is_between_two_samples_and_holds_the_median(samples: list[float]) -> None:
+    low, high, confidence = interval(samples)
+    assert low in samples
+    assert high in samples
+    assert low <= median(samples) <= high
+    assert 0.0 <= confidence <= 1.0
+
+
+@pytest.mark.parametrize("size", range(2, 30))
+def test_the_confidence_of_an_interval_is_that_of_a_fair_coin(size: int) -> None:
+    samples = [float(each) for each in range(size)]
+    low, high, confidence = interval(samples)
+    # The true median lies below or above each sample with equal chance: count the throws that keep it inside.
+    inside = sum(math.comb(size, below) for below in range(int(low) + 1, int(high) + 1))
+    assert confidence == pytest.approx(inside / 2**size)
+    assert (low, high) == (0.0, size - 1.0) if size < 6 else confidence >= 0.95
+
+
+def _by_trying_all(first: list[float], second: list[float]) -> float:
+    values = [*first, *second]
+    ranks = [sum(other < each for other in values) + (values.count(each) + 1) / 2 for each in values]
+    middle = sum(ranks) * len(first) / len(values)
+    seen = abs(sum(ranks[: len(first)]) - middle)
+    splits = list(itertools.combinations(ranks, len(first)))
+    return sum(abs(sum(split) - middle) >= seen - 1e-9 for split in splits) / len(splits)
+
+
+@given(SMALL, SMALL)
+def test_the_exact_p_value_is_that_of_all_splits(first: list[float], second: list[float]) -> None:
+    assert mann_whitney(first, second) == pytest.approx(_by_trying_all(first, second))
+
+
+@given(SAMPLES, SAMPLES)
+def test_a_p_value_knows_no_order_and_no_unit(first: list[float], second: list[float]) -> None:
+    p = mann_whitney(first, second)
+    assert 0.0 < p <= 1.0 + 1e-9
+    assert mann_whitney(second, first) == pytest.approx(p)
+    assert mann_whitney([2.0 * x for x in first], [2.0 * x for x in second]) == pytest.approx(p)
+
+
+@pytest.mark.parametrize(("first", "second"), [(3, 3), (4, 4), (5, 5), (2, 9), (8, 7)])
+def test_samples_that_are_quite_apart_have_the_smallest_p_value(first: int, second: int) -> None:
+    low, high = [float(x) for x in range(first)], [100.0 + x for x in range(second)]
+    assert mann_whitney(low, high) == pytest.approx(smallest_p(first, second))
+
+
+def test_many_samples_are_approximated_and_still_told_apart() -> None:
+    low, high = [float(x) for x in range(40)], [30.0 + x for x in range(40)]
+    assert mann_whitney(low, high) < 0.001
+    assert mann_whitney(low, [x + 0.5 for x in low]) > 0.5
+    assert mann_whitney([1.0] * 40, [1.0] * 40) == 1.0
+
+
+@given(st.lists(st.floats(0.0, 1.0), max_size=20))
+def test_corrected_p_values_are_no_smaller_and_keep_their_order(values: list[float]) -> None:
+    corrected = adjusted(values)
+    assert all(p <= q <= 1.0 for p, q in zip(values, corrected, strict=True))
+    order = sorted(range(len(values)), key=values.__getitem__)
+    assert all(corrected[a] <= corrected[b] for a, b in itertools.pairwise(order))
+
+
+@settings(max_examples=25)  # each draws some ten thousand samples
+@given(SAMPLES, SAMPLES, st.floats(0.1, 10.0))
+def test_a_ratio_scales_with_its_samples(mine: list[float], other: list[float], factor: float) -> None:
+    low, high, _ = ratio_interval(mine, other)
+    assert low <= high
+    scaled = ratio_interval([factor * each for each in mine], other)
+    assert scaled.low == pytest.approx(factor * low)
+    assert scaled.high == pytest.approx(factor * high)
+
+
+def test_a_ratio_of_like_samples_holds_one() -> None:
+    samples = [10.0, 11.0, 12.0, 13.0]
+    low, high, _ = ratio_interval(samples, samples)
+    assert low < 1.0 < high
+    assert ratio_interval(samples, samples) == ratio_interval(samples, samples)
+
+
+def test_nothing_is_said_of_a_ratio_to_nothing() -> None:
+    assert math.isnan(ratio_interval([1.0], [0.0]).low)

@@ -6,6 +6,8 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,10 +16,13 @@ import trio
 from structlog.testing import capture_logs
 
 from mcp_actors.bridges import asyncio_bridge
-from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
+from mcp_actors.bridges.asyncio_bridge import MOST_TURNS, AsyncioBridge, DirectFuture
 from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.engine_thread import engine_thread
+from mcp_actors.bridges.faces import HeldBlock
 from mcp_actors.bridges.thread_bridge import ThreadBridge
+
+# ----------------------------------------------------------------------------------------------------
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 
@@ -206,3 +211,252 @@ def test_loops_that_come_and_go_leave_nothing() -> None:
     gc.collect()
     # The thread may keep the last one until it uses another.
     assert [each() for each in loops[:-1]] == [None] * 19
+
+
+# -- The future by which a call of the engine runs the task that waits for it ----------------------------
+
+
+def in_python(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> Any:
+    """Makes a task of the kind that asyncio has in Python, which debuggers and notebooks use."""
+    return asyncio.tasks._PyTask(coroutine, loop=loop, **options)  # type: ignore[attr-defined]
+
+
+async def begun(
+    waits: Callable[[DirectFuture], Coroutine[Any, Any, None]], task_factory: Any
+) -> tuple[DirectFuture, asyncio.Task[None]]:
+    """Returns a future, and a task of the kind that ``task_factory`` makes, which waits for it."""
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(task_factory)
+    future = DirectFuture(loop)
+    task = loop.create_task(waits(future))
+    await asyncio.sleep(0)
+    return future, task
+
+
+@pytest.fixture(params=[None, in_python], ids=["tasks in C", "tasks in Python"])
+def task_factory(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_it_runs_the_task_at_once_in_the_task_s_context(task_factory: Any) -> None:
+    seen: list[object] = []
+
+    async def waits(future: DirectFuture) -> None:
+        variable.set("of the task")
+        # From CPython 3.14 on this is None in a task in Python, which only its own function knows.
+        own = asyncio.current_task()
+        await future
+        seen.append((variable.get(), asyncio.current_task() is own))
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        future, task = await begun(waits, task_factory)
+        left = loop.create_future()
+
+        def callback() -> None:
+            future.run_waiter()
+            left.set_result(list(seen))
+
+        loop.call_soon(callback)
+        assert await left == [("of the task", True)]
+        await task
+        # Nothing is left to wait for.
+        await future
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("first", ["result", "cancellation"])
+def test_a_cancellation_and_a_result_end_the_waiting_once(task_factory: Any, first: str) -> None:
+    ended: list[tuple[object, ...]] = []
+
+    async def waits(future: DirectFuture) -> None:
+        try:
+            await future
+            ended.append(())
+            await asyncio.sleep(60)
+        except asyncio.CancelledError as error:
+            ended.append(error.args)
+            await asyncio.sleep(0)
+            raise
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        future, task = await begun(waits, task_factory)
+        steps = [lambda: future.run_waiter(), lambda: task.cancel("enough")]
+        for step in steps if first == "result" else reversed(steps):
+            loop.call_soon(step)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert ended == ([(), ("enough",)] if first == "result" else [("enough",)])
+
+
+def test_a_task_that_ends_the_program_does_so_from_there() -> None:
+    async def waits(future: DirectFuture) -> None:
+        await future
+        raise SystemExit(3)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        future = DirectFuture(loop)
+        task = loop.create_task(waits(future))
+        await asyncio.sleep(0)
+        loop.call_soon(future.run_waiter)
+        await task
+
+    with pytest.raises(SystemExit, match="3"):
+        asyncio.run(main())
+
+
+# -- Steps that tasks of an asyncio loop post at about the same time, and how often the engine is woken for them ---
+
+
+class Engine:
+    """An engine that takes steps without running them."""
+
+    def __init__(self) -> None:
+        self.held: list[Any] = []
+        self.wakes: list[list[Any]] = []
+
+    def hold(self, step: Callable[[], object]) -> None:
+        self.held.append(step())
+
+    def wake(self) -> None:
+        self.wakes.append(self.held)
+        self.held = []
+
+
+def bridge_and_engine() -> tuple[AsyncioBridge, Engine]:
+    engine: Any = Engine()
+    return AsyncioBridge(asyncio.get_running_loop(), engine), engine
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_the_steps_of_one_turn_and_of_the_next_ones_wake_the_engine_once() -> None:
+    async def run() -> None:
+        bridge, engine = bridge_and_engine()
+
+        async def post(number: int, turn: int) -> None:
+            await turns(turn)
+            bridge.post_together(lambda: number)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number, turn in enumerate((0, 0, 0, 1, 2, 3)):
+                tasks.create_task(post(number, turn))
+        await turns(3)
+        assert engine.wakes == [[0, 1, 2, 3, 4, 5]]
+
+    asyncio.run(run())
+
+
+def test_a_step_alone_waits_for_no_other() -> None:
+    async def run() -> None:
+        bridge, engine = bridge_and_engine()
+        for number in range(3):
+            bridge.post_together(lambda number=number: number)
+            await turns(1)
+        assert engine.wakes == [[0], [1], [2]]
+
+    asyncio.run(run())
+
+
+def test_a_loop_that_has_steps_in_every_turn_wakes_the_engine_now_and_then() -> None:
+    async def run() -> None:
+        bridge, engine = bridge_and_engine()
+        for number in range(10 * MOST_TURNS):
+            bridge.post_together(lambda number=number: number)
+            bridge.post_together(lambda number=number: number)
+            await turns(1)
+        await turns(3)
+        assert max(len(each) for each in engine.wakes) <= 2 * (MOST_TURNS + 2)
+        assert [step for wake in engine.wakes for step in wake] == [
+            number for number in range(10 * MOST_TURNS) for _ in range(2)
+        ]
+
+    asyncio.run(run())
+
+
+# -- Blocks of the engine that a program enters and leaves by calls from elsewhere -----------------------
+
+
+class Block:
+    """A block with a cancel scope of its own; notes what happens to it."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[str]:
+        with trio.CancelScope():
+            self.seen.append("entered")
+            yield "value"
+            self.seen.append("left")
+
+
+def test_a_block_is_entered_and_left_by_two_calls_of_a_thread() -> None:
+    inner = Block()
+    block = HeldBlock(inner.open)
+    assert repr(block) == "<HeldBlock not entered>"
+    assert ThreadBridge().call(block.enter) == "value"
+    assert (inner.seen, repr(block)) == (["entered"], "<HeldBlock inside>")
+    for _ in range(2):
+        ThreadBridge().call(block.leave)
+        assert (inner.seen, repr(block)) == (["entered", "left"], "<HeldBlock ended>")
+
+
+def test_what_entering_raises_is_raised_by_enter() -> None:
+    @asynccontextmanager
+    async def refuses() -> AsyncIterator[None]:
+        raise ValueError("no")
+        yield
+
+    with pytest.raises(ValueError, match="no"):
+        ThreadBridge().call(HeldBlock(refuses).enter)
+
+
+def test_what_ends_a_block_from_inside_is_raised_where_it_is_left() -> None:
+    failing = trio.Event()
+
+    @asynccontextmanager
+    async def block() -> AsyncIterator[None]:
+        with trio.CancelScope() as scope:
+            yield scope.cancel
+        raise ValueError("ended from inside")
+
+    held = HeldBlock(block)
+    cancel = ThreadBridge().call(held.enter)
+
+    async def end() -> None:
+        cancel()  # type: ignore[func-returns-value,misc]
+        failing.set()
+
+    ThreadBridge().call(end)
+    with pytest.raises(ValueError, match="ended from inside"):
+        ThreadBridge().call(held.leave)
+
+
+def test_a_block_whose_entering_is_cancelled_is_left_again() -> None:
+    seen = []
+
+    @asynccontextmanager
+    async def never_ready() -> AsyncIterator[None]:
+        try:
+            await trio.sleep_forever()
+            yield
+        finally:
+            seen.append("ended")
+
+    async def main() -> None:
+        bridge = AsyncioBridge.of_running_loop()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.02):
+                await bridge.call(HeldBlock(never_ready).enter)
+
+    asyncio.run(main())
+    assert seen == ["ended"]

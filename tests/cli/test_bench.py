@@ -25,7 +25,7 @@ from mcp_actors.cli.bench.report import page, summary_lines
 from mcp_actors.cli.bench.results import Document, ResultRow
 from mcp_actors.testing import RecordingTransport
 from tests.cli.conftest import LIMIT, ROOT, SERVED, Ran
-from tests.cli.test_serve_http import serving
+from tests.cli.test_serve import serving
 
 Mcp = Callable[..., Ran]
 BRIEF = ("--warm-up", "0.1", "--duration", "0.4")

@@ -1,16 +1,30 @@
+""""""
+
 from __future__ import annotations
 
+import http.client
 import json
+import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+
+from mcp_actors import Client
 
 from .conftest import LIMIT, SERVED, Ran, Started
+
+__all__ = ["program"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 INITIALIZE = json.dumps(
     {
@@ -186,3 +200,199 @@ def test_the_help_has_each_option_under_a_heading(mcp: Callable[..., Ran]) -> No
     for name in ("--listen", "--issuer", "--admin", "--workers", "--reload"):
         assert f"\n  {name} " in above
     assert [line.split()[0] for line in below.splitlines() if line] == ["-h,"]
+
+
+# -- ``mcp-actors serve`` over HTTP, as a person starts it: a process, its standard error, a signal ------
+
+SECONDS = 60
+SERVER = """
+from mcp_actors import Server
+server = Server("small")
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    return a + b
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "small.py"
+    path.write_text(SERVER)
+    return path
+
+
+@contextmanager
+def serving(
+    program: Path, *arguments: str, addresses: int = 1
+) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """The process and the ports it says it listens on."""
+    command = [sys.executable, "-m", "mcp_actors", "serve", str(program), *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ}) as process:
+        try:
+            assert process.stderr is not None
+            ports = []
+            for _ in range(addresses):
+                line = process.stderr.readline()
+                found = re.search(r"^serving \S+ at http://\S+:(\d+)/mcp$", line)
+                assert found is not None, line
+                ports.append(int(found[1]))
+            yield process, ports
+        finally:
+            process.kill()
+
+
+def status(port: int, host: str, origin: str | None = None) -> int:
+    headers = {"Host": host, **({} if origin is None else {"Origin": origin})}
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as connection:
+        connection.request("POST", "/mcp", b"{", headers)
+        with connection.getresponse() as answer:
+            return answer.status
+
+
+async def test_one_server_at_two_addresses_ends_on_a_signal(program: Path) -> None:
+    listen = ["--listen", "http://127.0.0.1:0/mcp"]
+    with serving(program, *listen, *listen, addresses=2) as (process, ports):
+        assert len(set(ports)) == 2
+        for port in ports:
+            async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+                assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == 3
+        process.send_signal(signal.SIGINT)
+        assert await trio.to_thread.run_sync(process.wait, SECONDS) == 0
+
+
+def test_who_may_call_it_is_said_on_the_command_line(program: Path) -> None:
+    arguments = ["--listen", "http://127.0.0.1:0/mcp", "--allow-host", "example.org"]
+    with serving(program, *arguments, "--allow-origin", "https://app.example.org") as (_, (port,)):
+        # Allowed is as far as it gets: what it sends has no media type.
+        assert status(port, "example.org") == 415
+        assert status(port, "example.org", "https://app.example.org") == 415
+        assert status(port, "example.org", "https://evil.example.com") == 403
+        assert status(port, "evil.example.com") == 403
+
+
+def test_an_address_that_is_taken_is_named(program: Path) -> None:
+    with serving(program, "--listen", "http://127.0.0.1:0/mcp") as (_, (port,)):
+        url = f"http://127.0.0.1:{port}/mcp"
+        command = [sys.executable, "-m", "mcp_actors", "serve", str(program), "--listen", url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 1
+    assert str(port) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_anybody_may_ask_how_it_is_where_the_command_line_says(program: Path) -> None:
+    with (
+        serving(program, "--listen", "http://127.0.0.1:0/mcp", "--health", "/health") as (_, (port,)),
+        closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as connection,
+    ):
+        connection.request("GET", "/health", headers={"Host": "10.0.0.7"})
+        with connection.getresponse() as answer:
+            assert answer.status == 200
+            assert json.load(answer) == {"live": True, "ready": True, "draining": False}
+
+
+# -- ``mcp-actors serve --issuer``: a server that demands access tokens ----------------------------------
+
+Mcp = Callable[..., Ran]
+RESOURCE = "https://mcp.example.org/mcp"
+ISSUER = "https://login.example.org"
+PROTECTED = ["--issuer", ISSUER, "--resource", RESOURCE]
+
+
+def answer_of(port: int, method: str, path: str) -> tuple[int, dict[str, str], bytes]:
+    headers = {"Host": f"127.0.0.1:{port}", "Content-Type": "application/json"}
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as connection:
+        connection.request(method, path, b"{}" if method == "POST" else None, headers)
+        with connection.getresponse() as answer:
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, found, answer.read()
+
+
+def test_it_demands_tokens_and_says_of_whom(program: Path) -> None:
+    words = ["--listen", "http://127.0.0.1:0/mcp", *PROTECTED]
+    with serving(program, *words, "--scope", "mcp:read mcp:list") as (_, (port,)):
+        status, headers, _ = answer_of(port, "POST", "/mcp")
+        assert status == 401
+        assert headers["www-authenticate"].startswith("Bearer ")
+        document = "https://mcp.example.org/.well-known/oauth-protected-resource/mcp"
+        assert f'resource_metadata="{document}"' in headers["www-authenticate"]
+        status, _, body = answer_of(port, "GET", "/.well-known/oauth-protected-resource/mcp")
+    assert status == 200
+    published = json.loads(body)
+    assert published["resource"] == RESOURCE
+    assert published["authorization_servers"] == [ISSUER]
+    assert published["scopes_supported"] == ["mcp:read", "mcp:list"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--issuer", ISSUER], "--issuer needs --resource"),
+        (["--resource", RESOURCE], "--resource and --scope need --issuer"),
+        (["--scope", "mcp:read"], "--resource and --scope need --issuer"),
+        (PROTECTED, "stdio: takes no access tokens"),
+        (
+            [*PROTECTED, "--listen", "http://127.0.0.1:0/mcp", "--listen", "tcp://127.0.0.1:0"],
+            "tcp://127.0.0.1:0 takes no access tokens",
+        ),
+        (
+            ["--issuer", ISSUER, "--resource", "mcp.example.org", "--listen", "http://127.0.0.1:0/mcp"],
+            "give the public URL of this server",
+        ),
+    ],
+)
+def test_words_that_protect_nothing(mcp: Mcp, program: Path, words: list[str], says: str) -> None:
+    result = mcp("serve", str(program), *words)
+    assert result.returncode == 2
+    assert says in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+# -- ``mcp-actors serve`` over WebSocket, as a person starts it ------------------------------------------
+
+SECONDS_SERVE_WEBSOCKET = 60
+UPGRADE = {
+    "Connection": "Upgrade",
+    "Upgrade": "websocket",
+    "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    command = [sys.executable, "-m", "mcp_actors", "serve", "mcp_actors.examples.everything"]
+    command += ["--listen", "ws://127.0.0.1:0/ws", "--allow-host", "example.org", "--allow-host", "127.0.0.1"]
+    command += ["--allow-origin", "https://app.example.org"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            found = re.search(r"^serving \S+ at ws://\S+:(\d+)/ws$", line)
+            assert found is not None, line
+            yield int(found[1])
+        finally:
+            process.kill()
+
+
+def status_serve_websocket(port: int, host: str, origin: str | None = None) -> int:
+    headers = {**UPGRADE, "Host": host, **({} if origin is None else {"Origin": origin})}
+    with closing(
+        http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS_SERVE_WEBSOCKET)
+    ) as connection:
+        connection.request("GET", "/ws", headers=headers)
+        with connection.getresponse() as answer:
+            return answer.status
+
+
+async def test_who_may_call_it_is_said_on_the_command_line_serve_websocket(port: int) -> None:
+    assert status_serve_websocket(port, "example.org") == 101
+    assert status_serve_websocket(port, "example.org", "https://app.example.org") == 101
+    assert status_serve_websocket(port, "example.org", "https://evil.example.com") == 403
+    assert status_serve_websocket(port, "evil.example.com") == 403
+    async with Client(f"ws://127.0.0.1:{port}/ws") as client:
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).structured_content == {
+            "total": 3,
+            "terms": 2,
+        }

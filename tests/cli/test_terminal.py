@@ -16,11 +16,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mcp_actors.cli.progress import answer_field
+
 from .conftest import LIMIT, SERVED, Started
 from .forking import ForkedProcess, ForkingServer
+
+# ----------------------------------------------------------------------------------------------------
 
 CTRL_C = b"\x03"
 
@@ -421,3 +426,49 @@ def test_top_goes_on_while_a_server_answers_no_action_and_shows_none_of_its_cont
         serving.join()
     assert b"\x1b]0;owned" not in session.screen
     assert "\x9b" not in session.screen.decode()
+
+
+ENUM = {"type": "string", "enum": ["r", "g"]}
+NAMED = {"type": "string", "enum": ["r", "g"], "enumNames": ["Red", "Green"]}
+TITLED = {"type": "string", "oneOf": [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]}
+SOME = {"type": "array", "items": {"type": "string", "enum": ["r", "g"]}}
+SOME_TITLED = {
+    "type": "array",
+    "items": {"anyOf": [{"const": "r", "title": "Red"}, {"const": "g", "title": "Green"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ({"type": "string"}, "3", "3"),
+        ({"type": "integer"}, "3", 3),
+        ({"type": "number"}, "3.5", 3.5),
+        ({"type": "boolean"}, "Yes", True),
+        ({"type": "boolean"}, "false", False),
+        (ENUM, "g", "g"),
+        (NAMED, "Green", "g"),
+        (TITLED, "Red", "r"),
+        (TITLED, "r", "r"),
+        (SOME, "r, g", ["r", "g"]),
+        (SOME, "", []),
+        (SOME_TITLED, "Green", ["g"]),
+    ],
+)
+def test_a_line_becomes_what_the_field_wants(field: dict[str, Any], text: str, value: Any) -> None:
+    assert answer_field(field, text) == value
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "says"),
+    [
+        ({"type": "integer"}, "3.5", "whole number"),
+        ({"type": "number"}, "three", "write a number"),
+        ({"type": "boolean"}, "perhaps", "yes or no"),
+        (ENUM, "b", "one of: r, g"),
+        (SOME_TITLED, "Red, Blue", "one of: Red, Green"),
+    ],
+)
+def test_what_does_not_fit_says_what_to_write(field: dict[str, Any], text: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        answer_field(field, text)

@@ -23,13 +23,7 @@ from mcp_actors.cli.top.screen import TopState, everything, picture, split
 from mcp_actors.server import CallStatistics, SessionStatistics
 from mcp_actors.supervision.containment import Crash
 from mcp_actors.telemetry.live_view import Action
-from mcp_actors.telemetry.snapshot import (
-    KindRow,
-    NodeSnapshot,
-    Queues,
-    Rates,
-    Snapshot,
-)
+from mcp_actors.telemetry.snapshot import KindRow, NodeSnapshot, Queues, Rates, Snapshot
 
 from .conftest import SERVED, Ran, Started
 

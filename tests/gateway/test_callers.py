@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
 
-from mcp_actors import Client, Context, Server
-from mcp_actors.errors import InsufficientScope, ResourceNotFound
-from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors import Client, Context, Limits, Server
+from mcp_actors.errors import InputRequired, InsufficientScope, MissingCapability, ResourceNotFound, RpcError
+from mcp_actors.gateway import Gateway, Upstream, held_calls
+from mcp_actors.tasks import Tasks
+from mcp_actors.types import ElicitResult
+from mcp_transports.http.client import HttpClientTransport
+from mcp_transports.http.server import HttpServerTransport
 from tests.gateway.test_lists import make_library, make_server, names_of
 from tests.middleware.callers import served
+
+# ----------------------------------------------------------------------------------------------------
 
 ERAS = ("legacy", "modern")
 
@@ -101,3 +111,357 @@ async def test_parameters_that_are_sent_in_headers_are_so_on_both_sides(nursery:
         assert (await client.call_tool("u_region", {"region": "us"})).text == "us"
     assert seen == ["eu", "us"]
     nursery.cancel_scope.cancel()
+
+
+# -- Callers of the stateless revisions at servers of sessions: what their revision wants, whatever the server says ---
+
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def in_front_of(server: Server) -> Gateway:
+    return Gateway([Upstream(name="x", target=server, era="legacy")])
+
+
+async def never(question: object) -> ElicitResult:
+    raise AssertionError("it is asked by a result")
+
+
+async def test_a_capability_that_is_missing_has_the_code_of_the_callers_revision() -> None:
+    server = Server("behind")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return str(await ctx.elicit("Who?", FORM))
+
+    async with Client(in_front_of(server), era="modern") as client:
+        with pytest.raises(MissingCapability) as refused:
+            await client.call_tool("x_ask", {})
+    assert refused.value.code == -32021
+    assert refused.value.data == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+
+
+async def test_each_round_of_a_held_call_has_a_state_of_its_own(autojump_clock: MockClock) -> None:
+    server = Server("behind")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        names = [(await ctx.elicit(each, FORM)).content for each in ("Who?", "And who?")]
+        return str(names)
+
+    gateway = in_front_of(server)
+    async with Client(gateway, era="modern", elicitation=never, answer_input=False) as client:
+        with pytest.raises(InputRequired) as first:
+            await client.call_tool("x_ask", {})
+        answers = dict.fromkeys(first.value.requests, ElicitResult("accept", {"name": "Ann"}))
+        with pytest.raises(InputRequired) as second:
+            await client.call_tool("x_ask", {}, answers=answers, state=first.value.state)
+        answers = dict.fromkeys(second.value.requests, ElicitResult("accept", {"name": "Bob"}))
+        result = await client.call_tool("x_ask", {}, answers=answers, state=second.value.state)
+    # No time passed, so that only the round can make the difference.
+    assert first.value.state != second.value.state
+    assert result.text == "[{'name': 'Ann'}, {'name': 'Bob'}]"
+
+
+async def test_the_param_of_tasks_of_sessions_is_ignored() -> None:
+    """SEP-2663: a call with ``task`` is neither refused nor made a task."""
+    server = Server("behind")
+    server.add_extension(Tasks())
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @server.tool(task="optional")
+    async def later() -> str:
+        await trio.lowlevel.checkpoint()
+        return "now"
+
+    async with Client(in_front_of(server), era="modern") as client:
+        task = {"ttl": 1000}
+        added = await client.request(
+            "tools/call", {"name": "x_add", "arguments": {"a": 1, "b": 2}, "task": task}
+        )
+        said = await client.request("tools/call", {"name": "x_later", "arguments": {}, "task": task})
+    assert added["content"][0]["text"] == "3"
+    assert said["content"][0]["text"] == "now"
+
+
+def server_that_remembers() -> Server:
+    """Returns one that asks for the roots once in a session, as nothing tells it that another client is behind it."""
+    server = Server("behind")
+    server.add_resource("data://r", lambda: "r", name="r")
+
+    @server.tool
+    async def roots(ctx: Context) -> str:
+        assert ctx.session is not None
+        known = ctx.session.get(list[str])
+        if not known:
+            known += [root.uri for root in await ctx.list_roots()]
+        return known[0]
+
+    return server
+
+
+async def test_a_client_is_asked_for_its_roots_although_another_one_has_said_its_own(
+    nursery: trio.Nursery,
+) -> None:
+    (url,) = await nursery.start(in_front_of(server_that_remembers()).serve, "http://127.0.0.1:0/mcp")
+    for root in ("file:///home/ann", "file:///home/bob"):
+        async with Client(url, era="modern", roots=[root]) as client:
+            assert (await client.call_tool("x_roots")).text == root
+    nursery.cancel_scope.cancel()
+
+
+async def test_what_a_client_has_subscribed_to_stays_so_after_it_has_said_its_roots(
+    nursery: trio.Nursery,
+) -> None:
+    server = server_that_remembers()
+    (url,) = await nursery.start(in_front_of(server).serve, "http://127.0.0.1:0/mcp")
+    async with (
+        Client(url, era="modern", roots=["file:///home/ann"]) as ann,
+        Client(url, era="modern", roots=["file:///home/bob"]) as bob,
+        ann.listen(uris=["data://r"]) as changes,
+    ):
+        assert (await ann.call_tool("x_roots")).text == "file:///home/ann"
+        assert (await bob.call_tool("x_roots")).text == "file:///home/bob"
+        server.resource_updated("data://r")
+        assert (await anext(changes)).uri == "data://r"
+    nursery.cancel_scope.cancel()
+
+
+# -- A call at a server with sessions is held while a client without one is asked, and ends when nobody comes back ---
+
+ANN = ElicitResult("accept", {"name": "Ann"})
+
+
+async def never_held_calls(question: Any) -> ElicitResult:
+    raise AssertionError("it is asked by a result, and answers by a retry")
+
+
+class Behind:
+    """A server with a tool that asks, and what becomes of its calls."""
+
+    def __init__(self) -> None:
+        # It waits longer for an answer than the gateway does.
+        self.server = Server("behind", limits=Limits(ask_timeout=1e5))
+        self.running = 0
+        self.cancelled = 0
+        self.changed = trio.Event()
+        self.server.add_tool(self.ask, name="ask")
+        self.server.add_tool(self.wait, name="wait")
+
+    async def ask(self, ctx: Context, patience: float = 1e6) -> str:
+        self.running += 1
+        try:
+            with trio.move_on_after(patience):
+                answer = await ctx.elicit("Who?", FORM)
+                return str(answer.content and answer.content["name"])
+            return "nobody came"
+        except trio.Cancelled:
+            self.cancelled += 1
+            raise
+        finally:
+            self.running -= 1
+            self.changed.set()
+
+    async def wait(self) -> str:
+        self.changed.set()
+        return await self.ask_never()
+
+    async def ask_never(self) -> str:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.cancelled += 1
+
+    @asynccontextmanager
+    async def connected(self, **settings: Any) -> AsyncIterator[Client]:
+        gateway = Gateway([Upstream(name="x", target=self.server, era="legacy", cap=1e6, **settings)])
+        async with Client(
+            gateway, era="modern", elicitation=never_held_calls, answer_input=False, cap=1e6
+        ) as client:
+            yield client
+
+
+async def asked(client: Client, **arguments: Any) -> InputRequired:
+    with pytest.raises(InputRequired) as required:
+        await client.call_tool("x_ask", arguments)
+    return required.value
+
+
+async def retried(client: Client, question: InputRequired, answer: Any = ANN) -> str:
+    answers = dict.fromkeys(question.requests, answer)
+    result = await client.call_tool("x_ask", {}, answers=answers, state=question.state)
+    return result.text
+
+
+async def test_the_retry_gets_the_result_of_the_call_that_was_held(autojump_clock: MockClock) -> None:
+    behind = Behind()
+    async with behind.connected() as client:
+        question = await asked(client)
+        assert behind.running == 1
+        await trio.sleep(500)
+        assert await retried(client, question) == "Ann"
+        assert (behind.running, behind.cancelled) == (0, 0)
+        with pytest.raises(RpcError, match="the call has ended"):
+            await retried(client, question)
+
+
+async def test_a_client_that_does_not_come_back_ends_the_call(autojump_clock: MockClock) -> None:
+    behind = Behind()
+    async with behind.connected() as client:
+        question = await asked(client)
+        await trio.sleep(held_calls.HELD_TIMEOUT + 1)
+        assert (behind.running, behind.cancelled) == (0, 1)
+        with pytest.raises(RpcError, match="nobody answered in time") as refused:
+            await retried(client, question)
+    assert refused.value.code == -32602
+
+
+async def test_a_result_that_was_there_before_the_answers_waits_for_the_retry(
+    autojump_clock: MockClock,
+) -> None:
+    behind = Behind()
+    async with behind.connected() as client:
+        with pytest.raises(InputRequired) as required:
+            await client.call_tool("x_ask", {"patience": 10.0})
+        await trio.sleep(20)
+        assert behind.running == 0
+        answers = dict.fromkeys(required.value.requests, ANN)
+        result = await client.call_tool(
+            "x_ask", {"patience": 10.0}, answers=answers, state=required.value.state
+        )
+    assert result.text == "nobody came"
+
+
+async def test_a_state_is_good_for_the_same_request_alone(autojump_clock: MockClock) -> None:
+    behind = Behind()
+    async with behind.connected() as client:
+        question = await asked(client)
+        assert question.state is not None
+        forged = question.state[:-2] + ("AA" if question.state[-2:] != "AA" else "BB")
+        for name, arguments, state in (
+            ("x_ask", {}, forged),
+            ("x_ask", {"patience": 1.0}, question.state),
+            ("x_wait", {}, question.state),
+        ):
+            with pytest.raises(RpcError, match="requestState") as refused:
+                await client.call_tool(name, arguments, state=state, answers={})
+            assert refused.value.code == -32602
+        assert await retried(client, question) == "Ann"
+
+
+async def test_an_answer_that_does_not_fit_is_refused_and_the_call_goes_on(autojump_clock: MockClock) -> None:
+    behind = Behind()
+    async with behind.connected() as client:
+        question = await asked(client)
+        with pytest.raises(RpcError, match="does not fit the form"):
+            await retried(client, question, ElicitResult("accept", {"name": 7}))
+        again = await asked_again(client, question)
+        assert list(again.requests) == list(question.requests)
+        assert await retried(client, again) == "Ann"
+
+
+async def asked_again(client: Client, question: InputRequired) -> InputRequired:
+    """A retry without answers is asked the same once more."""
+    with pytest.raises(InputRequired) as required:
+        await client.call_tool("x_ask", {}, answers={}, state=question.state)
+    return required.value
+
+
+async def test_one_retry_at_a_time_waits_for_a_call(autojump_clock: MockClock) -> None:
+    server, asking = Server("behind"), trio.Event()
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        await ctx.elicit("Who?", FORM)
+        asking.set()
+        await trio.sleep(5)
+        return "done"
+
+    behind = Behind()
+    behind.server = server
+    async with behind.connected() as client, trio.open_nursery() as nursery:
+        question = await asked(client)
+
+        async def first() -> None:
+            assert await retried(client, question) == "done"
+
+        nursery.start_soon(first)
+        await asking.wait()
+        with pytest.raises(RpcError, match="another retry of this call is in flight"):
+            await retried(client, question)
+
+
+async def test_a_client_that_cancels_its_retry_ends_the_call(autojump_clock: MockClock) -> None:
+    behind = Behind()
+    async with behind.connected() as client:
+        with trio.move_on_after(1):
+            await client.call_tool("x_wait")
+        await behind.changed.wait()
+        await trio.sleep(0.1)
+        assert behind.cancelled == 1
+
+
+async def test_a_gateway_that_ends_ends_what_it_holds(autojump_clock: MockClock) -> None:
+    behind = Behind()
+    with capture_logs() as lines:
+        async with behind.connected() as client:
+            await asked(client)
+    assert behind.running == 0
+    assert not [line for line in lines if line["log_level"] == "error"]
+
+
+async def test_as_many_calls_as_one_caller_may_have_are_held(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_calls, "MAX_HELD_BY_CALLER", 2)
+    behind = Behind()
+    async with behind.connected() as client:
+        questions = [await asked(client) for _ in range(2)]
+        with pytest.raises(
+            RpcError, match="too many calls that wait for input of this client: the limit is 2"
+        ):
+            await client.call_tool("x_ask")
+        assert await retried(client, questions[0]) == "Ann"
+        # Its place is free for the next one.
+        await asked(client)
+
+
+async def test_as_many_bytes_as_one_caller_may_have_are_held(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_calls, "MAX_HELD_BYTES", 8 * 1000)
+    server = Server("behind")
+
+    @server.tool
+    async def ask(ctx: Context, text: str) -> str:
+        return (await ctx.elicit(text, FORM)).action
+
+    behind = Behind()
+    behind.server = server
+    async with behind.connected() as client:
+        await asked(client, text="a" * 300)
+        with pytest.raises(RpcError, match="too many bytes in the calls that wait for input"):
+            await client.call_tool("x_ask", {"text": "a" * 900})
+
+
+async def test_the_state_of_one_principal_is_of_no_use_to_another_one() -> None:
+    behind = Behind()
+    gateway = Gateway([Upstream(name="x", target=behind.server, era="legacy")])
+    transport = HttpServerTransport(
+        "http://127.0.0.1:0/mcp", authenticate=lambda request: request.headers["x-who"]
+    )
+    async with trio.open_nursery() as nursery:
+        (where,) = await nursery.start(gateway.serve, transport)
+
+        def as_somebody(name: str) -> Client:
+            target = HttpClientTransport(str(where), headers={"x-who": name})
+            return Client(target, era="modern", elicitation=never_held_calls, answer_input=False)
+
+        async with as_somebody("ann") as ann, as_somebody("bob") as bob:
+            question = await asked(ann)
+            with pytest.raises(RpcError, match="requestState was not issued for this request"):
+                await retried(bob, question)
+            assert await retried(ann, question) == "Ann"
+        nursery.cancel_scope.cancel()

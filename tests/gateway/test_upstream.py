@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import gc
 
+import msgspec
 import pytest
 import trio
 import trio.lowlevel
+from hypothesis import given
+from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mcp_actors import Client
+from mcp_actors import Client, Context
+from mcp_actors._actors.session import ReadingPace
+from mcp_actors._wire.codec import JsonRpcNotification, JsonRpcResult
 from mcp_actors.errors import Overloaded, UpstreamTimeout, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
-from mcp_actors.gateway.breaker import PAUSES, THRESHOLD
+from mcp_actors.gateway.breaker import NEXT_STATE, PAUSES, THRESHOLD, CircuitBreaker, CircuitState
 from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.upstream import CONNECT_TIMEOUT, IDLE_TIMEOUT, PING_TIMEOUT, SWEEP_INTERVAL
 from mcp_transports.memory import MemoryTransport
-from tests.gateway.upstreams import Behind
+from tests.gateway.upstreams import Behind, make_server
 from tests.middleware.callers import served
+
+# ----------------------------------------------------------------------------------------------------
 
 
 async def serve(nursery: trio.Nursery, *upstreams: Upstream) -> MemoryTransport:
@@ -359,3 +366,138 @@ async def test_a_connection_that_was_lost_is_forgotten_while_its_session_goes_on
         kept = [each for each in gc.get_objects() if isinstance(each, UpstreamConnection)]
         # The last one says what the server is, as long as there is no other.
         assert len(kept) <= 2
+
+
+# -- The circuit breaker of an upstream ------------------------------------------------------------------
+
+
+async def fail(breaker: CircuitBreaker, times: int) -> None:
+    for _ in range(times):
+        breaker.failed()
+
+
+async def test_it_opens_after_failures_in_a_row_and_says_for_how_long(autojump_clock: MockClock) -> None:
+    breaker = CircuitBreaker()
+    await fail(breaker, THRESHOLD - 1)
+    assert breaker.seconds_left() is None
+    breaker.failed()
+    left = breaker.seconds_left()
+    assert left is not None
+    assert PAUSES[0] / 2 <= left <= PAUSES[0]
+    await trio.sleep(left)
+    assert breaker.seconds_left() is None
+    assert breaker.state is CircuitState.HALF_OPEN
+
+
+async def test_an_answer_between_failures_begins_the_count_anew(autojump_clock: MockClock) -> None:
+    breaker = CircuitBreaker()
+    for _ in range(5):
+        await fail(breaker, THRESHOLD - 1)
+        breaker.succeeded()
+    assert (breaker.state, breaker.failures) == (CircuitState.CLOSED, 0)
+
+
+async def test_each_trial_that_fails_makes_the_pause_longer_and_a_success_short_again(
+    autojump_clock: MockClock,
+) -> None:
+    breaker = CircuitBreaker()
+    await fail(breaker, THRESHOLD)
+    for pause in (*PAUSES, PAUSES[-1]):
+        left = breaker.seconds_left()
+        assert left is not None
+        assert pause / 2 <= left <= pause
+        await trio.sleep(left)
+        assert breaker.seconds_left() is None
+        breaker.failed()
+    left = breaker.seconds_left()
+    assert left is not None
+    await trio.sleep(left)
+    assert breaker.seconds_left() is None
+    breaker.succeeded()
+    await fail(breaker, THRESHOLD)
+    left = breaker.seconds_left()
+    assert left is not None
+    assert left <= PAUSES[0]
+
+
+@given(st.lists(st.sampled_from(["fail", "succeed", "wait", "look"]), max_size=60))
+def test_no_history_leads_out_of_its_table_or_past_the_longest_pause(steps: list[str]) -> None:
+    async def live() -> None:
+        breaker = CircuitBreaker()
+        for step in steps:
+            if step == "fail":
+                breaker.failed()
+            elif step == "succeed":
+                breaker.succeeded()
+                assert breaker.seconds_left() is None
+            elif step == "wait":
+                await trio.sleep(PAUSES[-1] / 3)
+            left = breaker.seconds_left()
+            assert left is None or 0 < left <= PAUSES[-1]
+            assert (left is None) == (breaker.state is not CircuitState.OPEN)
+
+    trio.run(live, clock=MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("state", CircuitState)
+def test_every_state_is_left_by_a_success(state: CircuitState) -> None:
+    assert {after for (before, _), after in NEXT_STATE.items() if before is state} & {CircuitState.CLOSED}
+
+
+# -- What an upstream tells unasked is bounded, over all its connections, and costs no other one ---------
+
+NOTIFICATION = JsonRpcNotification("notifications/message")
+RESULT = JsonRpcResult(1, msgspec.Raw(b"{}"))
+
+
+async def test_so_many_may_come_at_once_and_then_at_their_rate(autojump_clock: MockClock) -> None:
+    pace = ReadingPace(100)
+    assert pace.take([NOTIFICATION] * 100) == 0
+    assert pace.take([NOTIFICATION] * 50) == pytest.approx(0.5)
+    await trio.sleep(0.5)
+    assert pace.take([NOTIFICATION]) == pytest.approx(0.01)
+    await trio.sleep(10)
+    assert pace.take([NOTIFICATION] * 101) == pytest.approx(0.01)
+
+
+async def test_answers_count_nothing_and_a_batch_counts_what_is_in_it(autojump_clock: MockClock) -> None:
+    pace = ReadingPace(10)
+    assert pace.take([RESULT] * 1000) == 0
+    assert pace.take([[NOTIFICATION] * 20]) == pytest.approx(1.0)
+    assert pace.take([RESULT]) == 0
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_flooding_upstream_waits_and_another_does_not(
+    nursery: trio.Nursery, autojump_clock: MockClock, era: str
+) -> None:
+    """None of fifty reports is lost where ten a second may come, and nothing more is read for seconds."""
+    server = make_server()
+
+    @server.tool
+    async def flood(ctx: Context) -> str:
+        for number in range(50):
+            await ctx.progress(number + 1)
+        return "done"
+
+    flooding, quiet = Behind(nursery, server), Behind(nursery)
+    for behind in (flooding, quiet):
+        await behind.come()
+    transport = MemoryTransport()
+    bad = Upstream(name="bad", target=flooding, era=era, max_notifications=10)
+    await nursery.start(Gateway([bad, Upstream(name="good", target=quiet, era=era)]).serve, transport)
+    reports: list[float] = []
+    async with Client(transport) as client:
+
+        async def took(tool: str, **arguments: int) -> float:
+            began = trio.current_time()
+            await client.call_tool(
+                tool, arguments, on_progress=lambda progress: reports.append(progress.progress)
+            )
+            return trio.current_time() - began
+
+        assert await took("bad_flood") < 1
+        assert reports == list(range(1, 51))
+        assert await took("good_add", a=1, b=2) == 0
+        assert await took("bad_add", a=1, b=2) > 3
+        assert await took("bad_add", a=1, b=2) == 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import pytest
@@ -10,10 +13,16 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
+from mcp_actors import Server, SyncContext
 from mcp_actors.cli.inspect.conversation import Bounds
 from mcp_actors.cli.inspect.inspection import ServerReport, inspect_server
+from mcp_actors.cli.inspect.rules import RULES
 from mcp_actors.errors import ConnectFailed
+from mcp_actors.types import ToolAnnotations
+from tests.inspection.broken import BROKEN
 from tests.inspection.fake_server import URL, Exchange, FakeHttp, FakeServer, FakeStream
+
+# ----------------------------------------------------------------------------------------------------
 
 BINDINGS = pytest.mark.parametrize("transport", [FakeStream, FakeHttp])
 ESCAPE = "\x1b[31mred\x1b]0;title\x07\u202e"
@@ -329,3 +338,125 @@ async def test_any_json_as_item_or_error(
     report = await inspect_server(transport(FakeServer(change)), url=URL, in_flight=2, call=True)
     assert report.violates
     assert no_check_failed(report)
+
+
+# -- Every rule finds the server that breaks it, and finds nothing at one that follows all of them -------
+
+# Where breaking one rule cannot be done without another.
+ALSO = {
+    # A client cannot tell a media type that is wrong from a body that is no answer.
+    "media-types": {"empty-ping", "same-id", "batches"},
+    # The error that breaks this rule is in place of the one that another rule wants.
+    "foreign-codes": {"unknown-prompt"},
+}
+
+
+async def inspected(server: FakeServer, binding: str) -> ServerReport:
+    bare = FakeHttp(server) if server.token is not None else None
+    transport = FakeHttp(server, server.token) if binding == "http" else FakeStream(server)
+    return await inspect_server(transport, url=URL, bare=bare, call=True, in_flight=0)
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["streams", "JSON"])
+@pytest.mark.parametrize("eras", [("modern", "legacy"), ("modern",), ("legacy",)], ids="+".join)
+@pytest.mark.parametrize("binding", ["stream", "http"])
+async def test_a_server_that_follows_all_rules(
+    autojump_clock: MockClock, binding: str, eras: tuple[str, ...], streams: bool
+) -> None:
+    report = await inspected(FakeServer(eras=eras, streams=streams), binding)
+    assert report.findings == ()
+    assert [each.era for each in report.eras] == list(eras)
+    assert {each.result for each in report.outcomes} <= {"followed", "not applicable"}
+
+
+async def test_each_rule_is_followed_somewhere(autojump_clock: MockClock) -> None:
+    servers = [
+        (FakeServer(), "stream"),
+        (FakeServer(token="t"), "http"),
+        (FakeServer(eras=("modern",)), "http"),
+    ]
+    followed = {
+        each.rule
+        for server, binding in servers
+        for each in (await inspected(server, binding)).outcomes
+        if each.result == "followed"
+    }
+    assert followed == {rule.name for rule in RULES}
+
+
+def test_each_rule_has_a_server_that_breaks_it_and_a_place() -> None:
+    assert sorted(BROKEN) == sorted(rule.name for rule in RULES)
+    assert all(rule.legacy is not None or rule.modern is not None for rule in RULES)
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+async def test_the_rule_finds_who_breaks_it(autojump_clock: MockClock, rule: str) -> None:
+    broken = BROKEN[rule]
+    server = FakeServer(broken.change, eras=broken.eras, streams=broken.streams, token=broken.token)
+    report = await inspected(server, broken.binding)
+    assert {each.rule for each in report.findings} == {rule} | ALSO.get(rule, set())
+    row = next(each for each in RULES if each.name == rule)
+    own = [each for each in report.findings if each.rule == rule]
+    assert {each.severity for each in own} == {row.severity}
+    assert all(each.source in (str(row.legacy), str(row.modern)) for each in own)
+    assert report.violates is any(each.severity == "error" for each in report.findings)
+
+
+# -- Our own servers over real bindings: nothing is found at them, and every rule about the binding is checked ---
+
+
+def make_server() -> Server:
+    server = Server("inspected", version="1")
+
+    @server.tool(annotations=ToolAnnotations(read_only_hint=True))
+    def counted(ctx: SyncContext) -> dict[str, int]:
+        """Counts."""
+        return {"n": 1}
+
+    @server.resource("a:one")
+    def one() -> str:
+        return "one"
+
+    @server.prompt
+    def greet(who: str = "you") -> str:
+        return f"Hello, {who}!"
+
+    return server
+
+
+@asynccontextmanager
+async def served(url: str) -> AsyncIterator[str]:
+    server = make_server()
+    async with trio.open_nursery() as nursery:
+        where: Any = await nursery.start(server.serve, url)
+        yield where[0] if isinstance(where, tuple) else str(where)
+        nursery.cancel_scope.cancel()
+
+
+def results(report: ServerReport) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for each in report.outcomes:
+        found.setdefault(each.result, set()).add(each.rule)
+    return found
+
+
+async def test_streamable_http() -> None:
+    async with served("http://127.0.0.1:0/mcp") as url:
+        with trio.fail_after(30):
+            report = await inspect_server(url, call=True, in_flight=4)
+    assert report.findings == ()
+    assert [each.era for each in report.eras] == ["modern", "legacy"]
+    followed = results(report)["followed"]
+    assert {"foreign-origin", "ended-session", "name-header", "structured-content", "media-types"} <= followed
+    assert "not checked" not in results(report)
+    assert {each.in_flight for each in report.eras[0].latency} == {1, 4}
+
+
+@pytest.mark.parametrize("url", ["ws://127.0.0.1:0/ws", "tcp://127.0.0.1:0", "memory:inspected"])
+async def test_channels(url: str) -> None:
+    async with served(url) as where:
+        with trio.fail_after(30):
+            report = await inspect_server(where, call=True, in_flight=4)
+    assert report.findings == ()
+    assert [each.era for each in report.eras] == ["modern", "legacy"]
+    assert {"batches", "bad-json", "structured-content"} <= results(report)["followed"]

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
 
+import pytest
 import trio
+from structlog.testing import capture_logs
 
-from mcp_actors.abc.shared import OpenState
-from mcp_actors.shared.redis import RedisShared, RedisState
+from mcp_actors import Client, Server
+from mcp_actors.abc import OpenState
+from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.shared.redis import MAX_MESSAGE, RedisShared, RedisState
 from mcp_actors.testing import SharedStateSubject, check_shared_state
+from mcp_transports.memory import MemoryTransport
 from tests.redis_server import RedisServer
+
+from .cleaning import cleaned_up_when_cancelled
+
+# ----------------------------------------------------------------------------------------------------
 
 LEASE = 1.0
 TIMEOUT = 0.5
@@ -66,3 +77,294 @@ async def test_redis_keeps_the_contracts(redis_server: RedisServer) -> None:
 
     report = await check_shared_state(make, many=200)
     assert report.skipped == ()
+
+
+# -- Redis is away, full, a replica, or cuts connections: the errors, and what goes on -------------------
+
+PATIENCE = 20.0
+T = TypeVar("T")
+
+
+def opened(server: RedisServer) -> RedisShared:
+    return RedisShared(server.url, timeout=TIMEOUT)
+
+
+async def off_loop(fn: Callable[..., object], *args: str) -> None:
+    await trio.to_thread.run_sync(partial(fn, *args))
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    with trio.fail_after(PATIENCE):
+        while True:
+            if holds():
+                return
+            await trio.sleep(0.02)
+
+
+async def back_again(state: OpenState) -> None:
+    """Returns once the state can be reached."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            try:
+                await state.sessions.register("back", "alice", "n/1")
+                return
+            except SharedStateUnavailable:
+                await trio.sleep(0.05)
+
+
+async def fate_of(state: RedisState, session: str, data: bytes = b"x") -> bool:
+    """Returns whether an event is kept."""
+    kept: list[bool] = []
+    told = trio.Event()
+
+    def tell(is_kept: bool) -> None:
+        kept.append(is_kept)
+        told.set()
+
+    state.events.append(session, "a", data, tell)
+    with trio.fail_after(PATIENCE):
+        await told.wait()
+    return kept == [True]
+
+
+async def test_redis_restarted_empty_keeps_the_contracts(redis_server: RedisServer) -> None:
+    @asynccontextmanager
+    async def make() -> AsyncIterator[SharedStateSubject]:
+        await off_loop(redis_server.do, "FLUSHALL")
+        yield subject_of(redis_server, is_slow=False)
+
+    report = await check_shared_state(make, only=["unreachable_state_says_so"])
+    assert report.passed == ("unreachable_state_says_so",)
+
+
+async def test_after_a_restart_without_memory_nodes_sessions_and_mailboxes_are_there(
+    redis_server: RedisServer,
+) -> None:
+    async with opened(redis_server).open("shop") as here, opened(redis_server).open("shop") as there:
+        got: list[bytes] = []
+        address, _ = there.bus.open_mailbox(got.append)
+        missed = trio.Event()
+        here.bus.subscribe(lambda topic, key: None, missed.set)
+        await there.sessions.register("s", "alice", address)
+        there.bus.publish("before", "it")
+        await off_loop(redis_server.kill)
+        await off_loop(redis_server.start)
+        await back_again(here)
+        with trio.fail_after(PATIENCE):
+            await missed.wait()
+        assert await certain(partial(here.sessions.find, "s")) == (address, "alice", True)
+        assert await certain(partial(here.bus.send, address, b"hello"))
+        await eventually(lambda: bool(got))
+        assert got == [b"hello"]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        (["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"]),
+        (["REPLICAOF", "127.0.0.1", "1"], ["REPLICAOF", "NO", "ONE"]),
+    ],
+    ids=["full", "a replica"],
+)
+async def test_what_redis_refuses_is_an_error_and_no_event_is_kept(
+    redis_server: RedisServer, begin: list[str], end: list[str]
+) -> None:
+    async with opened(redis_server).open("shop") as state:
+        assert await fate_of(state, "s")
+        await off_loop(redis_server.do, *begin)
+        with pytest.raises(SharedStateUnavailable) as refused:
+            await state.replays.first_use(b"x", 60)
+        assert refused.value.data == {"reason": "shared_state_unavailable", "role": "replays"}
+        assert not await fate_of(state, "s")
+        await off_loop(redis_server.do, *end)
+        await back_again(state)
+        # The stream has a gap; another one has none.
+        assert not await fate_of(state, "s")
+        assert await fate_of(state, "t")
+
+
+async def test_connections_that_are_cut_lose_no_event_and_no_message(redis_server: RedisServer) -> None:
+    async with opened(redis_server).open("shop") as here, opened(redis_server).open("shop") as there:
+        ids: list[str] = []
+        kept: list[bool] = []
+        taken: set[str] = set()
+        there.bus.subscribe(lambda topic, key: taken.add(key), lambda: None)
+        for turn in range(5):
+            for number in range(40):
+                ids.append(here.events.append("s", "a", b"%d" % (40 * turn + number), kept.append))
+                here.bus.publish("n", str(40 * turn + number))
+            await off_loop(redis_server.disconnect)
+        await eventually(lambda: len(kept) == len(taken) == 200)
+        assert all(kept)
+        replay = await there.events.after("s", ids[0])
+        assert replay is not None
+        assert [id for id, _ in replay.events] == ids[1:]
+
+
+@pytest.mark.parametrize("command", ["FLUSHALL", "the end of all leases"])
+async def test_nothing_counts_as_gone_until_all_had_time_to_come_back(
+    redis_server: RedisServer, command: str
+) -> None:
+    async with (
+        RedisShared(redis_server.url, lease=3, timeout=TIMEOUT).open("shop") as here,
+        RedisShared(redis_server.url, lease=3, timeout=TIMEOUT).open("shop") as there,
+    ):
+        address, _ = there.bus.open_mailbox(lambda message: None)
+        await there.sessions.register("s", "alice", address)
+        if command == "FLUSHALL":
+            await off_loop(redis_server.do, command)
+        else:
+            await off_loop(
+                redis_server.do, "DEL", f"mcp:shop:node:{here.node}", f"mcp:shop:node:{there.node}"
+            )
+        with pytest.raises(SharedStateUnavailable, match="its sessions"):
+            await here.sessions.find("s")
+        with pytest.raises(SharedStateUnavailable, match="its bus"):
+            await here.bus.send(address, b"x")
+        assert await certain(partial(here.sessions.find, "s")) == (address, "alice", True)
+        assert await certain(partial(here.sessions.find, "unknown")) is None
+        assert not await here.bus.send("nobody/1", b"x")
+
+
+async def certain(ask: Callable[[], Awaitable[T]]) -> T:
+    """Returns the first answer that is no refusal."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            try:
+                return await ask()
+            except SharedStateUnavailable:
+                await trio.sleep(0.05)
+
+
+async def test_a_node_hears_that_it_was_lost_also_if_the_answer_that_says_so_is_lost(
+    redis_server: RedisServer,
+) -> None:
+    async with RedisShared(redis_server.url, lease=1, timeout=TIMEOUT).open("shop") as here:
+        missed = trio.Event()
+        here.bus.subscribe(lambda topic, key: None, missed.set)
+        # As a renewal leaves it whose answer did not arrive.
+        await off_loop(redis_server.do, "SET", f"mcp:shop:node:{here.node}", "new", "PX", "1000")
+        with trio.fail_after(PATIENCE):
+            await missed.wait()
+
+
+@pytest.mark.parametrize("earlier", [0, 1])
+async def test_a_node_that_stands_still_while_others_publish_knows_that_it_missed_events(
+    redis_server: RedisServer, earlier: int
+) -> None:
+    """Entries are dropped before it reads them, also between two reads of which each goes well."""
+    flood = "for i = 1, 11000 do redis.call('XADD', KEYS[1], 'MAXLEN', '~', 10000, '*', '', 'x', 't', i) end"
+    async with opened(redis_server).open("shop") as here:
+        for number in range(earlier):
+            redis_server.do("XADD", "mcp:shop:bus", "*", "", "x", "before", str(number))
+        heard: list[str] = []
+        missed = trio.Event()
+
+        def take(topic: str, key: str) -> None:
+            if not heard:
+                # The event loop stands still meanwhile, as it does in a process that is stopped.
+                redis_server.do("EVAL", flood, "1", "mcp:shop:bus")
+            heard.append(key)
+
+        here.bus.subscribe(take, missed.set)
+        redis_server.do("XADD", "mcp:shop:bus", "*", "", "x", "first", "0")
+        with trio.fail_after(PATIENCE):
+            await missed.wait()
+        await eventually(lambda: heard[-1] == "11000")
+
+
+async def test_calls_that_need_nothing_of_it_go_on(redis_server: RedisServer) -> None:
+    server = Server("shop", shared=opened(redis_server))
+
+    @server.tool
+    async def greet() -> str:
+        return "hello"
+
+    transport = MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, transport)
+        async with Client(transport) as client:
+            await off_loop(redis_server.stop)
+            with trio.fail_after(PATIENCE):
+                for _ in range(50):
+                    assert (await client.call_tool("greet")).content[0].text == "hello"  # type: ignore[union-attr]
+            await off_loop(redis_server.go_on)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_does_not_begin_without_it(redis_server: RedisServer) -> None:
+    await off_loop(redis_server.kill)
+    with pytest.raises(SharedStateUnavailable):
+        async with opened(redis_server).open("shop"):
+            raise AssertionError("it is open")
+
+
+async def test_a_node_that_ends_while_redis_hangs_ends_within_the_timeout(redis_server: RedisServer) -> None:
+    with trio.fail_after(PATIENCE):
+        async with opened(redis_server).open("shop"):
+            await off_loop(redis_server.stop)
+    await off_loop(redis_server.go_on)
+
+
+async def test_a_server_that_is_cancelled_can_still_write_and_ends_its_lease(
+    redis_server: RedisServer,
+) -> None:
+    shared = RedisShared(redis_server.url, lease=3600)
+    with capture_logs() as logs:
+        ended = await cleaned_up_when_cancelled(shared)
+    assert [each for each in logs if each["log_level"] == "warning"] == []
+    async with shared.open("shop") as other:
+        assert [each.node for each in await other.tasks.abandoned(10)] == [ended.node]
+
+
+async def test_a_subscriber_that_fails_costs_no_other_and_nothing_that_comes_later(
+    redis_server: RedisServer,
+) -> None:
+    heard: list[tuple[str, str]] = []
+
+    def fails(topic: str, key: str) -> None:
+        raise ValueError("on purpose")
+
+    def hears(topic: str, key: str) -> None:
+        heard.append((topic, key))
+
+    shared = opened(redis_server)
+    with capture_logs() as logs:
+        async with shared.open("shop") as state, shared.open("shop") as other:
+            state.bus.subscribe(fails, lambda: None)
+            state.bus.subscribe(hears, lambda: None)
+            for key in ("1", "2", "3"):
+                other.bus.publish("news", key)
+            await eventually(lambda: len(heard) == 3)
+    assert heard == [("news", "1"), ("news", "2"), ("news", "3")]
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["redis upkeep failed"] * 3
+
+
+async def test_a_password_is_neither_shown_nor_logged(redis_server: RedisServer) -> None:
+    await off_loop(redis_server.do, "CONFIG", "SET", "requirepass", "pa55word")
+    shared = RedisShared(f"unix://someone:pa55word@{redis_server.path}", timeout=TIMEOUT)
+    right = RedisShared(f"unix://default:pa55word@{redis_server.path}", timeout=TIMEOUT)
+    with capture_logs() as logs:
+        with pytest.raises(SharedStateUnavailable) as refused:
+            async with shared.open("shop"):
+                raise AssertionError("it is open")
+        async with right.open("shop") as state:
+            assert await state.replays.first_use(b"x", 60)
+            shown = repr([shared, right, state, state.sessions, state.events, state.bus, state.tasks])
+    assert "pa55word" not in f"{refused.value} {refused.value.cause} {logs} {shown}"
+
+
+async def test_a_message_that_is_too_long_is_refused(redis_server: RedisServer) -> None:
+    async with opened(redis_server).open("shop") as here, opened(redis_server).open("shop") as there:
+        got: list[bytes] = []
+        address, _ = there.bus.open_mailbox(got.append)
+        assert await here.bus.send(address, bytes(MAX_MESSAGE))
+        await eventually(lambda: got == [bytes(MAX_MESSAGE)])
+        with pytest.raises(ValueError, match="divide it"):
+            await here.bus.send(address, bytes(MAX_MESSAGE + 1))
+
+
+@pytest.mark.parametrize("url", ["http://localhost", "localhost:6379", "memory:", ""])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="begins with redis://"):
+        RedisShared(url)

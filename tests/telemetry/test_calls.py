@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, Context, Limits, Server
+from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.inbound_call import InboundCall
-from mcp_actors.abc.telemetry import Observation, ObservedRequest, ObservedSession, Telemetry, current_call
-from mcp_actors.errors import CallTimeout, ConnectFailed, ConnectionLost, RpcError, ToolError
+from mcp_actors._actors.outbound import OutboundCalls
+from mcp_actors.abc.framing import LineChannel
+from mcp_actors.abc.telemetry import (
+    CallEnding,
+    Observation,
+    ObservedRequest,
+    ObservedSession,
+    OutboundObservation,
+    Telemetry,
+    current_call,
+)
+from mcp_actors.errors import (
+    INTERNAL_ERROR,
+    CallTimeout,
+    ConnectFailed,
+    ConnectionLost,
+    McpError,
+    RpcError,
+    SessionExpired,
+    ToolError,
+)
 from mcp_actors.supervision.logging import log
+from mcp_actors.telemetry import Metrics, Together
+from mcp_actors.testing import ScriptedPeer
 from mcp_actors.types import ElicitResult
+from tests.actors.peers import LEGACY, Serves, call, faulty_pair
 
 from .recorder import Recorder
 
-LEGACY, MODERN = "2025-11-25", "2026-07-28"
-ERAS = pytest.mark.parametrize("era", [LEGACY, MODERN])
+# ----------------------------------------------------------------------------------------------------
+
+LEGACY_CALLS, MODERN = "2025-11-25", "2026-07-28"
+ERAS = pytest.mark.parametrize("era", [LEGACY_CALLS, MODERN])
 
 
 def serving(telemetry: Telemetry | None, **options: Any) -> Server:
@@ -139,7 +165,7 @@ async def test_a_call_that_waits_and_one_that_is_refused(autojump_clock: object)
         except RpcError as error:
             refusals.append(error.code)
 
-    async with Client(server, era=LEGACY) as client, trio.open_nursery() as nursery:
+    async with Client(server, era=LEGACY_CALLS) as client, trio.open_nursery() as nursery:
         for _ in range(3):
             nursery.start_soon(call)
     endings = [ending for _, ending in there.of("in", "tools/call")]
@@ -157,7 +183,7 @@ async def test_a_question_ends_a_stateless_call_and_is_a_request_in_a_session(au
     async def answer(question: Any) -> ElicitResult:
         return ElicitResult("accept", {"name": "Ada"})
 
-    for era, expected in ((LEGACY, ["answered"]), (MODERN, ["input_required", "answered"])):
+    for era, expected in ((LEGACY_CALLS, ["answered"]), (MODERN, ["input_required", "answered"])):
         here, there = Recorder(), Recorder()
         server = Server("asks", telemetry=there)
 
@@ -224,7 +250,7 @@ async def test_a_notification_that_a_function_takes() -> None:
     async def take() -> None:
         taken.set()
 
-    async with Client(server, era=LEGACY) as client:
+    async with Client(server, era=LEGACY_CALLS) as client:
         await client.notify("notifications/custom", {})
         await taken.wait()
         await trio.testing.wait_all_tasks_blocked()
@@ -306,7 +332,7 @@ async def test_members_are_added_to_meta_where_the_program_has_none() -> None:
 async def test_sessions_and_servers() -> None:
     there, here = Recorder(), Recorder()
     server = serving(there)
-    async with Client(server, era=LEGACY, telemetry=here):
+    async with Client(server, era=LEGACY_CALLS, telemetry=here):
         assert there.sessions == ["server"]
         assert here.sessions == ["client"]
         (statistics,) = there.servers
@@ -315,7 +341,7 @@ async def test_sessions_and_servers() -> None:
     for recorder, side in ((there, "server"), (here, "client")):
         ended = recorder.sessions[1]
         assert isinstance(ended, ObservedSession)
-        assert (ended.side, ended.version, ended.is_broken) == (side, LEGACY, False)
+        assert (ended.side, ended.version, ended.is_broken) == (side, LEGACY_CALLS, False)
 
 
 async def test_without_telemetry_calls_are_plain() -> None:
@@ -399,3 +425,190 @@ async def test_lines_of_a_function_have_the_trace_without_a_configured_log(
         await client.call_tool("speaks")
     (line,) = capsys.readouterr().err.splitlines()
     assert "session=observed#1 trace_id=a-trace" in line
+
+
+# -- Endings that are rare: of answers that are too long, of defects of the engine, and of what was raised here ---
+
+OUT = 'mcp_actors_connection_bytes_total{direction="out"}'
+
+
+def repeating(telemetry: Recorder | Metrics) -> Server:
+    server = Server("repeating", telemetry=telemetry)
+
+    @server.tool
+    async def repeat(times: int) -> str:
+        return "x" * times
+
+    return server
+
+
+async def test_an_answer_that_is_too_long_is_an_error() -> None:
+    there = Recorder()
+    ours, theirs = trio.testing.memory_stream_pair()
+    near, far = (LineChannel(each, each, max_message_bytes=50_000) for each in (ours, theirs))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(repeating(there).serve, Serves(near))
+        peer = ScriptedPeer(far)
+        await peer.initialize(LEGACY)
+        await peer.send(call(1, "repeat", times=60_000))
+        assert (await peer.receive())["error"]["code"] == INTERNAL_ERROR
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    ((_, ending),) = there.of("in", "tools/call")
+    assert (ending.kind, ending.code) == ("error", INTERNAL_ERROR)
+
+
+async def test_a_call_that_a_defect_of_the_engine_ends_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("a defect")
+
+    there = Recorder()
+    monkeypatch.setattr(Beats, "watch", broken)
+    async with Client(repeating(there)) as client:
+        with pytest.raises(RpcError, match="internal error"):
+            await client.call_tool("repeat", {"times": 1}, on_progress=lambda progress: None)
+    ((_, ending),) = there.of("in", "tools/call")
+    assert (ending.kind, ending.code) == ("error", INTERNAL_ERROR)
+
+
+RAISED: list[tuple[McpError, str, str | None]] = [
+    (SessionExpired("the session is gone"), "lost", "the session is gone"),
+    (ConnectionLost("the connection ended"), "lost", "the connection ended"),
+    (CallTimeout("custom/method", "idle", 3), "timeout", str(CallTimeout("custom/method", "idle", 3))),
+    (RpcError(-32000, "no " * 1000), "error", ("no " * 1000)[:256]),
+    (McpError("something else " * 1000), "error", "McpError"),
+]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"), RAISED, ids=[type(each[0]).__name__ for each in RAISED]
+)
+async def test_what_a_request_raises_is_its_ending(
+    error: McpError, kind: str, message: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any, **__: Any) -> dict[str, Any]:
+        raise error
+
+    here = Recorder()
+    async with Client(repeating(Recorder()), telemetry=here) as client:
+        monkeypatch.setattr(OutboundCalls, "request", fail)
+        with pytest.raises(McpError):
+            await client.request("custom/method", {})
+        monkeypatch.undo()
+    ((_, ending),) = here.of("out", "custom/method")
+    assert (ending.kind, ending.message) == (kind, message)
+
+
+async def test_a_session_whose_connection_breaks_is_told_apart() -> None:
+    there = Recorder()
+    channel, peer = faulty_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(repeating(there).serve, Serves(channel))
+        await peer.initialize(LEGACY)
+        await trio.testing.wait_all_tasks_blocked()
+        channel.snap()
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    _, ended = there.sessions
+    assert isinstance(ended, ObservedSession)
+    assert (ended.side, ended.version, ended.is_broken) == ("server", LEGACY, True)
+
+
+async def test_bytes_of_connections_that_have_ended_count_still() -> None:
+    metrics = Metrics()
+    server = repeating(metrics)
+
+    def counted() -> int:
+        (line,) = (each for each in metrics.text().splitlines() if each.startswith(OUT))
+        return int(line.rpartition(" ")[2])
+
+    async with Client(server):
+        before = counted()
+        ours, theirs = trio.testing.memory_stream_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.serve, Serves(LineChannel(ours, ours)))
+            far = LineChannel(theirs, theirs)
+            peer = ScriptedPeer(far)
+            await peer.initialize(LEGACY)
+            await peer.send(call(1, "repeat", times=5000))
+            await peer.receive()
+            await far.aclose()
+            await trio.testing.wait_all_tasks_blocked()
+            assert counted() >= before + 5000
+            nursery.cancel_scope.cancel()
+
+
+# -- Hooks of telemetry that fail, or are written carelessly, cost neither calls nor lines of the log ----
+
+
+class Speechless(Observation):
+    def log_members(self) -> Mapping[str, Any]:
+        raise RuntimeError("no words")
+
+
+class SpeechlessTelemetry(Telemetry):
+    def inbound(self, request: ObservedRequest) -> Observation:
+        return Speechless()
+
+
+class WithoutMeta(OutboundObservation):
+    """Has an initializer of its own, and leaves that of its class out."""
+
+    def __init__(self, ended: list[str]) -> None:
+        self.endings = ended
+
+    def ended(self, ending: CallEnding) -> None:
+        self.endings.append(ending.kind)
+
+
+class Careless(Telemetry):
+    """Returns what `made` makes, for requests of this side."""
+
+    def __init__(self, made: OutboundObservation) -> None:
+        self._made = made
+
+    def outbound(self, request: ObservedRequest) -> OutboundObservation:
+        return self._made
+
+
+def serving_failing_hooks(telemetry: Telemetry | None = None) -> Server:
+    server = Server("failing hooks", telemetry=telemetry)
+
+    @server.tool
+    async def say() -> str:
+        log.warning("said")
+        return "ok"
+
+    return server
+
+
+async def test_a_line_is_written_without_the_members_of_an_observer_that_fails() -> None:
+    several = Together(SpeechlessTelemetry(), Recorder())
+    for telemetry, trace in ((SpeechlessTelemetry(), None), (several, "a-trace")):
+        with capture_logs() as lines:
+            async with Client(serving_failing_hooks(telemetry)) as client:
+                await client.call_tool("say")
+        (line,) = (each for each in lines if each["event"] == "said")
+        assert line["session"]
+        assert line.get("trace_id") == trace
+        # The failure is no line of its own: to write that, the observer would be asked again.
+        assert not [each for each in lines if each["event"] == "telemetry failed"]
+
+
+async def test_a_request_is_sent_without_members_that_are_none() -> None:
+    ended: list[str] = []
+    odd = OutboundObservation([("a", "b")])  # type: ignore[arg-type]
+    for made in (WithoutMeta(ended), odd):
+        async with Client(serving_failing_hooks(), telemetry=Careless(made)) as client:
+            assert (await client.call_tool("say")).content
+    assert set(ended) == {"answered"}
+
+
+async def test_a_server_that_is_served_twice_is_counted_once() -> None:
+    metrics = Metrics()
+    server = serving_failing_hooks(metrics)
+    async with Client(server) as one, Client(server) as other:
+        await one.ping()
+        await other.ping()
+        assert "\nmcp_actors_sessions 2\n" in metrics.text()
+    assert "mcp_actors_sessions " not in metrics.text()

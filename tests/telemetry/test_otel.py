@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,16 +11,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry import baggage, trace
 from opentelemetry.context import Context as TraceContext
+from opentelemetry.sdk.metrics import Histogram, MeterProvider
+from opentelemetry.sdk.metrics.export import (
+    AggregationTemporality,
+    InMemoryMetricReader,
+    MetricExporter,
+    MetricExportResult,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
+from opentelemetry.trace import get_current_span
 
 import mcp_actors.asyncio
 import mcp_actors.sync
 from mcp_actors import Client, Context, Server
-from mcp_actors.abc.telemetry import CallEnding, ObservedRequest
+from mcp_actors.abc.telemetry import CallEnding, EndingKind, ObservedRequest
 from mcp_actors.errors import RpcError
-from mcp_actors.telemetry.otel import context_of, meta_of
+from mcp_actors.telemetry import BUCKETS, Metrics
+from mcp_actors.telemetry.otel import OpenTelemetry, Sampling, Unsampled, context_of, meta_of
+from mcp_actors.telemetry.otel_exporting import MetricsExporter
 from mcp_actors.types import ElicitResult
 
 from .spans import Traced, parent_id, span_id, tree
+
+# ----------------------------------------------------------------------------------------------------
 
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 ERAS = pytest.mark.parametrize("era", [LEGACY, MODERN])
@@ -348,3 +363,272 @@ def test_a_name_that_cannot_be_encoded_does_not_spoil_what_is_exported(name: str
     for span in traced.spans:
         assert span.name == "tools/call other"
         assert len(str((span.attributes or {})["gen_ai.tool.name"]).encode()) <= 1024
+
+
+# -- A share of the calls that the SDK is asked about, and OpenTelemetry without durations ---------------
+#
+# What it saves is not lost.
+
+ERA = "2026-07-28"
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+def serving_share(traced: Traced) -> tuple[Server, list[str]]:
+    """Returns a server, and the contexts in which its tool has run."""
+    server, ran = Server("shared", telemetry=traced.telemetry), list[str]()
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        context = get_current_span().get_span_context()
+        ran.append(meta_of(context, TraceContext())["traceparent"])
+        with traced.tracers.get_tracer("program").start_as_current_span("the program's own"):
+            return a + b
+
+    return server, ran
+
+
+async def call(server: Server, flags: str | None = None) -> None:
+    async with Client(server, era=ERA) as client:
+        meta = None if flags is None else {"traceparent": f"00-{TRACE}-{SPAN}-{flags}"}
+        await client.call_tool("add", {"a": 1, "b": 2}, meta=meta)
+
+
+async def test_a_call_outside_of_the_share_has_a_trace_that_is_recorded_nowhere() -> None:
+    traced = Traced(share=0.0)
+    server, ran = serving_share(traced)
+    await call(server)
+    await call(server)
+    assert traced.spans == ()
+    assert [each[-3:] for each in ran] == ["-00", "-00"]
+    assert ran[0] != ran[1]
+
+
+async def test_a_call_inside_of_the_share_is_recorded() -> None:
+    traced = Traced(share=1.0)
+    server, _ = serving_share(traced)
+    await call(server)
+    assert parent_id(traced.one("tools/call add", "SERVER")) == ""
+
+
+async def test_a_sampled_trace_is_recorded_whatever_the_share() -> None:
+    traced = Traced(share=0.0)
+    server, _ = serving_share(traced)
+    await call(server, "01")
+    assert parent_id(traced.one("tools/call add", "SERVER")) == SPAN
+
+
+async def test_a_trace_that_is_not_sampled_goes_on_whatever_the_share() -> None:
+    traced = Traced(share=1.0)
+    server, ran = serving_share(traced)
+    await call(server, "fe")
+    assert [each.name for each in traced.spans if "discover" not in each.name] == []
+    (context,) = ran
+    assert context.startswith(f"00-{TRACE}-")
+    # The flag of random ids is passed on, and those that nobody has defined are not.
+    assert context.endswith("-02")
+    assert SPAN not in context
+
+
+def test_state_of_a_trace_that_is_not_sampled_is_passed_on() -> None:
+    meta = {"traceparent": f"00-{TRACE}-{SPAN}-00", "tracestate": "a=b", "baggage": "k=v"}
+    span = Unsampled(meta)
+    assert not span.is_recording()
+    passed_on = meta_of(span.get_span_context(), span.context())
+    assert (passed_on["tracestate"], passed_on["baggage"]) == ("a=b", "k=v")
+    assert passed_on["traceparent"].startswith(f"00-{TRACE}-")
+    assert get_current_span(span.context()) is span
+
+
+@pytest.mark.parametrize("baggage", [{}, {"baggage": "k=v"}, {"baggage": "not, any"}, {"baggage": 5}])
+@pytest.mark.parametrize("traceparent", [None, 5, f"00-{'0' * 32}-{SPAN}-01", f"ff-{TRACE}-{SPAN}-01"])
+def test_a_span_that_is_not_sampled_has_ids_of_its_own_for_good(
+    traceparent: object, baggage: dict[str, object]
+) -> None:
+    meta = baggage if traceparent is None else {"traceparent": traceparent, **baggage}
+    one, other = Unsampled(meta), Unsampled(meta)
+    assert one.get_span_context().is_valid
+    assert one.get_span_context() == one.get_span_context() != other.get_span_context()
+    assert get_current_span(one.context()) is one
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_a_share_is_from_0_to_1(share: float) -> None:
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        OpenTelemetry(share=share)
+
+
+@pytest.mark.parametrize("most", [0, -1, float("nan")])
+def test_a_rate_is_above_0(most: float) -> None:
+    with pytest.raises(ValueError, match="above 0"):
+        OpenTelemetry(most_traces=most)
+
+
+def test_at_most_so_many_a_second_are_sampled_and_spread_evenly() -> None:
+    sampling = Sampling(1.0, 8)
+    # All of the first ones, which come at once; then one in 125 of a thousand a second.
+    assert [sampling.takes(100.0) for _ in range(12)] == [True] * 8 + [False] * 4
+    taken = [number for number in range(5000) if sampling.takes(101.0 + number / 1000)]
+    assert 40 <= len(taken) <= 48
+    assert max(later - earlier for earlier, later in pairwise(taken)) == 125
+    assert sampling.takes(200.0)
+
+
+async def test_calls_that_come_with_a_trace_do_not_use_up_the_rate() -> None:
+    traced = Traced(most_traces=0.001)
+    server, ran = serving_share(traced)
+    await call(server, "00")
+    await call(server, "01")
+    await call(server, "01")
+    assert len([each for each in traced.spans if each.name == "tools/call add"]) == 2
+    # The handshake of the first client has taken the only place.
+    await call(server)
+    assert ran[-1].endswith("-00")
+
+
+async def test_counted_durations_take_the_place_of_those_of_the_sdk() -> None:
+    names = []
+    for metrics in (None, Metrics()):
+        traced = Traced(metrics=metrics)
+        server, _ = serving_share(traced)
+        async with Client(server, era=ERA, telemetry=traced.telemetry) as client:
+            await client.call_tool("add", {"a": 1, "b": 2})
+            names.append(set(traced.metrics()))
+    assert names[0] - names[1] == {"mcp.server.operation.duration", "mcp.client.operation.duration"}
+    assert {"mcp_actors.sessions.open", "mcp_actors.sessions"} <= names[1]
+    assert metrics is not None
+    page = metrics.text()
+    for side in ("server", "client"):
+        assert f'mcp_{side}_operation_duration_seconds_count{{mcp_method_name="tools/call"' in page
+    assert "mcp_server_session_duration_seconds_count 1" in page
+    assert "mcp_actors_outbound_in_flight 0" in page
+
+
+# -- The durations that `Metrics` counts, among what the SDK exports: as histograms, cumulative or as deltas ---
+
+
+class Kept(MetricExporter):
+    """An exporter that keeps the metrics."""
+
+    def __init__(self, temporality: AggregationTemporality) -> None:
+        super().__init__({Histogram: temporality})
+        self.sent: list[MetricsData] = []
+        self.calls: list[str] = []
+
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any
+    ) -> MetricExportResult:
+        self.sent.append(metrics_data)
+        return MetricExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        self.calls.append("flushed")
+        return True
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
+        self.calls.append("shut down")
+
+    def points(self, name: str) -> list[Any]:
+        """The points of what was sent last. There is one group of metrics, as exporters want it."""
+        (resource,) = self.sent[-1].resource_metrics
+        (scope,) = resource.scope_metrics
+        return [point for each in scope.metrics if each.name == name for point in each.data.data_points]
+
+
+def counting(kept: Kept) -> tuple[Metrics, MeterProvider]:
+    metrics = Metrics()
+    reader = PeriodicExportingMetricReader(MetricsExporter(kept, metrics), 1e9)
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    OpenTelemetry(meter_provider=meters, metrics=metrics)
+    return metrics, meters
+
+
+def count(
+    metrics: Metrics,
+    seconds: float,
+    kind: EndingKind = "answered",
+    code: int | None = None,
+    name: str = "add",
+) -> None:
+    request = ObservedRequest("tools/call", name, True, 1, {}, "2025-11-25", "session", "memory:")
+    metrics.count("server", request, CallEnding(kind, seconds, code))
+
+
+NAME = "mcp.server.operation.duration"
+ADD = {"mcp.method.name": "tools/call", "gen_ai.tool.name": "add", "gen_ai.operation.name": "execute_tool"}
+
+
+def test_a_histogram_by_the_conventions() -> None:
+    kept = Kept(AggregationTemporality.CUMULATIVE)
+    metrics, meters = counting(kept)
+    count(metrics, 0.015)
+    # An answer that asks the client something is no error, and has the same attributes.
+    count(metrics, 1000.0, "input_required")
+    count(metrics, 0.5, "tool_error")
+    count(metrics, 0.25, "error", -32602)
+    count(metrics, 0.25, "error")
+    assert meters.force_flush()
+    points = {point.attributes.get("error.type"): point for point in kept.points(NAME)}
+    assert points[None].attributes == ADD
+    assert (points[None].count, points[None].sum) == (2, 1000.015)
+    assert points[None].explicit_bounds == BUCKETS
+    assert points[None].bucket_counts == (0, 1, *[0] * 12, 1)
+    assert points["tool_error"].attributes == {**ADD, "error.type": "tool_error"}
+    code = {"error.type": "-32602", "rpc.response.status_code": "-32602"}
+    assert points["-32602"].attributes == {**ADD, **code}
+    assert set(points) == {None, "tool_error", "-32602", "_OTHER"}
+    assert kept.points("mcp_actors.clients")[0].value == 0
+
+
+@pytest.mark.parametrize(
+    ("temporality", "counts"),
+    [
+        (AggregationTemporality.CUMULATIVE, [1, 3, 3]),
+        (AggregationTemporality.DELTA, [1, 2, None]),
+    ],
+)
+def test_the_temporality_is_that_of_the_other_exporter(
+    temporality: AggregationTemporality, counts: list[int | None]
+) -> None:
+    kept = Kept(temporality)
+    metrics, meters = counting(kept)
+    found: list[int | None] = []
+    starts: list[int] = []
+    for number in (1, 2, 0):
+        for _ in range(number):
+            count(metrics, 0.5)
+        meters.force_flush()
+        points = kept.points(NAME)
+        found.append(points[0].count if points else None)
+        starts += [point.start_time_unix_nano for point in points]
+        assert all(point.sum == point.count / 2 for point in points)
+        assert all(point.start_time_unix_nano <= point.time_unix_nano for point in points)
+    assert found == counts
+    assert len(set(starts)) == (1 if temporality is AggregationTemporality.CUMULATIVE else 2)
+
+
+def test_what_the_reader_asks_is_passed_on() -> None:
+    kept = Kept(AggregationTemporality.CUMULATIVE)
+    _, meters = counting(kept)
+    meters.force_flush()
+    meters.shutdown()
+    assert kept.calls == ["flushed", "shut down"]
+
+
+def test_an_empty_collection_is_given_a_resource() -> None:
+    kept, metrics = Kept(AggregationTemporality.CUMULATIVE), Metrics()
+    count(metrics, 0.5)
+    MetricsExporter(kept, metrics).export(MetricsData([]))
+    assert [point.count for point in kept.points(NAME)] == [1]
+
+
+def test_metrics_of_others_are_left_as_they_are() -> None:
+    reader, metrics = InMemoryMetricReader(), Metrics()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    meters.get_meter("other").create_counter("theirs").add(1)
+    data = reader.get_metrics_data()
+    assert data is not None
+    kept = Kept(AggregationTemporality.CUMULATIVE)
+    MetricsExporter(kept, metrics).export(data)
+    (resource,) = kept.sent[0].resource_metrics
+    assert resource.resource == data.resource_metrics[0].resource
+    assert [each.name for scope in resource.scope_metrics for each in scope.metrics] == ["theirs"]

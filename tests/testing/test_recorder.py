@@ -13,9 +13,9 @@ import pytest
 import trio
 import trio.testing
 
-from mcp_actors import Client, ConnectFailed, Server
-from mcp_actors.abc import Frame, FrameChannel, NoAnswer
-from mcp_actors.errors import ConnectionLost, LocalProtocolError
+from mcp_actors import Client, ConnectFailed, ConnectionLost, Server
+from mcp_actors.abc import Frame, FrameChannel, NoAnswer, ServerTransport
+from mcp_actors.errors import LocalProtocolError
 from mcp_actors.testing import (
     Faults,
     FaultyTransport,
@@ -30,7 +30,9 @@ from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.memory import MemoryTransport, memory_channel_pair
 
-from .media import ENDS_TO_END, LINKS, memory
+from .media import ENDS_TO_END, ERAS, LINKS, memory, pipes
+
+# ----------------------------------------------------------------------------------------------------
 
 Clock = trio.testing.MockClock
 
@@ -289,3 +291,291 @@ async def test_wrong_sides(tmp_path: Path) -> None:
             pass
     with pytest.raises(LocalProtocolError, match="connected to, not served"):
         await RecordingTransport(OnlyConnects(), tmp_path / "x").serve(None)  # type: ignore[arg-type]
+
+
+# -- FaultyTransport: exact under virtual time, and a binding like any other when nothing is faulty ------
+
+
+@asynccontextmanager
+async def line(
+    faults: Faults, **options: Any
+) -> AsyncIterator[tuple[FrameChannel, FrameChannel, FaultyTransport]]:
+    """(the faulty client's end, the server's end, the transport)"""
+    inner = MemoryTransport()
+    faulty = FaultyTransport(inner, faults, **options)
+    accepted, channels = trio.open_memory_channel[FrameChannel](1)
+
+    async def handle(channel: FrameChannel) -> None:
+        accepted.send_nowait(channel)
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(inner.serve, handle)
+        async with faulty.connect() as client:
+            yield client, await channels.receive(), faulty
+        nursery.cancel_scope.cancel()
+
+
+def frames(count: int, size: int = 100, **fields: Any) -> list[Frame]:
+    return [Frame(b"%0*d" % (size, number), **fields) for number in range(count)]
+
+
+async def arrivals(channel: FrameChannel) -> tuple[list[tuple[float, int]], str]:
+    """((when, which) for every frame, how it ended)"""
+    got: list[tuple[float, int]] = []
+    try:
+        while True:
+            got += [(trio.current_time(), int(frame.data)) for frame in await channel.receive_many()]
+    except (trio.EndOfChannel, trio.BrokenResourceError) as ending:
+        return got, type(ending).__name__
+
+
+async def sent(faults: Faults, what: list[Frame], **options: Any) -> tuple[list[tuple[float, int]], str]:
+    """When what arrives at the server, in seconds since it was sent, and how that ended."""
+    async with line(faults, **options) as (client, server, _):
+        begin = trio.current_time()
+        await client.send_many(what)
+        await client.aclose()
+        got, ending = await arrivals(server)
+        return [(round(when - begin, 9), which) for when, which in got], ending
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_without_faults_it_is_a_binding(side: str, autojump_clock: Clock) -> None:
+    @asynccontextmanager
+    async def maker() -> AsyncIterator[tuple[Any, Any]]:
+        async with memory() as (transport, _):
+            faulty = FaultyTransport(transport)
+            yield (transport, lambda where: faulty) if side == "client" else (faulty, lambda where: transport)
+
+    report = await check_transport(maker, senders_at_once=True)
+    assert len(report.passed) == LINKS + 1 + 2 * ENDS_TO_END
+
+
+async def test_over_pipes_it_is_a_binding_under_the_real_clock() -> None:
+    @asynccontextmanager
+    async def maker() -> AsyncIterator[tuple[Any, Any]]:
+        async with pipes() as (transport, _):
+            faulty = FaultyTransport(transport)
+            yield faulty, lambda where: faulty
+
+    report = await check_transport(maker, quiet=0.02, eras=ERAS)
+    assert len(report.passed) == LINKS + len(ERAS) * ENDS_TO_END
+
+
+async def test_a_slow_line_is_a_binding(autojump_clock: Clock) -> None:
+    @asynccontextmanager
+    async def maker() -> AsyncIterator[tuple[Any, Any]]:
+        async with memory() as (transport, _):
+            faulty = FaultyTransport(transport, Faults(latency=0.2, jitter=0.1, bandwidth=1e9), seed=7)
+            yield transport, lambda where: faulty
+
+    report = await check_transport(maker, quiet=5, patience=300, timeout=3000, eras=ERAS)
+    assert len(report.passed) == LINKS + len(ERAS) * ENDS_TO_END
+
+
+async def test_latency(autojump_clock: Clock) -> None:
+    got, ending = await sent(Faults(latency=0.2), frames(3))
+    assert got == [(0.2, 0), (0.2, 1), (0.2, 2)]
+    assert ending == "EndOfChannel"
+
+
+async def test_latency_both_ways(autojump_clock: Clock) -> None:
+    async with line(Faults(latency=0.2), back=Faults(latency=0.05)) as (client, server, _):
+        await client.send(Frame(b"question"))
+        await server.receive()
+        assert trio.current_time() == pytest.approx(0.2)
+        await server.send(Frame(b"answer"))
+        await client.receive()
+        assert trio.current_time() == pytest.approx(0.25)
+
+
+async def test_bandwidth(autojump_clock: Clock) -> None:
+    got, _ = await sent(Faults(bandwidth=1000, latency=1), frames(4))
+    assert got == [(1.1, 0), (1.2, 1), (1.3, 2), (1.4, 3)]
+
+
+async def test_bandwidth_makes_a_sender_wait(autojump_clock: Clock) -> None:
+    async with line(Faults(bandwidth=1024)) as (client, server, _):
+        await client.send_many(frames(4, 64 * 1024))
+        assert trio.current_time() == 0
+        await client.send(Frame(b"1"))
+        assert trio.current_time() == pytest.approx(64)
+        assert len(await server.receive_many()) == 1
+
+
+async def test_jitter_keeps_the_order_and_is_the_same_each_time(autojump_clock: Clock) -> None:
+    faults = Faults(latency=0.1, jitter=0.1)
+    first, _ = await sent(faults, frames(20), seed=3)
+    assert [which for _, which in first] == list(range(20))
+    assert all(0.1 <= when <= 0.2 for when, _ in first)
+    assert len({when for when, _ in first}) > 3
+    assert (await sent(faults, frames(20), seed=3))[0] == first
+    assert (await sent(faults, frames(20), seed=4))[0] != first
+
+
+async def test_stalls(autojump_clock: Clock) -> None:
+    got, _ = await sent(Faults(stall=1, stall_seconds=2), frames(3))
+    assert got == [(2, 0), (4, 1), (6, 2)]
+
+
+async def test_lost_at_a_frame(autojump_clock: Clock) -> None:
+    async with line(Faults(latency=0.2, lose_at_frame=3), back=Faults()) as (client, server, faulty):
+        await client.send_many(frames(5))
+        got, ending = await arrivals(server)
+        assert (got, ending) == ([(0.2, 0), (0.2, 1)], "EndOfChannel")
+        with pytest.raises(trio.BrokenResourceError, match="lost"):
+            await client.receive()
+        with pytest.raises(trio.BrokenResourceError, match="lost"):
+            await client.send(Frame(b"x"))
+        tally = faulty.statistics()
+        assert (tally.connections, tally.frames, tally.bytes, tally.lost) == (1, 3, 300, 1)
+
+
+async def test_lost_at_a_byte_with_a_torn_frame(autojump_clock: Clock) -> None:
+    async with line(Faults(lose_at_byte=251, truncate=True)) as (client, server, faulty):
+        await client.send_many(frames(5))
+        data = [(await server.receive()).data for _ in range(3)]
+        assert [len(each) for each in data] == [100, 100, 50]
+        assert data[2] == frames(3)[2].data[:50]
+        with pytest.raises(trio.EndOfChannel):
+            await server.receive()
+        assert faulty.statistics().truncated == 1
+
+
+async def test_what_comes_back_can_be_lost(autojump_clock: Clock) -> None:
+    async with line(Faults(), back=Faults(lose_at_frame=2, latency=1)) as (client, server, _):
+        await server.send_many(frames(3))
+        assert [which for _, which in (await arrivals(client))[0]] == [0]
+        assert trio.current_time() == 1
+        with pytest.raises(trio.EndOfChannel):
+            await server.receive()
+
+
+async def test_loss_by_chance_is_the_same_each_time(autojump_clock: Clock) -> None:
+    first, ending = await sent(Faults(loss=0.02), frames(200, 10), seed=11)
+    assert 0 < len(first) < 200
+    assert ending == "EndOfChannel"
+    assert (await sent(Faults(loss=0.02), frames(200, 10), seed=11))[0] == first
+
+
+async def test_the_inner_channel_can_be_broken_off(autojump_clock: Clock) -> None:
+    broken: list[FrameChannel] = []
+
+    async def break_off(inner: FrameChannel) -> None:
+        broken.append(inner)
+
+    async with line(Faults(lose_at_frame=1), break_off=break_off) as (client, server, _):
+        await client.send(Frame(b"x"))
+        assert (await arrivals(server))[1] == "EndOfChannel"
+    assert len(broken) == 1
+
+
+async def test_leaving_is_bounded_when_the_peer_reads_nothing(autojump_clock: Clock) -> None:
+    async with line(Faults(latency=2)) as (client, _, _):
+        with trio.move_on_after(10):
+            while True:
+                await client.send_many(frames(50))
+        assert trio.current_time() == 10
+        await client.aclose()
+        assert trio.current_time() == 10
+    # What was sent last arrives after two seconds at the most, and one more is waited for somebody to take it.
+    assert 11 <= trio.current_time() <= 13
+
+
+async def test_a_cancelled_block_waits_for_nothing(autojump_clock: Clock) -> None:
+    with trio.move_on_after(1):
+        async with line(Faults(latency=60)) as (client, _, _):
+            await client.send(Frame(b"x"))
+            await client.receive()
+    assert trio.current_time() == 1
+
+
+async def test_what_the_block_raises_is_not_wrapped(autojump_clock: Clock) -> None:
+    async def handle(channel: FrameChannel) -> None:
+        await trio.sleep_forever()
+
+    inner = MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(inner.serve, handle)
+        with pytest.raises(KeyError, match="mine"):
+            async with FaultyTransport(inner).connect():
+                raise KeyError("mine")
+        nursery.cancel_scope.cancel()
+
+
+async def test_frames_of_an_odd_kind_are_refused(autojump_clock: Clock) -> None:
+    async with line(Faults()) as (client, _, _):
+        for wrong in (b"", b"a\nb"):
+            with pytest.raises(LocalProtocolError):
+                await client.send(Frame(wrong))
+
+
+async def test_duplicates(autojump_clock: Clock) -> None:
+    got, _ = await sent(Faults(duplicate=1), frames(3))
+    assert [which for _, which in got] == [0, 0, 1, 1, 2, 2]
+
+
+async def test_reordering_between_exchanges_only(autojump_clock: Clock) -> None:
+    what = [Frame(b"%d" % number, about=number % 4) for number in range(60)]
+    what.insert(30, Frame(b"1000"))
+    got, _ = await sent(Faults(reorder=0.3), what, seed=5)
+    order = [which for _, which in got]
+    assert sorted(order) == sorted([*range(60), 1000])
+    assert order != [int(frame.data) for frame in what]
+    for exchange in range(4):
+        own = [which for which in order if which < 1000 and which % 4 == exchange]
+        assert own == sorted(own)
+    # What belongs to no request is overtaken by nobody.
+    barrier = order.index(1000)
+    assert max(order[:barrier]) < 30 <= min(order[barrier + 1 :])
+
+
+async def test_frames_about_nothing_are_not_reordered(autojump_clock: Clock) -> None:
+    got, _ = await sent(Faults(reorder=1), frames(50))
+    assert [which for _, which in got] == list(range(50))
+
+
+async def test_a_client_on_a_lossy_line(autojump_clock: Clock) -> None:
+    server, inner = Server("far"), MemoryTransport()
+
+    @server.tool
+    async def echo(text: str) -> str:
+        return text
+
+    faulty = FaultyTransport(inner, Faults(latency=0.2), back=Faults(latency=0.2, lose_at_frame=4))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, inner)
+        async with Client(faulty, era="modern") as client:
+            begin = trio.current_time()
+            await client.call_tool("echo", {"text": "a"})
+            assert trio.current_time() - begin == pytest.approx(0.4)
+            await client.call_tool("echo", {"text": "b"})
+            with pytest.raises(ConnectionLost):
+                await client.call_tool("echo", {"text": "c"})
+        nursery.cancel_scope.cancel()
+    assert faulty.statistics().lost == 1
+
+
+async def test_wrong_sides_and_figures() -> None:
+    class OnlyServes:
+        async def serve(self, handler: Any, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None: ...
+
+    class OnlyConnects:
+        def connect(self) -> Any: ...
+
+    assert isinstance(OnlyServes(), ServerTransport)
+    with pytest.raises(LocalProtocolError, match="served, not connected"):
+        async with FaultyTransport(OnlyServes()).connect():
+            pass
+    with pytest.raises(LocalProtocolError, match="connected to, not served"):
+        await FaultyTransport(OnlyConnects()).serve(None)  # type: ignore[arg-type]
+    for wrong in (
+        {"loss": 1.5},
+        {"latency": -1},
+        {"bandwidth": 0},
+        {"lose_at_frame": 0},
+        {"jitter": float("inf")},
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Faults(**wrong)  # type: ignore[arg-type]

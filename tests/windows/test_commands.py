@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
+import subprocess
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mcp_actors.supervision.platform import join_words, split_line, split_windows_line
 from mcp_transports.stdio.windows import starting
 from mcp_transports.stdio.windows.starting import full_environment, words_to_start
+
+from .pretended import run_in_windows
+
+# ----------------------------------------------------------------------------------------------------
 
 PROGRAMS = {"node": r"C:\node\node.EXE", "npx": r"C:\Program Files\node\npx.CMD", "tool": r"C:\tool.bat"}
 
@@ -65,3 +76,113 @@ def test_the_path_of_the_child_is_searched(windows: list[str | None]) -> None:
 def test_a_child_gets_the_variable_that_no_program_can_do_without() -> None:
     assert full_environment({"A": "1"}) == {"A": "1", "SYSTEMROOT": r"C:\Windows"}
     assert full_environment({"systemroot": "D:"}) == {"systemroot": "D:"}
+
+
+# -- The program ``mcp-actors`` with the branches for Windows --------------------------------------------
+
+PROGRAM = """
+import io, json, os, sys
+from tests.windows.pretended import pretend
+from tests.windows.system import fake_msvcrt
+pretend(everything=True, kernel32=lambda: None, msvcrt=fake_msvcrt())
+import click
+from mcp_actors.cli import main
+from mcp_actors.cli.demo.demo import peak_memory
+from mcp_actors.cli.target import split_target
+from mcp_actors.supervision.platform import join_words, split_line
+from mcp_actors.supervision.platform import STOP_SIGNALS
+from mcp_actors.shared import shared_state
+
+said = {}
+real = sys.stdout
+for words in (["serve", "x.py", "--listen", "http://127.0.0.1:0/mcp", "--workers", "2"], ["--version"]):
+    sys.stdout = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+    sys.stderr = io.TextIOWrapper(io.BytesIO(), encoding="cp1252")
+    try:
+        main(words)
+    except SystemExit as end:
+        sys.stderr.flush()
+        said[words[0]] = [end.code, sys.stderr.buffer.getvalue().decode(), sys.stdout.encoding]
+sys.stdout = real
+os.altsep, os.sep = "/", chr(92)
+said["targets"] = [split_target(each) for each in ("C:\\\\x.py", "C:\\\\x.py:app", "D:/x.py", "pkg.mod:app", "pkg.mod")]
+os.sep = "/"
+said["sqlite"] = repr(shared_state("sqlite:///C:/data/tasks.db"))
+said["memory"] = peak_memory()
+said["signals"] = [int(each) for each in STOP_SIGNALS]
+said["words"] = [split_line('a "b c" C:\\\\d'), join_words(["a", "b c"])]
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module")
+def said() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run_in_windows(PROGRAM))
+    return found
+
+
+def test_workers_are_refused_in_one_sentence(said: dict[str, Any]) -> None:
+    code, errors, _ = said["serve"]
+    assert code == 2
+    assert "--workers is for other systems" in errors
+    assert "Traceback" not in errors
+
+
+def test_what_is_piped_can_have_any_character(said: dict[str, Any]) -> None:
+    assert said["--version"][0] == 0
+    assert said["--version"][2] == "utf-8"
+
+
+def test_a_drive_is_part_of_a_path(said: dict[str, Any]) -> None:
+    assert said["targets"] == [
+        ["C:\\x.py", None], ["C:\\x.py", "app"], ["D:/x.py", None], ["pkg.mod", "app"], ["pkg.mod", None],
+    ]  # fmt: skip
+    assert said["sqlite"] == "SqliteShared('C:/data/tasks.db')"
+
+
+def test_ctrl_break_ends_a_server_too(said: dict[str, Any]) -> None:
+    assert said["signals"] == [2, 15, 21]
+
+
+def test_commands_are_split_as_programs_of_windows_do(said: dict[str, Any]) -> None:
+    assert said["words"] == [["a", "b c", "C:\\d"], 'a "b c"']
+    assert said["memory"] is None
+
+
+# -- Commands as one line, by the rules of Windows -------------------------------------------------------
+
+WORDS = st.lists(st.text(st.sampled_from('ab \\"\t\n%&é'), max_size=8), max_size=5)
+
+
+@given(WORDS)
+def test_the_words_of_a_line_are_those_it_was_made_of(words: list[str]) -> None:
+    # A new line needs no quotation for Python, although it separates words; it cannot be in a line that is typed.
+    words = [each.replace("\n", "x") for each in words]
+    assert split_windows_line(subprocess.list2cmdline(words)) == words
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (r"python C:\servers\weather.py", ["python", r"C:\servers\weather.py"]),
+        (r'"C:\Program Files\x.exe" -a "b c" ""', [r"C:\Program Files\x.exe", "-a", "b c", ""]),
+        (r"a\\\b d\"e f\\\"g", [r"a\\\b", 'd"e', r"f\"g"]),
+        (r'a\\"b c" d', [r"a\b c", "d"]),
+        ('"a""b"', ['a"b']),
+        ("  \t ", []),
+        ("x\\", ["x\\"]),
+    ],
+)
+def test_examples_of_the_rules(line: str, words: list[str]) -> None:
+    assert split_windows_line(line) == words
+
+
+def test_a_mark_without_another_is_refused() -> None:
+    with pytest.raises(ValueError, match="No closing quotation"):
+        split_windows_line('python "a')
+
+
+def test_elsewhere_the_rules_are_those_of_posix() -> None:
+    words = ["python", "a b", "c\\d", "'"]
+    assert join_words(words) == shlex.join(words)
+    assert split_line(join_words(words)) == words

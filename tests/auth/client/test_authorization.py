@@ -823,7 +823,9 @@ def test_an_identity_provider_that_issues_something_else() -> None:
     assert not world.posts(TOKEN)
 
 
-# -- login and logout --------------------------------------------------------------------------------------------------
+# -- login -----------------------------------------------------------------------------------------------
+#
+# Logout.
 
 
 def test_a_login_beforehand() -> None:

@@ -11,12 +11,17 @@ from typing import Any
 
 import pytest
 
+from mcp_actors.cli.failures import CommandFailure
+from mcp_actors.cli.install import install
 from mcp_actors.sync import Client
 from mcp_transports.stdio import StdioClientTransport
 from tests.cli.conftest import Ran
 from tests.cli.test_terminal import CTRL_C, Terminal, terminal
 
 __all__ = ["terminal"]
+
+
+# ----------------------------------------------------------------------------------------------------
 
 Mcp = Callable[..., Ran]
 WEATHER = """
@@ -49,7 +54,7 @@ def config(home: Path) -> Path:
     return home / ".cursor" / "mcp.json"
 
 
-def install(mcp: Mcp, *words: str) -> Ran:
+def install_install(mcp: Mcp, *words: str) -> Ran:
     return mcp("install", "--client", "cursor", *words)
 
 
@@ -60,7 +65,7 @@ def test_a_client_starts_what_was_installed_and_it_comes_and_goes(
     config.write_text('{"mcpServers": {"theirs": {"command": "npx"}}}')
     before = config.read_bytes()
     (tmp_path / "shop.db").touch()
-    result = install(mcp, "--yes", "--env", "KEY", "weather.py", "--", "shop.db", "--fast")
+    result = install_install(mcp, "--yes", "--env", "KEY", "weather.py", "--", "shop.db", "--fast")
     assert result.returncode == 0, result.stderr
     assert f"installed my weather as my-weather in {config}" in result.stdout
     assert '"KEY": "***"' in result.stdout
@@ -82,7 +87,7 @@ def test_a_client_starts_what_was_installed_and_it_comes_and_goes(
     assert "removed my-weather" in gone.stdout
     assert config.read_bytes() == before
     for expected in (installed, before):
-        undone = install(mcp, "--undo", "--yes")
+        undone = install_install(mcp, "--undo", "--yes")
         assert undone.returncode == 0, undone.stderr
         assert config.read_bytes() == expected
 
@@ -94,7 +99,7 @@ def test_a_client_starts_a_gateway(
     keyed = {"url": "tcp://127.0.0.1:1", "headers": {"A": "${TICKETS_KEY}"}, "lazy": True}
     (tmp_path / "servers.json").write_text(json.dumps({"mcpServers": {"inner": words, "keyed": keyed}}))
     environment["TICKETS_KEY"] = "s3cr3t"
-    result = install(mcp, "--yes", "--name", "all", "servers.json")
+    result = install_install(mcp, "--yes", "--name", "all", "servers.json")
     assert result.returncode == 0, result.stderr
     assert "server of the gateway cannot be used: " in result.stderr
     assert "server 'keyed', headers.A: the environment variable TICKETS_KEY is not set" in result.stderr
@@ -103,7 +108,7 @@ def test_a_client_starts_a_gateway(
     with Client([entry["command"], *entry["args"]]) as client:
         assert [tool.name for tool in client.tools()] == ["inner_told"]
     assert mcp("uninstall", "all", "--client", "cursor", "--yes").returncode == 0
-    itself = install(mcp, "--yes", str(config))
+    itself = install_install(mcp, "--yes", str(config))
     assert itself.returncode == 2
     assert "must not be one of its servers" in itself.stderr
 
@@ -164,7 +169,7 @@ def test_what_cannot_be_installed_is_said_and_nothing_is_changed(
 ) -> None:
     (tmp_path / "broken.py").write_text("1 / 0")
     config.write_text('{"mcpServers": {"theirs": {"command": "npx"}}}')
-    result = install(mcp, *words, "--yes")
+    result = install_install(mcp, *words, "--yes")
     assert (result.returncode, why in result.stderr) == (code, True), result.stderr
     assert "Traceback" not in result.stderr
     assert config.read_text() == '{"mcpServers": {"theirs": {"command": "npx"}}}'
@@ -175,7 +180,7 @@ def test_a_file_that_is_damaged_is_left_before_anything_is_started(
 ) -> None:
     (tmp_path / "weather.py").write_text("import pathlib; pathlib.Path(__file__).with_name('ran').touch()")
     config.write_text('{"mcpServers": {"a": 1,}}')
-    result = install(mcp, "weather.py", "--yes")
+    result = install_install(mcp, "weather.py", "--yes")
     assert result.returncode == 1
     assert f"{config} is left as it is: it is no JSON that Cursor reads: line 1, column 24" in result.stderr
     assert not (tmp_path / "ran").exists()
@@ -208,3 +213,38 @@ def test_a_url_is_no_target(mcp: Mcp, config: Path) -> None:
     result = mcp("install", "http://127.0.0.1:8000/mcp", "--client", "cursor", "--config", str(config))
     assert result.returncode == 2
     assert "is a URL: TARGET is a .py file, a module or" in result.stderr
+
+
+# -- Whether a server starts as a client would start it --------------------------------------------------
+
+SILENT = "import sys; print('I wait', file=sys.stderr); sys.stdin.read()"
+CHATTY = """
+import sys
+for number in range(1000):
+    print("line", number, file=sys.stderr)
+sys.exit("no key")
+"""
+
+
+def tried(program: str) -> str:
+    return install.try_out([sys.executable, "-c", program], {})
+
+
+def test_a_server_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "TRIAL_TIMEOUT", 0.2)
+    with pytest.raises(CommandFailure, match=r"did not answer within 0\.2 s .*nothing was changed"):
+        tried(SILENT)
+
+
+def test_what_a_server_wrote_last_is_shown() -> None:
+    with pytest.raises(CommandFailure, match="does not start as a client starts it") as raised:
+        tried(CHATTY)
+    lines = raised.value.message.splitlines()
+    assert lines[-2:] == ["line 999", "no key"]
+    assert lines.count("no key") == 1
+    assert len(lines) < 30
+
+
+def test_a_program_that_is_not_there_is_said() -> None:
+    with pytest.raises(CommandFailure, match="no-such-program"):
+        install.try_out(["/no-such-program"], {})

@@ -5,19 +5,132 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import trio
 
-from mcp_actors import McpError
-from mcp_actors.cli.reload import reloading
+from mcp_actors import Client, McpError
+from mcp_actors.abc.discovery import client_transport
+from mcp_actors.cli.reload import Reloading, reloading
+from mcp_actors.cli.reload.reloading import OwnModules
+from mcp_actors.cli.target import load_server
+from tests.cli.conftest import LIMIT, Ran, Started
 
-from .projects import SERVER, Project, modules_kept, number_of
+__all__ = ["SERVER", "Project"]
+
+
+# -- A folder with a server that is served with ``--reload``, in memory, and changed by the tests --------
+
+LIMIT_PROJECTS = 30  # seconds: nothing here takes a tenth of it
+
+SERVER = """
+import helper
+from mcp_actors import Server
+
+server = Server("project", version=str(helper.NUMBER))
+
+@server.tool
+async def number() -> int:
+    return helper.NUMBER
+"""
+
+
+class Project:
+    """A folder with ``main.py``, which has a server, and ``helper.py``, which has its number."""
+
+    def __init__(self, folder: Path, helper: str = "helper") -> None:
+        self.folder = folder
+        self.helper = f"{helper}.py"
+        self.said: list[str] = []
+        self._heard = trio.Event()
+        self.write("main.py", SERVER.replace("helper", helper))
+        self.write(self.helper, "NUMBER = 1\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Writes a file in place."""
+        (self.folder / name).write_text(text)
+
+    def put(self, name: str, text: str) -> None:
+        """Puts a new file in the place of another one, as most editors do."""
+        new = self.folder / f".{name}.new"
+        new.write_text(text)
+        os.replace(new, self.folder / name)
+
+    @asynccontextmanager
+    async def served(
+        self, *folders: str, target: str | None = None, bound: float = LIMIT_PROJECTS
+    ) -> AsyncIterator[tuple[Client, Reloading]]:
+        """Serves it, with a client that has a session."""
+        path = str(self.folder / "main.py") if target is None else target
+        token = trio.lowlevel.current_trio_token()
+
+        def tell(text: str) -> None:
+            trio.from_thread.run_sync(self._tell, text, trio_token=token)
+
+        first = await trio.to_thread.run_sync(load_server, path, [])
+        reloading = Reloading(
+            path, [], first, folders, lambda server: server.info.version, bound=bound, tell=tell
+        )
+        transport: Any = client_transport("memory:")
+        with trio.fail_after(LIMIT_PROJECTS):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(reloading.server.serve, transport)
+                async with Client(transport) as client:
+                    yield client, reloading
+                reloading.server.stop()
+
+    def _tell(self, text: str) -> None:
+        self.said.append(text)
+        self._heard.set()
+
+    async def hears(self, text: str) -> str:
+        """Waits until a line with ``text`` is said, after all that was waited for before, and returns it."""
+        while True:
+            while self.said:
+                said = self.said.pop(0)
+                if text in said:
+                    return said
+            self._heard = trio.Event()
+            await self._heard.wait()
+
+
+async def number_of(client: Client) -> Any:
+    return (await client.call_tool("number")).structured_content
+
+
+@contextmanager
+def modules_kept() -> Iterator[None]:
+    """Takes back what importing changes in this process, and lets go what waits for the event ``held``."""
+    held = threading.Event()
+    sys.modules["held"] = held  # type: ignore[assignment]
+    modules, path, writes = dict(sys.modules), list(sys.path), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        held.set()
+        for thread in threading.enumerate():
+            if thread.name == "mcp-actors import":
+                thread.join()
+        for name in sys.modules.keys() - modules.keys():
+            if str(getattr(sys.modules[name], "__file__", None) or "").startswith("/tmp"):
+                del sys.modules[name]
+        sys.path[:] = path
+        sys.dont_write_bytecode = writes
+
+
+# ----------------------------------------------------------------------------------------------------
 
 CHANGES = int(os.environ.get("RELOAD_CHANGES", "100"))
 
@@ -242,3 +355,171 @@ async def test_a_tool_that_is_gone_is_unknown(project: Project) -> None:
         await project.hears("reloaded in")
         with pytest.raises(McpError, match="unknown tool"):
             await number_of(client)
+
+
+# -- Which modules are the user's own, and imported again ------------------------------------------------
+
+
+def module(name: str, file: Path | None) -> ModuleType:
+    made = ModuleType(name)
+    made.__file__ = None if file is None else str(file)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "own"),
+    [
+        ("near", "near.py", True),
+        ("deep", "below/more/deep.py", True),
+        ("compiled", "compiled.so", False),
+        ("installed", ".venv/lib/python3.11/site-packages/installed.py", False),
+        ("debian", "dist-packages/debian.py", False),
+        ("environment", "environment/lib/environment.py", False),
+        ("elsewhere", "../elsewhere.py", False),
+        ("mcp_actors.stranger", "mcp_actors/stranger.py", False),
+        ("mcp_transports", "transports/mcp_transports/__init__.py", False),
+        ("mcp_actors.examples.own", "mcp_actors/examples/own.py", True),
+        ("__main__", "main.py", False),
+        ("builtin", None, False),
+    ],
+)
+def test_what_is_imported_again(
+    name: str, file: str | None, own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = (tmp_path / "project").resolve()
+    folder.mkdir()
+    monkeypatch.setattr(sys, "prefix", str(folder / "environment"))
+    path = None if file is None else Path(str((folder / file).resolve()))
+    monkeypatch.setitem(sys.modules, name, module(name, path))
+    modules = OwnModules(str(folder / "target.py"))
+    assert (name in modules.loaded()) == own
+
+
+def test_what_was_taken_out_comes_back_in_the_place_of_what_came_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new, other = (module("kept", tmp_path / "kept.py") for _ in range(3))
+    monkeypatch.setitem(sys.modules, "kept", old)
+    modules = OwnModules(str(tmp_path / "target.py"))
+    taken = modules.take_out()
+    assert taken == {"kept": old}
+    assert "kept" not in sys.modules
+    sys.modules["kept"] = new
+    monkeypatch.setitem(sys.modules, "added", other)
+    modules.put_back(taken)
+    assert sys.modules["kept"] is old
+    assert "added" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("target", "folder"),
+    [
+        ("mcp_actors.examples.sqlite:make_server", "mcp_actors/examples"),
+        ("tests.cli.served", "tests"),
+        ("tests/cli/served.py:server", "tests/cli"),
+    ],
+)
+def test_the_folder_is_that_of_the_file_or_of_the_first_package(
+    target: str, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(__file__).parents[3]
+    monkeypatch.chdir(root)
+    assert OwnModules(target).root == root / folder
+
+
+# -- ``mcp-actors serve --reload`` as a process, over stdio ----------------------------------------------
+
+SERVER_SERVE_RELOAD = """
+import sys
+from contextlib import asynccontextmanager
+from mcp_actors import Server
+
+print("printed at the import of VERSION")
+
+@asynccontextmanager
+async def lifespan(server):
+    yield "VERSION"
+    print("the end of VERSION", file=sys.stderr)
+
+server = Server("reloaded", version="VERSION", lifespan=lifespan)
+
+@server.tool
+def VERSION() -> str:
+    print("printed by the tool of VERSION")
+    return "VERSION"
+"""
+
+
+def test_a_session_over_stdio_outlives_its_code_and_nothing_else_reaches_the_wire(
+    started: Started, tmp_path: Path
+) -> None:
+    target = tmp_path / "target.py"
+    target.write_text(SERVER_SERVE_RELOAD.replace("VERSION", "first"))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with started("serve", "target.py", "--reload", cwd=tmp_path, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+
+        def send(**message: Any) -> None:
+            assert process.stdin is not None
+            print(json.dumps({"jsonrpc": "2.0", **message}), file=process.stdin, flush=True)
+
+        def receive() -> dict[str, Any]:
+            assert process.stdout is not None
+            message: dict[str, Any] = json.loads(process.stdout.readline())
+            return message
+
+        client = {
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "clientInfo": {"name": "t", "version": "0"},
+        }
+        send(id=1, method="initialize", params=client)
+        assert receive()["result"]["serverInfo"]["version"] == "first"
+        send(method="notifications/initialized")
+        send(id=2, method="tools/call", params={"name": "first"})
+        assert receive()["result"]["content"][0]["text"] == "first"
+        target.write_text(SERVER_SERVE_RELOAD.replace("VERSION", "second"))
+        assert receive()["method"] == "notifications/tools/list_changed"
+        send(id=3, method="tools/call", params={"name": "second"})
+        assert receive()["result"]["content"][0]["text"] == "second"
+        told = ""
+        while "reloaded in" not in told:
+            told += process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LIMIT) == 0
+        assert process.stdout.read() == ""
+        told += process.stderr.read()
+    for each in (
+        "printed at the import of first",
+        "printed by the tool of second",
+        "the end of first",
+        "the end of second",
+        ": reloaded second: 1 tool",
+    ):
+        assert each in told
+    assert not list(tmp_path.glob("__pycache__"))
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--reload", "--workers", "2", "--listen", "http://127.0.0.1:0/mcp"], "--reload is for one process"),
+        (["--reload-dir", "."], "--reload-dir needs --reload"),
+        (["--reload", "--reload-dir", "nowhere"], "there is no folder nowhere"),
+    ],
+)
+def test_words_that_do_not_fit_together(mcp: Callable[..., Ran], words: list[str], says: str) -> None:
+    result = mcp("serve", "target.py", *words)
+    assert result.returncode == 2
+    assert says in result.stderr
+
+
+def test_a_target_that_is_broken_from_the_start_ends_the_command(
+    mcp: Callable[..., Ran], tmp_path: Path
+) -> None:
+    (tmp_path / "target.py").write_text("1 / 0\n")
+    result = mcp("serve", "target.py", "--reload")
+    assert result.returncode == 1
+    assert "ZeroDivisionError" in result.stderr

@@ -6,22 +6,30 @@ import gzip
 import socket
 import ssl
 from base64 import b64encode
+from collections import Counter
 
 import attrs
 import httpcore2
 import httpx2
 import pytest
 import trio
+import trio.testing
 import trustme
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mcp_actors import Client, ConnectFailed, ConnectionLost, Server
 from mcp_actors.abc import NoAnswer
-from mcp_transports.http.client import HttpChannel, from_url
+from mcp_transports.http.client import HttpChannel, HttpClientTransport, from_url
 from mcp_transports.http.client.http import HttpRequester
 from mcp_transports.http.client.pool import ClientConnection, ConnectionPool, HttpAddress, SocketStream
 from mcp_transports.http.client.senders import PooledSender
+from mcp_transports.http.server import HttpServerTransport
 
-from .scripted import request
+from .scripted import LEGACY, Asked, Stream, connected, handshake, json_answer, request, sse
 from .test_client_sockets import RawServer, ask, echo, json_reply
+
+# ----------------------------------------------------------------------------------------------------
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
@@ -284,3 +292,140 @@ async def test_a_handshake_that_is_given_up_leaves_no_socket(autojump_clock: tri
     assert scope.cancelled_caught
     assert near.fileno() == -1
     far.close()
+
+
+# -- A server that forgets its sessions, and clients that go on: one new session for all, nothing run twice ---
+
+CALLERS = 32
+
+
+class Forgetful:
+    """A server whose sessions the test can take away."""
+
+    def __init__(self) -> None:
+        self.server = Server("forgetful")
+        self.transport = HttpServerTransport("http://127.0.0.1:0/mcp")
+        self.runs: Counter[int] = Counter()
+
+        @self.server.tool
+        async def run(number: int) -> int:
+            self.runs[number] += 1
+            return number
+
+    def forget(self) -> None:
+        assert self.transport._service.sessions is not None
+        self.transport._service.sessions.close_all()
+
+    @property
+    def sessions(self) -> int:
+        return len(self.server.tree().sessions)
+
+
+@pytest.fixture
+def forgetful() -> Forgetful:
+    return Forgetful()
+
+
+async def test_all_callers_share_one_new_session_and_no_call_runs_twice(
+    forgetful: Forgetful, nursery: trio.Nursery
+) -> None:
+    (url,) = await nursery.start(forgetful.server.serve, forgetful.transport)
+    handshakes = 0
+    forgetful_log: list[int] = []
+
+    async def call(client: Client, number: int) -> None:
+        await client.call_tool("run", {"number": number})
+        forgetful_log.append(number)
+
+    async with Client(HttpClientTransport(url), era="legacy", restart=True) as client:
+        await call(client, -1)
+        for round in range(3):
+            forgetful.forget()
+            assert forgetful.sessions == 0
+            async with trio.open_nursery() as callers:
+                for number in range(CALLERS):
+                    callers.start_soon(call, client, round * CALLERS + number)
+            handshakes += forgetful.sessions
+    assert handshakes == 3  # one for each time, however many were asking
+    assert sorted(forgetful_log) == [-1, *range(3 * CALLERS)]
+    assert set(forgetful.runs.values()) == {1}
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_session_is_begun_anew_without_being_told_so(
+    forgetful: Forgetful, nursery: trio.Nursery
+) -> None:
+    (url,) = await nursery.start(forgetful.server.serve, forgetful.transport)
+    async with Client(url, era="legacy") as client:
+        for round in range(3):
+            async with trio.open_nursery() as callers:
+                for number in range(CALLERS):
+                    callers.start_soon(client.call_tool, "run", {"number": round * CALLERS + number})
+            forgetful.forget()
+    assert forgetful.runs == dict.fromkeys(range(3 * CALLERS), 1)
+    nursery.cancel_scope.cancel()
+
+
+async def test_the_end_of_a_server_is_no_forgotten_session(
+    forgetful: Forgetful, nursery: trio.Nursery
+) -> None:
+    async with trio.open_nursery() as servers:
+        (url,) = await servers.start(forgetful.server.serve, forgetful.transport)
+        async with Client(url, era="legacy") as client:
+            await client.call_tool("run", {"number": 1})
+            servers.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                for _ in range(2):
+                    with pytest.raises((ConnectionLost, ConnectFailed)):
+                        await client.call_tool("run", {"number": 2})
+    assert forgetful.runs == {1: 1}
+
+
+# -- Property: however a stream is cut and come back to, every message arrives once and in order ---------
+
+
+class Resumable:
+    """Keeps the events of one call and gives, on each connection, what comes after ``Last-Event-ID``, up to a cut."""
+
+    def __init__(self, messages: int, cuts: list[tuple[int, bool]]) -> None:
+        self.events = [b"id: %d\ndata: m%d\n\n" % (number, number) for number in range(1, messages + 1)]
+        self.cuts = cuts
+
+    def stream_after(self, last: int) -> httpx2.Response:
+        rest = b"".join(self.events[last:])
+        # The first event always comes, or there would be nothing to come back with.
+        least = 0 if last else len(self.events[0])
+        if not self.cuts:
+            return sse(Stream(rest))
+        length, clean = self.cuts.pop()
+        stream = Stream(rest[: least + length])
+        stream.end(None if clean else httpx2.ReadError("cut"))
+        return sse(stream)
+
+    async def __call__(self, asked: Asked) -> httpx2.Response:
+        if asked.method == "GET":
+            return self.stream_after(int(asked.headers["last-event-id"]))
+        if b'"initialize"' in asked.body:
+            return json_answer()
+        if asked.body == b"{}":
+            return httpx2.Response(202)
+        return self.stream_after(0)
+
+
+@given(
+    messages=st.integers(1, 20),
+    cuts=st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=12),
+)
+def test_each_message_arrives_once_and_in_order(messages: int, cuts: list[tuple[int, bool]]) -> None:
+    async def main() -> list[bytes]:
+        # Each attempt that brings nothing counts as a failure.
+        async with connected(Resumable(messages, cuts), listen=False, resume_attempts=99) as (channel, _):
+            await handshake(channel)
+            await channel.send(request(2, metadata=LEGACY))
+            got: list[bytes] = []
+            while len(got) < messages:
+                got += [frame.data for frame in await channel.receive_many()]
+            return got
+
+    clock = trio.testing.MockClock(autojump_threshold=0)
+    assert trio.run(main, clock=clock) == [b"m%d" % number for number in range(1, messages + 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,12 +10,18 @@ import pytest
 import trio
 import trio.testing
 
+from mcp_actors import Client, ConnectionLost, Limits, Server
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
 from mcp_transports._ticker import Ticker
 from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
+from mcp_transports.websocket.protocol import FRAMES_IN_A_TURN
+from tests.actors.peers import Dials, Serves
+from tests.messages import INITIALIZED, LEGACY, call, initialize, initialize_result, result
 
 from .raw import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, RawPeer, closing, frame
+
+# ----------------------------------------------------------------------------------------------------
 
 LIMIT = 1000
 
@@ -305,3 +312,131 @@ async def test_a_frame_that_comes_alone_is_delivered_and_a_burst_received(autoju
         await peer.send(frame(TEXT, b"no"))
         assert (await channel.receive()).data == b"no"
         assert delivered == [b"1", b"2", b"no"]
+
+
+# -- A read full of small frames is taken in parts, so that others have their turn -----------------------
+
+
+def masked(opcode: int, payload: bytes) -> bytes:
+    return bytes([0x80 | opcode, 0x80 | len(payload)]) + b"\0\0\0\0" + payload
+
+
+@pytest.mark.parametrize("times", [1, 10])
+async def test_others_have_turns_beside_a_flood_of_frames(times: int) -> None:
+    near, far = trio.testing.memory_stream_pair()
+    turns, receives, total = 0, 0, 1000 * times
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        channel = WebSocketChannel(near, client=False, nursery=nursery)
+        # Every second frame is a pong, which brings no message.
+        flood = b"".join(masked(1, b"%d" % number) + masked(10, b"") for number in range(total))
+        await far.send_all(flood)
+        nursery.start_soon(other)
+        received: list[bytes] = []
+        while len(received) < total:
+            frames = await channel.receive_many()
+            assert len(frames) <= FRAMES_IN_A_TURN
+            receives += 1
+            received += [frame.data for frame in frames]
+        nursery.cancel_scope.cancel()
+    assert turns >= receives // 2 > times
+    assert received == [b"%d" % number for number in range(total)]
+
+
+# -- A WebSocket knows what its peer has read: a pong says so. And it does not outlast its peer's Close frame ---
+
+
+async def test_a_pong_says_what_was_read(autojump_clock: object) -> None:
+    async with pair() as (channel, peer), trio.open_nursery() as nursery:
+        read: list[bool] = []
+
+        async def wait() -> None:
+            read.append(await channel.wait_until_read())
+
+        async def receive() -> None:
+            with pytest.raises(trio.EndOfChannel):
+                await channel.receive()
+
+        nursery.start_soon(receive)
+        await channel.send(Frame(b"{}"))
+        nursery.start_soon(wait)
+        assert [await peer.frame(), await peer.frame()] == [(TEXT, b"{}"), (PING, (1).to_bytes(8))]
+        # None of these answers that ping.
+        for payload in (b"", b"1", bytes(8), (2).to_bytes(8), (1).to_bytes(9)):
+            await peer.send(frame(PONG, payload))
+        await trio.testing.wait_all_tasks_blocked()
+        assert read == []
+        await peer.send(frame(PONG, (1).to_bytes(8)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert read == [True]
+        nursery.start_soon(wait)
+        assert await peer.frame() == (PING, (2).to_bytes(8))
+        # Nobody waits for the pong of a peer that has closed.
+        await peer.send(closing(1000))
+        await trio.testing.wait_all_tasks_blocked()
+        assert read == [True, True]
+
+
+def hanging(ended: list[str], **limits: float) -> Server:
+    server = Server("hanging", limits=Limits(**limits))
+
+    @server.tool
+    async def hang() -> str:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append("hang")
+        return ""
+
+    return server
+
+
+def encoded(message: object) -> bytes:
+    return json.dumps(message).encode()
+
+
+async def test_calls_in_flight_do_not_keep_a_websocket_open_whose_peer_has_closed(
+    autojump_clock: object,
+) -> None:
+    ended: list[str] = []
+    async with pair() as (channel, peer), trio.open_nursery() as nursery:
+        nursery.start_soon(hanging(ended).serve, Serves(channel))
+        await peer.send(frame(TEXT, encoded(initialize())))
+        assert (await peer.frame())[0] == TEXT
+        await peer.send(frame(TEXT, encoded(INITIALIZED)) + frame(TEXT, encoded(call(1, "hang"))))
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        await peer.send(closing(1000))
+        assert (await peer.closed_with())[0] == 1000
+        assert await peer.ended()
+        assert trio.current_time() - began <= 1
+        assert ended == ["hang"]
+
+
+async def test_a_client_with_calls_in_flight_closes_a_websocket_that_says_nothing_any_more(
+    autojump_clock: object,
+) -> None:
+    async with pair(client=True) as (channel, peer), trio.open_nursery() as nursery:
+
+        async def answer() -> None:
+            asked = json.loads((await peer.frame())[1])
+            answer = result(asked, initialize_result(LEGACY, {"tools": {}}))
+            await peer.send(frame(TEXT, encoded(answer), masked=False))
+
+        nursery.start_soon(answer)
+        async with Client(Dials([channel]), era="legacy") as client:
+            nursery.start_soon(lost, client)
+            await trio.testing.wait_all_tasks_blocked()
+            began = trio.current_time()
+        assert trio.current_time() - began <= 1
+
+
+async def lost(client: Client) -> None:
+    with pytest.raises(ConnectionLost):
+        await client.call_tool("hang", {})

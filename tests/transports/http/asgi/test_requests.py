@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,10 +13,15 @@ import pytest
 import trio
 
 from mcp_actors import Context, Server
+from mcp_actors.asyncio import Client
+from mcp_transports.http.asgi import websocket
 from mcp_transports.http.asgi.answer import AnswerCutOff
 from mcp_transports.http.h1.limits import HttpLimits
 from tests import messages
 from tests.messages import LEGACY
+from tests.transports.http.asgi import test_websocket
+
+# ----------------------------------------------------------------------------------------------------
 
 SECONDS = 10.0
 HOST = (b"host", b"localhost")
@@ -356,3 +362,158 @@ def test_a_loop_that_ends_takes_its_server_along_and_the_next_one_begins_another
     asyncio.run(run())
     asyncio.run(run())
     assert seen == ["begun", "ended", "begun", "ended"]
+
+
+# -- Bodies that an ASGI server brings late, in pieces, or not at all ------------------------------------
+
+
+@on_asyncio
+async def test_a_server_that_never_waits_and_never_ends_a_body_is_refused() -> None:
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    exchange = Exchange()
+    await Site().app(scope_of("POST", "/mcp", POSTED), receive, exchange.send)
+    assert exchange.status == 400
+
+
+@on_asyncio
+async def test_a_body_that_does_not_come_is_given_up() -> None:
+    exchange = Exchange()
+    app = Site(limits=HttpLimits(body_time=0.05)).app
+    await app(scope_of("POST", "/mcp", POSTED), exchange.receive, exchange.send)
+    assert exchange.status == 408
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.02])
+def test_a_body_that_comes_late_and_in_pieces_is_read(pause: float) -> None:
+    pieces = [json.dumps(INITIALIZE).encode()[start:end] for start, end in ((0, 9), (9, 20), (20, None))]
+
+    class Received:
+        """What another server returns from ``receive``: awaitable, and no coroutine."""
+
+        def __await__(self) -> Any:
+            yield from asyncio.sleep(pause).__await__()
+            yield from asyncio.sleep(pause).__await__()
+            return {"type": "http.request", "body": pieces.pop(0), "more_body": len(pieces) > 0}
+
+    async def run() -> None:
+        exchange = Exchange()
+        await Site().app(scope_of("POST", "/mcp", POSTED), Received, exchange.send)
+        assert exchange.status == 200
+
+    asyncio.run(run())
+
+
+@on_asyncio
+async def test_a_server_that_fails_while_a_body_is_awaited_gets_its_error_back() -> None:
+    async def receive() -> Any:
+        await asyncio.sleep(0)
+        raise OSError("reset")
+
+    with pytest.raises(OSError, match="reset"):
+        await Site().app(scope_of("POST", "/mcp", POSTED), receive, Exchange().send)
+
+
+@on_asyncio
+async def test_a_request_that_is_cancelled_while_its_body_is_awaited_cancels_the_wait() -> None:
+    seen: list[str] = []
+
+    async def receive() -> Any:
+        try:
+            seen.append("waits")
+            await asyncio.Event().wait()
+        finally:
+            seen.append("cancelled")
+
+    task = asyncio.ensure_future(Site().app(scope_of("POST", "/mcp", POSTED), receive, Exchange().send))
+    await until(lambda: seen == ["waits"])
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == ["waits", "cancelled"]
+
+
+@on_asyncio
+async def test_a_client_that_leaves_in_mid_body_is_answered_with_nothing() -> None:
+    exchange = Exchange()
+    exchange.incoming.put_nowait({"type": "http.disconnect"})
+    await Site().app(scope_of("POST", "/mcp", POSTED), exchange.receive, exchange.send)
+    assert exchange.sent == []
+
+
+# -- Memory of requests that have ended: none waits for the garbage collector ----------------------------
+
+ROUNDS = 10
+
+
+@on_asyncio
+async def test_a_request_leaves_no_cycle_whatever_its_answer() -> None:
+    site = Site()
+    async with site.app.lifespan():
+        session_headers = await session(site.app)
+        requests = {
+            200: {"headers": session_headers},
+            404: {"headers": session_headers, "path": "/other"},
+            403: {"headers": ((b"host", b"other.example"), *POSTED[1:])},
+            400: {"headers": (HOST, HOST)},
+        }
+        cyclic = {}
+        for status, options in requests.items():
+            for rounds in (2, ROUNDS):
+                gc.collect()
+                gc.disable()
+                try:
+                    for _ in range(rounds):
+                        exchange = await ask(site.app, call("add", a=1, b=2), **options)  # type: ignore[arg-type]
+                        assert exchange.status == status
+                    # The engine has ended with it when it answers another one.
+                    del exchange
+                    await ask(site.app, call("add", a=1, b=2), headers=session_headers)
+                    cyclic[status] = gc.collect()
+                finally:
+                    gc.enable()
+    assert all(each < ROUNDS for each in cyclic.values()), cyclic
+
+
+# -- What ASGI servers and programs may do to an application, and what it costs: nothing but what did it ---
+
+
+@on_asyncio
+async def test_a_request_behind_the_stop_of_its_server_costs_no_other_server() -> None:
+    site = Site()
+    async with Client(Server("another")) as client:
+        await session(site.app)
+        site.server.stop()
+        await site.saw("ended")
+        assert (await ask(site.app, INITIALIZE)).status == 503
+        begun = await Lifespan(site.app).tell("lifespan.startup", 1)
+        assert begun["type"] == "lifespan.startup.failed"
+        assert "the server was stopped" in begun["message"]
+        await client.ping()
+
+
+@on_asyncio
+async def test_a_lifespan_that_breaks_off_leaves_the_server_to_the_others() -> None:
+    site = Site()
+    one, two = Lifespan(site.app), Lifespan(site.app)
+    for each in (one, two):
+        await each.tell("lifespan.startup", 1)
+    two.task.cancel()
+    await asyncio.wait([two.task])
+    await session(site.app)
+    assert site.seen == ["begun"]
+    await one.tell("lifespan.shutdown", 2)
+    assert site.seen == ["begun", "ended"]
+
+
+async def test_a_websocket_whose_server_sends_for_ever_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(websocket, "WRITE_TIME", 0.1)
+    monkeypatch.setattr(websocket, "CLOSE_TIME", 0.1)
+    async with test_websocket.site() as at:
+        peer = at.connect()
+        await peer.open()
+        # Nothing of it is ever taken.
+        peer.say(messages.call(1, "flood"))
+        with trio.fail_after(10):
+            await peer.ended.wait()

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from mcp_actors import Context
+from mcp_actors import Context, Server
+from mcp_actors.abc.http import AsgiServer
 from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.server import Refusal, Request
 from tests import messages
+from tests.shared.spanning import Spanning
 from tests.transports.http.asgi.test_requests import (
     HOST,
     INITIALIZE,
@@ -32,6 +34,8 @@ from tests.transports.http.asgi.test_requests import (
     until,
 )
 from tests.transports.http.protected import NO_TOKEN, RESOURCE, WELL_KNOWN, resource_server
+
+# ----------------------------------------------------------------------------------------------------
 
 PUBLIC = (b"host", b"mcp.example.org")
 GOT = (HOST, (b"accept", b"text/event-stream"))
@@ -206,3 +210,40 @@ def test_forks_serve_an_application_of_their_parent_before_and_after_it_served()
     command = [sys.executable, "-u", "-W", "ignore:This process", "-c", FORKED]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS * 3, check=False)
     assert (ran.stdout.split(), ran.stderr) == (["200"] * 4, "")
+
+
+# -- Applications that are nodes of one server: sessions are found at any of them ------------------------
+
+
+def node(shared: Spanning) -> AsgiServer:
+    server = Server("node", shared=shared)
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    @server.tool(loop="asyncio")
+    async def thinks(ctx: Context) -> str:
+        await ctx.progress(1)
+        return await asyncio.sleep(0, "done")
+
+    return server.asgi()
+
+
+def text(exchange: Any) -> str:
+    result: str = json.loads(exchange.body)["result"]["content"][0]["text"]
+    return result
+
+
+@on_asyncio
+async def test_a_session_of_one_application_is_served_by_another() -> None:
+    shared = Spanning()
+    a, b = node(shared), node(shared)
+    async with a.lifespan(), b.lifespan():
+        headers = await session(a)
+        assert text(await ask(b, call("add", a=1, b=2), headers=headers)) == "3"
+        assert text(await ask(b, call("thinks"), headers=headers)) == "done"
+        sessions = [each.statistics().sessions for each in (a, b)]
+        assert [each and each.open for each in sessions] == [1, 0]
+        assert (await ask(b, headers=headers, method="DELETE")).status == 200
+        assert (await ask(a, call("add", a=1, b=2), headers=headers)).status == 404

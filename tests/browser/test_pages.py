@@ -1,0 +1,231 @@
+"""The page of the benchmark suite in a real browser: narrow and wide, light and dark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from benchmarks.suite.page import page
+from mcp_actors import Client, RpcError, Server
+from mcp_actors.types import Implementation
+from mcp_transports.admin import AdminTransport
+from mcp_transports.http.server import HttpServerTransport
+from mcp_transports.websocket.server import WebSocketServerTransport
+from tests.benchmarks.test_suite_reports import made_up
+
+from .chromium import LIMIT, Site, visit
+from .tab import Tab
+
+# -- A page in a real browser uses our server over WebSocket and HTTP ------------------------------------
+#
+# And one from a foreign origin does not get in.
+#
+# The names of origins are made to lead to this machine, so that every refusal is the server's and none the network's.
+
+TEXT = "gruß 🐍"
+
+
+@attrs.define
+class Served:
+    """Our server over both bindings: where it is, as the page wants it, and for whom its tool ran."""
+
+    query: str
+    websocket: WebSocketServerTransport
+    echoed: list[str]
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, allowed_origins: Sequence[str] | None) -> AsyncIterator[Served]:
+        server = Server("for-pages")
+        echoed: list[str] = []
+
+        @server.tool
+        async def echo(message: str) -> str:
+            echoed.append(message)
+            return message
+
+        websocket = WebSocketServerTransport("ws://127.0.0.1:0/ws", allowed_origins=allowed_origins)
+        http = HttpServerTransport("http://127.0.0.1:0/mcp", allowed_origins=allowed_origins)
+        async with trio.open_nursery() as nursery:
+            urls = await nursery.start(server.serve, websocket, http)
+            yield cls("ws={}&http={}".format(*urls), websocket, echoed)
+            nursery.cancel_scope.cancel()
+
+
+async def reported(browser: str, name: str, allowed: str | None) -> tuple[dict[str, Any], Served]:
+    """What a page from the host ``name`` tells; ``allowed`` is the host that the server was told to let in."""
+    with trio.fail_after(LIMIT + 10):
+        async with Site.open() as site:
+            origins = None if allowed is None else [f"http://{allowed}:{site.port}"]
+            async with Served.open(origins) as served:
+                report = await visit(browser, site, name, served.query)
+                assert report["origin"] == f"http://{name}:{site.port}"
+                return report, served
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        pytest.param("app.example.com", "app.example.com", id="named"),
+        pytest.param("localhost", None, id="loopback-by-default"),
+    ],
+)
+async def test_a_page_that_may(browser: str, name: str, allowed: str | None) -> None:
+    report, served = await reported(browser, name, allowed)
+    introduction = {"server": "for-pages", "tools": ["echo"], "text": TEXT}
+    assert report["websocket"] == {
+        **introduction,
+        "protocol": "mcp",
+        "extensions": "",
+        "closed": 1003,  # a binary frame is none of MCP's
+    }
+    assert report["http"] == {**introduction, "session": True, "ended": True}
+    assert report["modern"] == {"text": TEXT}
+    assert report["title"] == "works"
+    assert len(served.echoed) == 3
+    assert served.websocket.statistics().refused == 0
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [pytest.param("app.example.com", id="others-are-named"), pytest.param(None, id="nobody-is-named")],
+)
+async def test_a_page_from_a_foreign_origin_is_refused(browser: str, allowed: str | None) -> None:
+    report, served = await reported(browser, "evil.example.com", allowed)
+    assert report["websocket"] == {"refused": "closed with 1006"}  # pages are told no more
+    assert served.websocket.statistics().refused == 1
+    assert report["http"] == {"refused": "Failed to fetch"}
+    assert report["modern"] == {"refused": "Failed to fetch"}
+    assert report["title"] == "refused"
+    # What needs no leave of the server was sent: the browser shows nothing of the answer, and nothing was done.
+    assert report["blind"] == {"saw": "opaque"}
+    assert served.echoed == []
+
+
+async def test_loopback_pages_are_foreign_once_another_origin_is_named(browser: str) -> None:
+    report, served = await reported(browser, "localhost", "app.example.com")
+    assert report["websocket"] == {"refused": "closed with 1006"}
+    assert report["http"] == {"refused": "Failed to fetch"}
+    assert served.echoed == []
+
+
+# -- The page of the live view in a real browser: what it shows, and what a peer's names can make of it ---
+
+HOSTILE = '<img src=x onerror="window.owned=1"><script>window.owned=1</script>'
+
+
+async def test_it_shows_calls_as_text_and_cancels_one(browser: str) -> None:
+    server, lines, caught = Server("watched"), list[str](), list[RpcError]()
+
+    @server.tool(name=HOSTILE)
+    async def hold(name: str) -> str:
+        await trio.sleep_forever()
+        return name
+
+    async def call(client: Client) -> None:
+        try:
+            await client.call_tool(HOSTILE, {"name": "x"})
+        except RpcError as error:
+            caught.append(error)
+
+    admin = AdminTransport("http://127.0.0.1:0", interval=0.2, say=lines.append)
+    with trio.fail_after(LIMIT):
+        async with Tab.open(browser) as tab, trio.open_nursery() as nursery:
+            url, _ = await nursery.start(server.serve, "http://127.0.0.1:0/mcp", admin)
+            async with Client(url, era="legacy", info=Implementation(HOSTILE, "1")) as client:
+                async with trio.open_nursery() as calls:
+                    calls.start_soon(call, client)
+                    await tab.visit(lines[0].removeprefix("live view at "))
+                    while not await tab.evaluate("document.querySelectorAll('button').length === 2"):
+                        await trio.lowlevel.checkpoint()
+                    text = await tab.evaluate("document.body.textContent")
+                    # The client's name, and that of the tool.
+                    assert text.count(HOSTILE) == 2
+                    assert "tools/call" in text
+                    assert await tab.evaluate("document.querySelectorAll('svg').length") == 8
+                    assert await tab.evaluate("document.querySelectorAll('img').length") == 0
+                    await tab.evaluate(
+                        "window.confirm = () => true; document.querySelector('button').click()"
+                    )
+                assert await tab.evaluate("typeof window.owned") == "undefined"
+            # A page of its own cannot be given markup, even by mistake.
+            assert await tab.evaluate(
+                "try { document.body.innerHTML = '<b>x</b>' } catch (error) { error.name }"
+            ) == ("TypeError")
+            nursery.cancel_scope.cancel()
+    assert "an operator of the server" in str(caught[0])
+
+
+async def test_without_its_token_it_shows_nothing_of_the_server(browser: str) -> None:
+    server = Server("watched")
+    with trio.fail_after(LIMIT):
+        async with Tab.open(browser) as tab, trio.open_nursery() as nursery:
+            admin = AdminTransport("http://127.0.0.1:0", token="a-token-of-an-operator")
+            _, where = await nursery.start(server.serve, "http://127.0.0.1:0/mcp", admin)
+            await tab.visit(f"{where}/#wrong")
+            while "token is missing or wrong" not in await tab.evaluate("document.body.textContent"):
+                await trio.lowlevel.checkpoint()
+            assert "watched" not in await tab.evaluate("document.querySelector('header').textContent")
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_token_with_a_percent_sign_opens_it(browser: str) -> None:
+    token = "100%-secret-of-operators"
+    with trio.fail_after(LIMIT):
+        async with Tab.open(browser) as tab, trio.open_nursery() as nursery:
+            admin = AdminTransport("http://127.0.0.1:0", token=token)
+            _, where = await nursery.start(Server("watched").serve, "http://127.0.0.1:0/mcp", admin)
+            await tab.visit(f"{where}/#{token}")
+            while "watched" not in await tab.evaluate("document.querySelector('header').textContent"):
+                await trio.lowlevel.checkpoint()
+            assert "1 node" in await tab.evaluate("document.querySelector('#state').textContent")
+            nursery.cancel_scope.cancel()
+
+
+# ----------------------------------------------------------------------------------------------------
+
+# Contents that lead nowhere, what is wider than the window and in no box that scrolls, and two colours.
+LOOK = """
+(() => {
+  const wide = document.documentElement.clientWidth;
+  const out = [...document.body.querySelectorAll("*")].filter(
+    (each) => !each.closest(".wide, svg") && each.getBoundingClientRect().right > wide + 1);
+  const boxes = [...document.querySelectorAll(".wide")];
+  const nowhere = [...document.querySelectorAll("nav a")].filter((each) => !document.querySelector(each.hash));
+  return JSON.stringify({
+    window: innerWidth, room: wide, page: document.documentElement.scrollWidth,
+    out: out.map((each) => each.outerHTML.slice(0, 80)),
+    links: document.querySelectorAll("nav a").length, nowhere: nowhere.length,
+    scrolls: boxes.filter((each) => each.scrollWidth > each.clientWidth).length,
+    plots: Math.max(...[...document.querySelectorAll("svg")].map((each) => each.getBoundingClientRect().width)),
+    paper: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.body).color,
+  });
+})()
+"""
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+async def test_it_fits_into_any_window(browser: str, tmp_path: Path, colours: str) -> None:
+    (tmp_path / "page.html").write_text(page(made_up()))
+    with trio.fail_after(LIMIT + 10):
+        async with Tab.open(browser) as tab:
+            for width in (400, 1200):
+                await tab.show_as(width=width, colours=colours)
+                await tab.visit((tmp_path / "page.html").as_uri())
+                seen = json.loads(await tab.evaluate(LOOK))
+                assert seen["window"] == width
+                assert (seen["page"], seen["out"]) == (seen["room"], [])  # nothing moves sideways
+                assert seen["plots"] < width
+                assert seen["links"] > 4
+                assert seen["nowhere"] == 0
+                if width == 400:
+                    assert seen["scrolls"] > 0  # but tables in boxes of their own
+                brightness = {part: sum(map(int, seen[part][4:-1].split(","))) for part in ("paper", "ink")}
+                assert (brightness["paper"] > brightness["ink"]) == (colours == "light")
