@@ -1,7 +1,7 @@
 """The rules for words as tests: what docstrings say, what things are called, how much one class holds.
 
 Every rule of ``documentation_rules.py`` is run on the real sources and on a snippet that breaks it, as in
-``test_architecture.py``. The complaints known today stand in ``documentation_known.py``; one that is no complaint any
+``test_architecture.py``. The complaints known today stand in ``documentation_rules.py``; one that is no complaint any
 more fails the test as well, so that the list can only shrink.
 
 ``python tests/test_documentation.py [checkout]`` prints how many complaints each rule has, here or in another checkout.

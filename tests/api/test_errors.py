@@ -256,15 +256,15 @@ TESTS = Path(__file__).parent.parent
 # What happens -> what shows it, for what is not shown by a row of this file.
 ELSEWHERE = {
     "the engine itself fails": (
-        "api/test_failures.py",
+        "api/test_errors.py",
         "test_a_defect_of_the_engine_says_nothing_to_the_client",
     ),
     "the client has cancelled the call": (
-        "api/test_failures.py",
+        "api/test_errors.py",
         "test_a_call_that_was_cancelled_says_nothing",
     ),
     "the shared state cannot be reached, and the call needs it": (
-        "cluster/test_redis_away.py",
+        "cluster/test_three_nodes.py",
         "test_what_needs_redis_is_refused_while_it_is_away_and_the_rest_goes_on",
     ),
     "a task fails, in any of these ways": ("tasks/test_both_dialects.py", "test_how_a_failure_is_called"),

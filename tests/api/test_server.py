@@ -301,7 +301,7 @@ def numbered(count: int, page_size: int) -> Server:
 @pytest.mark.parametrize("version", EVERY)
 @pytest.mark.parametrize("count", [10, 25])
 async def test_every_entry_of_every_list_once_and_in_order(version: str, count: int) -> None:
-    """How pages are cut and what a cursor means is the affair of ``server/test_pagination.py``."""
+    """How pages are cut and what a cursor means is the affair of ``server/test_prompts.py``."""
     async with Client(numbered(count, 10), era=version) as client:
         expected = range(count)
         assert [tool.name async for tool in client.tools()] == [f"t{n}" for n in expected]

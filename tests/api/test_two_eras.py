@@ -625,7 +625,7 @@ ANSWERS: list[tuple[str, dict[str, Any], tuple[str | int, ...], str]] = [
 class TestEachRevision:
     """A server writes whatever it sends in the revision that its client speaks.
 
-    What each revision knows is the affair of ``eras/test_convert_revisions.py``.
+    What each revision knows is the affair of ``eras/test_convert_eras.py``.
     """
 
     async def test_answers(self, version: str) -> None:

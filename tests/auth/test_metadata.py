@@ -492,4 +492,4 @@ def test_there_are_all_attacks_of_the_checklist() -> None:
 
 
 def test_a_test_that_is_gone_is_found() -> None:
-    assert missing("| a | b | `auth/test_checklist.py::test_gone` |") == ["auth/test_checklist.py::test_gone"]
+    assert missing("| a | b | `auth/test_metadata.py::test_gone` |") == ["auth/test_metadata.py::test_gone"]

@@ -236,38 +236,38 @@ PAGE_FAILURES_PAGE = TESTS.parent / "docs" / "failures.md"
 TESTED_BY = {
     "a tool fails": [
         "cli/test_clients.py::test_an_error_of_a_tool",
-        "cli/test_troubles.py::test_a_failed_tool_is_seen_at_the_end_in_red",
-        "api/test_failures.py::test_each_row",
+        "cli/test_exit_codes.py::test_a_failed_tool_is_seen_at_the_end_in_red",
+        "api/test_errors.py::test_each_row",
     ],
     "the server writes to its stderr": [
-        "cli/test_troubles.py::test_what_a_server_prints_is_shown_with_its_name",
-        "transports/test_stdio_stderr.py::test_a_childs_stderr_is_inherited",
+        "cli/test_exit_codes.py::test_what_a_server_prints_is_shown_with_its_name",
+        "transports/test_stdio_client.py::test_a_childs_stderr_is_inherited",
     ],
     "the server sends what is no message": [
-        "cli/test_troubles.py::test_what_came_instead_of_messages_is_shown",
-        "cli/test_troubles.py::test_a_warning_has_a_line_of_its_own_beside_what_is_waited_for",
-        "api/test_no_messages.py::test_the_timeout_of_the_handshake_names_it",
+        "cli/test_exit_codes.py::test_what_came_instead_of_messages_is_shown",
+        "cli/test_exit_codes.py::test_a_warning_has_a_line_of_its_own_beside_what_is_waited_for",
+        "api/test_server.py::test_the_timeout_of_the_handshake_names_it",
     ],
     "the program ends without a message, as a file without `server.run()` does": [
-        "cli/test_troubles.py::test_a_file_without_run_is_told_apart",
-        "api/test_no_messages.py::test_a_program_that_serves_nothing_is_told_apart",
+        "cli/test_exit_codes.py::test_a_file_without_run_is_told_apart",
+        "api/test_server.py::test_a_program_that_serves_nothing_is_told_apart",
     ],
     "something takes longer than two seconds": [
-        "cli/test_troubles.py::test_what_is_waited_for_is_said_on_a_terminal",
+        "cli/test_exit_codes.py::test_what_is_waited_for_is_said_on_a_terminal",
     ],
     "a clock runs out": ["cli/test_clients.py::test_the_idle_clock"],
     "the server asks for authorization, and nobody has logged in, or not for enough": [
         "cli/test_login.py::test_nothing_stored_says_what_to_run",
         "cli/test_login.py::test_a_login_that_ended_asks_for_another_one",
-        "transports/http/test_client_answers.py::test_who_is_not_let_in_learns_the_challenge",
+        "transports/http/test_client_responses.py::test_who_is_not_let_in_learns_the_challenge",
     ],
     "Ctrl-C": ["cli/test_terminal.py::test_ctrl_c_cancels_the_call"],
-    "one of the lists cannot be had": ["cli/test_troubles.py::test_list_shows_what_can_be_listed"],
+    "one of the lists cannot be had": ["cli/test_exit_codes.py::test_list_shows_what_can_be_listed"],
     "the server has no such tool": [
-        "cli/test_troubles.py::test_an_unknown_tool_is_answered_with_a_known_one",
+        "cli/test_exit_codes.py::test_an_unknown_tool_is_answered_with_a_known_one",
     ],
     "the target of `mcp-actors serve` cannot be imported": [
-        "cli/test_target.py::test_one_line_says_what_is_wrong",
+        "cli/test_arguments.py::test_one_line_says_what_is_wrong",
     ],
     "what is given to `Client` is no server": [
         "cli/test_clients.py::test_wrong_words",
@@ -275,12 +275,12 @@ TESTED_BY = {
     ],
     "`mcp-actors serve --shared` names a place that cannot be used": [
         "cli/test_serve.py::test_failures_are_one_line",
-        "shared/test_urls.py::test_other_urls_are_refused",
+        "shared/test_memory.py::test_other_urls_are_refused",
         "shared/test_sqlite.py::test_a_file_that_cannot_be_used_is_refused_and_left",
     ],
     "the task was cancelled, or is not known": [
-        "cli/test_tasks.py::test_a_task_is_cancelled",
-        "cli/test_tasks.py::test_what_is_wrong_is_said",
+        "cli/test_clients.py::test_a_task_is_cancelled",
+        "cli/test_clients.py::test_what_is_wrong_is_said",
         "api/test_client_tasks.py::test_a_task_that_somebody_else_cancels",
         "api/test_client_tasks.py::test_a_task_that_is_forgotten",
     ],
