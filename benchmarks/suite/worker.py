@@ -128,7 +128,7 @@ def main() -> int:
     for point in points:
         members = asdict(point)
         took = members.pop("took")
-        answer.append(members | {"latency": encoded(took) if took else None})
+        answer.append(members | {"latency": encoded((seconds, 1) for seconds in took) if took else None})
     print(json.dumps(answer))
     return 0
 

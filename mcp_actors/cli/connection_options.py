@@ -13,10 +13,7 @@ import click
 
 __all__ = [
     "BENCH",
-    "BRIDGE",
-    "GATEWAY",
     "HTTP_SCHEMES",
-    "SERVE",
     "CommandWithSections",
     "ConnectionOptions",
     "Section",
@@ -151,49 +148,6 @@ BENCH = (
     ),
     Section("The figures", ["--json", "--html", "--fail-if", "--compare"]),
     Section("The server", ["--era", "--timeout", "--cap", "--header", "--bearer-env"]),
-)
-SERVE = (
-    Section("Addresses", ["--listen", "--allow-host", "--allow-origin"]),
-    Section("Authorization, for HTTP and WebSocket", ["--issuer", "--resource", "--scope"]),
-    Section(
-        "For operators",
-        ["--admin", "--metrics", "--health", "--telemetry"],
-        "--metrics answers those who may call this server by its name, and --health anybody (with 503 while the server "
-        "ends its calls), both without a token.",
-    ),
-    Section(
-        "Several processes",
-        ["--workers", "--shared"],
-        "SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is refused and "
-        "no call is lost. Without --shared redis: they give clients over HTTP no sessions, and no HTTP+SSE: a request "
-        "may reach any of them. Each counts its own metrics, and its lines have its number.",
-    ),
-    Section(
-        "Development",
-        ["--reload", "--reload-dir", "--traceback"],
-        "A reload keeps the connections; an error in a file is shown, and what was there serves on.",
-    ),
-)
-
-_CALLERS = (
-    Section("Authorization, for HTTP and WebSocket", ["--issuer", "--resource", "--scope"]),
-    Section("For operators", ["--admin", "--metrics", "--health", "--telemetry"]),
-)
-
-GATEWAY = (
-    Section("The gateway", ["--check", "--name"]),
-    Section("Addresses", ["--listen", "--allow-host", "--allow-origin"]),
-    *_CALLERS,
-)
-
-BRIDGE = (
-    Section(
-        "The server",
-        ["--header", "--bearer-env", "--sessions", "--era", "--timeout", "--cap"],
-        "A login of mcp-actors login URL is used by itself. What the clients of the bridge present is never passed on.",
-    ),
-    Section("The address", ["--allow-host", "--allow-origin"]),
-    *_CALLERS,
 )
 
 

@@ -18,10 +18,9 @@ from mcp_actors import Client, ClientGroup
 from mcp_actors.abc import ClientTransport
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.cli.connection_options import (
-    BRIDGE,
-    GATEWAY,
     CommandWithSections,
     ConnectionOptions,
+    Section,
     takes_headers,
     upstream_options,
 )
@@ -38,10 +37,10 @@ from mcp_actors.cli.failures import (
 from mcp_actors.cli.output import safe
 from mcp_actors.cli.serve_options import (
     ServeOptions,
-    address_options,
-    caller_options,
     is_own_address,
+    options_of,
     require_fitting,
+    sections_of,
     serve_at,
 )
 from mcp_actors.errors import ConfigurationError, ConnectFailed, McpError
@@ -49,7 +48,7 @@ from mcp_actors.gateway import SessionPolicy, UpstreamTarget, bridge_to, configu
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
 from mcp_actors.gateway.server_entry import ServerEntry
 
-__all__ = ["check", "command", "stored_access"]
+__all__ = ["bridge_command", "check_servers", "command", "stored_access"]
 
 
 # -- The logins that ``mcp-actors login`` has stored for the servers of a configuration ------------------
@@ -89,7 +88,7 @@ _MOST_LINES = 20
 _MOST = 10_000
 
 
-def check(entries: ServerEntries, access: Mapping[str, Any]) -> None:
+def check_servers(entries: ServerEntries, access: Mapping[str, Any]) -> None:
     """Connects to each server and prints a table of those that are there; the others are told by the error.
 
     What a server writes to its stderr is shown only if it cannot be used.
@@ -208,9 +207,20 @@ def _reason(error: Exception) -> Exception:
 _WITHIN = "MCP_ACTORS_WITHIN"
 
 
+GATEWAY = (Section("The gateway", ["--check", "--name"]), *sections_of("gateway"))
+BRIDGE = (
+    Section(
+        "The server",
+        ["--header", "--bearer-env", "--sessions", "--era", "--timeout", "--cap"],
+        "A login of mcp-actors login URL is used by itself. What the clients of the bridge present is never passed on.",
+    ),
+    *sections_of("bridge"),
+)
+
+
 @click.command("gateway", cls=CommandWithSections, sections=GATEWAY, short_help="Serve many servers as one.")
 @click.argument("config")
-@address_options
+@options_of("gateway")
 @click.option(
     "--name", metavar="NAME", help="The name of the gateway; by default that of CONFIG, or gateway."
 )
@@ -241,8 +251,7 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
         _say_what_is_unused(entries)
         access = stored_access(entries)
         if check:
-            # Nobody who serves needs it.
-            importlib.import_module("mcp_actors.cli.gateway").check(entries, access)
+            check_servers(entries, access)
             return
         settings = {} if name is None else {"name": name}
         gateway = configured_gateway(entries, access=access, **settings)
@@ -300,7 +309,7 @@ def _say_what_is_unused(entries: ServerEntries) -> None:
     show_default=True,
     help="Whether clients share a connection to the server: auto shares it where the server keeps no sessions.",
 )
-@caller_options
+@options_of("bridge")
 @traceback_option
 def bridge_command(
     connection: ConnectionOptions, to: str, sessions: SessionPolicy, show_traceback: bool, **given: Any

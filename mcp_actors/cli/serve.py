@@ -13,17 +13,18 @@ import click
 
 from mcp_actors import Server
 from mcp_actors.abc import SharedState
-from mcp_actors.cli.connection_options import SERVE, CommandWithSections
+from mcp_actors.cli.connection_options import CommandWithSections
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.serve_options import (
     STDIO,
     Announcement,
     ServeOptions,
-    address_options,
     admin_transport,
     offer,
+    options_of,
     require_fitting,
     routes_beside,
+    sections_of,
     serves_stdio_alone,
     serving_transports,
 )
@@ -36,27 +37,9 @@ __all__ = ["command"]
 _ASSIGNMENT = "MCP_ACTORS_WORKER"
 
 
-@click.command("serve", cls=CommandWithSections, sections=SERVE, short_help="Serve a Server.")
+@click.command("serve", cls=CommandWithSections, sections=sections_of("serve"), short_help="Serve a Server.")
 @click.argument("target")
-@address_options
-@click.option(
-    "--workers",
-    metavar="N",
-    type=click.IntRange(min=1),
-    help="Serve with N processes, which are started again when they die. Not for stdio:",
-)
-@click.option(
-    "--shared",
-    metavar="URL",
-    help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or redis://HOST.",
-)
-@click.option("--reload", is_flag=True, help="Serve TARGET anew whenever its files change.")
-@click.option(
-    "--reload-dir",
-    metavar="DIR",
-    multiple=True,
-    help="With --reload: a folder in which every change counts, beside the modules of TARGET's own folder.",
-)
+@options_of("serve")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @traceback_option
 def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: Any) -> None:

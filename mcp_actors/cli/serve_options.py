@@ -15,6 +15,7 @@ import click
 from mcp_actors import Server
 from mcp_actors.abc import ServerTransport
 from mcp_actors.abc.discovery import server_transport
+from mcp_actors.cli.connection_options import Section
 from mcp_actors.cli.failures import WrongUsage
 from mcp_actors.errors import McpError
 
@@ -26,13 +27,13 @@ __all__ = [
     "WITH_HOST",
     "Announcement",
     "ServeOptions",
-    "address_options",
     "admin_transport",
-    "caller_options",
     "is_own_address",
     "offer",
+    "options_of",
     "require_fitting",
     "routes_beside",
+    "sections_of",
     "serve_at",
     "serves_stdio_alone",
     "serving_transports",
@@ -96,24 +97,136 @@ WITH_HOST = (*HTTP, "ws:", "wss:")
 """Bindings in which a request says whom it means to have called, and from where."""
 
 
+EVERY = ("serve", "gateway", "bridge")
+_DECLARED = "option"
+
+
+@attrs.frozen
+class _Declared:
+    """How an option of `ServeOptions` looks on the command line."""
+
+    name: str
+    section: str
+    commands: Sequence[str]
+    decorate: Callable[..., Any]
+
+
+def _option(name: str, section: str, *, on: Sequence[str] = EVERY, **settings: Any) -> Any:
+    """Declares an option: the only place where it is written down.
+
+    It becomes an option of click, stands in its section of the help, is a field of `ServeOptions`, and reaches worker
+    processes, which are started with the words of the command line.
+
+    Args:
+        name: Such as ``--health``; the field has the same name.
+        section: Its heading in the help.
+        on: The commands that have it.
+        settings: Those of `click.option`.
+    """
+    default: Any = () if settings.get("multiple") else False if settings.get("is_flag") else None
+    declared = _Declared(name, section, on, click.option(name, **settings))
+    return attrs.field(default=default, metadata={_DECLARED: declared})
+
+
+_ADDRESSES, _TOKENS, _OPERATORS = "Addresses", "Authorization, for HTTP and WebSocket", "For operators"
+_PROCESSES, _DEVELOPMENT = "Several processes", "Development"
+_SERVE = ("serve",)
+
+
 @attrs.frozen(kw_only=True)
 class ServeOptions:
-    """The options, by the names that click gives their values."""
+    """The options of ``serve``, ``gateway`` and ``bridge``, by the names that click gives their values."""
 
-    listen: Sequence[str]
-    allow_host: Sequence[str]
-    allow_origin: Sequence[str]
-    issuer: Sequence[str]
-    resource: str | None
-    scope: Sequence[str]
-    health: str | None
-    admin: str | None
-    metrics: str | None
-    telemetry: str | None
-    workers: int | None = None
-    shared: str | None = None
-    reload: bool = False
-    reload_dir: Sequence[str] = ()
+    listen: Sequence[str] = _option(
+        "--listen",
+        _ADDRESSES,
+        on=("serve", "gateway"),
+        metavar="URL",
+        multiple=True,
+        help="Where to serve; may be repeated. Default: stdio:",
+    )
+    allow_host: Sequence[str] = _option(
+        "--allow-host",
+        _ADDRESSES,
+        metavar="HOST",
+        multiple=True,
+        help="For HTTP and WebSocket: a name by which clients may call this server. Default: the address itself.",
+    )
+    allow_origin: Sequence[str] = _option(
+        "--allow-origin",
+        _ADDRESSES,
+        metavar="ORIGIN",
+        multiple=True,
+        help="For HTTP and WebSocket: a web site whose pages may use it, such as https://app.example.org.",
+    )
+    issuer: Sequence[str] = _option(
+        "--issuer",
+        _TOKENS,
+        metavar="URL",
+        multiple=True,
+        help="Demand access tokens, of this authorization server; may be repeated.",
+    )
+    resource: str | None = _option(
+        "--resource", _TOKENS, metavar="URL", help="With --issuer: the URL that clients know the server by."
+    )
+    scope: Sequence[str] = _option(
+        "--scope",
+        _TOKENS,
+        metavar="SCOPE",
+        multiple=True,
+        help="With --issuer: scopes that every request needs; blanks between several, may be repeated.",
+    )
+    admin: str | None = _option(
+        "--admin",
+        _OPERATORS,
+        metavar="URL",
+        help="Where operators may look at what runs: unix:PATH, or http://127.0.0.1:PORT with a token. See "
+        "mcp-actors top.",
+    )
+    metrics: str | None = _option(
+        "--metrics",
+        _OPERATORS,
+        metavar="PATH",
+        help="For HTTP: a path, such as /metrics, where Prometheus finds the numbers of this server.",
+    )
+    health: str | None = _option(
+        "--health",
+        _OPERATORS,
+        metavar="PATH",
+        help="For HTTP: a path, such as /health, where load balancers may ask how the server is.",
+    )
+    telemetry: str | None = _option(
+        "--telemetry",
+        _OPERATORS,
+        type=click.Choice(["otel"]),
+        help="Trace and measure by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says.",
+    )
+    workers: int | None = _option(
+        "--workers",
+        _PROCESSES,
+        on=_SERVE,
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Serve with N processes, which are started again when they die. Not for stdio:",
+    )
+    shared: str | None = _option(
+        "--shared",
+        _PROCESSES,
+        on=_SERVE,
+        metavar="URL",
+        help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or redis://HOST.",
+    )
+    reload: bool = _option(
+        "--reload", _DEVELOPMENT, on=_SERVE, is_flag=True, help="Serve TARGET anew whenever its files change."
+    )
+    reload_dir: Sequence[str] = _option(
+        "--reload-dir",
+        _DEVELOPMENT,
+        on=_SERVE,
+        metavar="DIR",
+        multiple=True,
+        help="With --reload: a folder in which every change counts, beside the modules of TARGET's own folder.",
+    )
 
     def paths(self) -> dict[str, str]:
         """Returns the paths that are served beside MCP, by their options."""
@@ -125,76 +238,49 @@ class ServeOptions:
         return any(url.lower().startswith(schemes) for url in self.listen)
 
 
+# Paragraphs behind sections of the help of ``serve``.
+_REMARKS = {
+    _OPERATORS: "--metrics answers those who may call this server by its name, and --health anybody (with 503 while "
+    "the server ends its calls), both without a token.",
+    _PROCESSES: "SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is "
+    "refused and no call is lost. Without --shared redis: they give clients over HTTP no sessions, and no HTTP+SSE: a "
+    "request may reach any of them. Each counts its own metrics, and its lines have its number.",
+    _DEVELOPMENT: "A reload keeps the connections; an error in a file is shown, and what was there serves on.",
+}
+
+
+def _declared(command: str) -> list[_Declared]:
+    found = [each.metadata[_DECLARED] for each in attrs.fields(ServeOptions)]
+    return [each for each in found if command in each.commands]
+
+
+def options_of(command: str) -> Callable[[_F], _F]:
+    """Returns a decorator that gives a command its options, which become a `ServeOptions`."""
+
+    def decorate(function: _F) -> _F:
+        for each in reversed(_declared(command)):
+            function = each.decorate(function)
+        return function
+
+    return decorate
+
+
+def sections_of(command: str) -> list[Section]:
+    """Returns the sections of a command's help with its options, in the order in which they are declared."""
+    options: dict[str, list[str]] = {}
+    for each in _declared(command):
+        options.setdefault(each.section, []).append(each.name)
+    if command in _SERVE:
+        options[_DEVELOPMENT].append("--traceback")
+    remarks = _REMARKS if command in _SERVE else {}
+    return [Section(title, names, remarks.get(title, "")) for title, names in options.items()]
+
+
 def require_fitting(options: ServeOptions) -> None:
     """Raises `click.UsageError` for the first rule that the options break."""
     for broken, text in RULES:
         for found in broken(options):
             raise click.UsageError(text.format(**found))
-
-
-def address_options(function: _F) -> _F:
-    """Adds the options that say where a command serves, and for whom: they become a `ServeOptions`."""
-    listen = click.option(
-        "--listen", metavar="URL", multiple=True, help="Where to serve; may be repeated. Default: stdio:"
-    )
-    return listen(caller_options(function))
-
-
-def caller_options(function: _F) -> _F:
-    """Adds those of `address_options` that say for whom a command serves, and who may look at it."""
-    for option in reversed(_CALLER_OPTIONS):
-        function = option(function)
-    return function
-
-
-_CALLER_OPTIONS: Sequence[Callable[..., Any]] = (
-    click.option(
-        "--allow-host",
-        metavar="HOST",
-        multiple=True,
-        help="For HTTP and WebSocket: a name by which clients may call this server. Default: the address itself.",
-    ),
-    click.option(
-        "--allow-origin",
-        metavar="ORIGIN",
-        multiple=True,
-        help="For HTTP and WebSocket: a web site whose pages may use it, such as https://app.example.org.",
-    ),
-    click.option(
-        "--issuer",
-        metavar="URL",
-        multiple=True,
-        help="Demand access tokens, of this authorization server; may be repeated.",
-    ),
-    click.option("--resource", metavar="URL", help="With --issuer: the URL that clients know the server by."),
-    click.option(
-        "--scope",
-        metavar="SCOPE",
-        multiple=True,
-        help="With --issuer: scopes that every request needs; blanks between several, may be repeated.",
-    ),
-    click.option(
-        "--health",
-        metavar="PATH",
-        help="For HTTP: a path, such as /health, where load balancers may ask how the server is.",
-    ),
-    click.option(
-        "--admin",
-        metavar="URL",
-        help="Where operators may look at what runs: unix:PATH, or http://127.0.0.1:PORT with a token. See "
-        "mcp-actors top.",
-    ),
-    click.option(
-        "--metrics",
-        metavar="PATH",
-        help="For HTTP: a path, such as /metrics, where Prometheus finds the numbers of this server.",
-    ),
-    click.option(
-        "--telemetry",
-        type=click.Choice(["otel"]),
-        help="Trace and measure by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says.",
-    ),
-)
 
 
 _Found = Iterable[dict[str, object]]

@@ -38,9 +38,10 @@ from mcp_actors.cli.bench.plan import (
     read_calls,
     tool_call,
 )
-from mcp_actors.cli.bench.recorder import LatencyCounts, LoadRecorder
+from mcp_actors.cli.bench.recorder import LoadRecorder, encoded
 from mcp_actors.cli.bench.streams import Ends, Lines, StreamField
 from mcp_actors.cli.bench.targets import raw_field
+from mcp_actors.supervision.histogram import Histogram
 
 # ----------------------------------------------------------------------------------------------------
 
@@ -460,28 +461,28 @@ TIMES = st.lists(st.floats(1e-7, 500.0), min_size=1, max_size=200)
 
 @given(TIMES, st.floats(0.0, 1.0))
 def test_a_percentile_is_right_to_a_percent(times: list[float], share: float) -> None:
-    counts = LatencyCounts()
+    counts = Histogram()
     for each in times:
         counts.add(each)
-    found, ordered = counts.percentile(share), sorted(times)
+    found, ordered = counts.quantile(share), sorted(times)
     wanted = ordered[max(0, min(len(times) - 1, -int(-share * len(times) // 1) - 1))]
     assert found == pytest.approx(wanted, rel=0.01, abs=2e-9)
-    assert counts.highest == max(times)
+    assert counts.largest == max(times)
     assert counts.mean == pytest.approx(sum(times) / len(times))
 
 
 @given(TIMES, TIMES)
 def test_merged_counts_are_those_of_all(first: list[float], second: list[float]) -> None:
-    both, one, other = LatencyCounts(), LatencyCounts(), LatencyCounts()
+    both, one, other = Histogram(), Histogram(), Histogram()
     for counts, times in ((both, [*first, *second]), (one, first), (other, second)):
         for each in times:
             counts.add(each)
     one.merge(other)
-    assert (one.total, one.highest) == (both.total, both.highest)
-    assert [one.percentile(share) for share in (0, 0.5, 0.99, 1)] == [
-        both.percentile(share) for share in (0, 0.5, 0.99, 1)
+    assert (one.count, one.largest) == (both.count, both.largest)
+    assert [one.quantile(share) for share in (0, 0.5, 0.99, 1)] == [
+        both.quantile(share) for share in (0, 0.5, 0.99, 1)
     ]
-    assert HdrHistogram.decode(one.encoded()).total_count == both.total
+    assert HdrHistogram.decode(encoded(one.values())).total_count == both.count
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,11 @@ from mcp_actors.abc.discovery import client_transport
 from mcp_actors.cli.bench.driver import LoadDriver
 from mcp_actors.cli.bench.field import Field, channels, run_blocking
 from mcp_actors.cli.bench.plan import LoadError, LoadPlan, Stage
-from mcp_actors.cli.bench.recorder import CallFigures, LatencyCounts, LoadRecorder, Slice
+from mcp_actors.cli.bench.recorder import CallFigures, LoadRecorder, Slice, encoded
 from mcp_actors.cli.bench.results import Document, JobFailure, ResultRow
 from mcp_actors.cli.bench.targets import PipedServers, has_raw_field, raw_field
 from mcp_actors.errors import McpError
+from mcp_actors.supervision.histogram import Histogram
 from mcp_actors.supervision.platform import STOP_SIGNALS
 
 __all__ = [
@@ -179,8 +180,8 @@ class RunningLoad:
                 "calls": recorder.good,
                 "failed": recorder.failed,
                 "per_second": recorder.good / elapsed if elapsed > 0 else 0.0,
-                "p50": recorder.total.percentile(0.5),
-                "p99": recorder.total.percentile(0.99),
+                "p50": recorder.total.quantile(0.5),
+                "p99": recorder.total.quantile(0.99),
             }
         )
 
@@ -226,12 +227,12 @@ def _stage_result(stage: Stage, recorder: LoadRecorder, before: list[float]) -> 
     seconds = sum(each.seconds for each in recorder.slices)
     good = sum(each.good for each in recorder.slices)
     per_second = good / seconds
-    p99 = recorder.total.percentile(0.99)
+    p99 = recorder.total.quantile(0.99)
     offered = min(stage.rate, stage.calls / seconds) if stage.calls else stage.rate
     # Cancelled calls are answered by nobody, and belong to no rate.
     expected = offered - recorder.cancelled.sent / seconds
     # What was in flight at the end is no backlog, as long as it is no more than a server without one has.
-    in_flight = expected * recorder.total.percentile(0.0) + _IN_FLIGHT_AT_THE_END
+    in_flight = expected * recorder.total.quantile(0.0) + _IN_FLIGHT_AT_THE_END
     held = not stage.rate or (
         good + in_flight >= HELD_SHARE * expected * seconds and not recorder.unsent and recorder.good > 0
     )
@@ -242,7 +243,7 @@ def _stage_result(stage: Stage, recorder: LoadRecorder, before: list[float]) -> 
         "at": stage.at,
         "seconds": seconds,
         "per_second": per_second,
-        "p50": recorder.total.percentile(0.5),
+        "p50": recorder.total.quantile(0.5),
         "p99": p99,
         "held": held,
         "unsent": recorder.unsent,
@@ -254,28 +255,28 @@ def _stage_result(stage: Stage, recorder: LoadRecorder, before: list[float]) -> 
 
 def _slice_result(stage: Stage, each: Slice, recorder: LoadRecorder, began: float) -> dict[str, Any]:
     counts, metrics = each.latencies, {"per_second": each.good / each.seconds}
-    if counts.total:
-        metrics |= {f"p{share * 100:g}_us": counts.percentile(share) * 1e6 for share in (0.5, 0.9, 0.99)}
-        metrics["max_us"] = counts.highest * 1e6
-        if counts.total >= _ENOUGH_FOR_P999:
-            metrics["p999_us"] = counts.percentile(0.999) * 1e6
-    calls = counts.total + each.failures
+    if counts.count:
+        metrics |= {f"p{share * 100:g}_us": counts.quantile(share) * 1e6 for share in (0.5, 0.9, 0.99)}
+        metrics["max_us"] = counts.largest * 1e6
+        if counts.count >= _ENOUGH_FOR_P999:
+            metrics["p999_us"] = counts.quantile(0.999) * 1e6
+    calls = counts.count + each.failures
     metrics["failed_share"] = 100.0 * each.failures / calls if calls else 0.0
     if stage.rate:
-        metrics["late_p99_us"] = recorder.late.percentile(0.99) * 1e6
+        metrics["late_p99_us"] = recorder.late.quantile(0.99) * 1e6
     return {
         "began": each.began - began,
         "metrics": metrics,
-        "latency": counts.encoded() if counts.total else None,
+        "latency": encoded(counts.values()) if counts.count else None,
         # Between two sends of an open loop the time is spent looking at the clock.
         "generator": None if stage.rate else each.processor / each.seconds,
     }
 
 
 def _totals(labels: list[str], recorders: list[LoadRecorder]) -> dict[str, Any]:
-    total, failures = LatencyCounts(), dict[str, dict[str, Any]]()
+    total, failures = Histogram(), dict[str, dict[str, Any]]()
     per_call = {label: CallFigures() for label in labels}
-    answered, ended, cancelled = LatencyCounts(), LatencyCounts(), 0
+    answered, ended, cancelled = Histogram(), Histogram(), 0
     for recorder in recorders:
         total.merge(recorder.total)
         for kind, found in recorder.failures.items():
@@ -303,13 +304,13 @@ def _totals(labels: list[str], recorders: list[LoadRecorder]) -> dict[str, Any]:
     }
 
 
-def _latency_result(counts: LatencyCounts) -> dict[str, float]:
+def _latency_result(counts: Histogram) -> dict[str, float]:
     """In seconds."""
-    if not counts.total:
+    if not counts.count:
         return {"count": 0}
     shares = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
-    figures = {name: counts.percentile(share) for name, share in shares.items()}
-    return {"count": counts.total, "mean": counts.mean, **figures, "max": counts.highest}
+    figures = {name: counts.quantile(share) for name, share in shares.items()}
+    return {"count": counts.count, "mean": counts.mean, **figures, "max": counts.largest}
 
 
 # -- From the results of a load to the document that is kept, and to the figures that a threshold looks at ---

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 from hdrh.histogram import HdrHistogram
 
 from mcp_actors.cli.bench.results import Document, Key
+from mcp_actors.supervision.histogram import Histogram
 
 __all__ = [
     "CallFigures",
     "CancelFigures",
     "FailureCount",
-    "LatencyCounts",
     "LoadRecorder",
     "Slice",
     "encoded",
@@ -26,11 +28,11 @@ HIGHEST_NS, DIGITS = 600_000_000_000, 2
 PERCENTILES = (0.0, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 
 
-def encoded(took: list[float]) -> str:
-    """The distribution as an HdrHistogram in nanoseconds, compressed, in base 64."""
+def encoded(took: Iterable[tuple[float, int]]) -> str:
+    """Returns seconds, each with how often they were measured, as an HdrHistogram, compressed, in base 64."""
     histogram = HdrHistogram(1, HIGHEST_NS, DIGITS)
-    for seconds in took:
-        histogram.record_value(max(1, min(HIGHEST_NS, round(seconds * 1e9))))
+    for seconds, count in took:
+        histogram.record_value(max(1, min(HIGHEST_NS, round(seconds * 1e9))), count)
     text: bytes = histogram.encode()
     return text.decode()
 
@@ -52,79 +54,6 @@ def percentiles(document: Document, key: Key) -> list[tuple[float, float]]:
     return [(each, merged.get_value_at_percentile(each) / 1000) for each in told]
 
 
-# -- Latencies as counts in buckets, so that a load of any length takes the same memory ------------------
-
-# So many buckets from one power of two to the next: a value is right to less than one percent.
-_BITS = 7
-_EXACT = 1 << (_BITS + 1)  # nanoseconds below which each has a bucket of its own
-
-
-class LatencyCounts:
-    """Counts of seconds, in buckets that are as wide as the values in them are large.
-
-    ``total`` is how many values there are, ``highest`` the longest, ``sum`` all of them together, in seconds.
-    """
-
-    __slots__ = ("_counts", "highest", "sum", "total")
-
-    def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
-        self.total = 0
-        self.highest = 0.0
-        self.sum = 0.0
-
-    def add(self, seconds: float) -> None:
-        value = int(seconds * 1e9)
-        if value >= _EXACT:
-            shift = value.bit_length() - _BITS - 1
-            value = (shift << _BITS) + (value >> shift)
-        counts = self._counts
-        counts[value] = counts.get(value, 0) + 1
-        self.total += 1
-        self.sum += seconds
-        if seconds > self.highest:
-            self.highest = seconds
-
-    def merge(self, other: LatencyCounts) -> None:
-        for bucket, count in other._counts.items():
-            self._counts[bucket] = self._counts.get(bucket, 0) + count
-        self.total += other.total
-        self.sum += other.sum
-        self.highest = max(self.highest, other.highest)
-
-    @property
-    def mean(self) -> float:
-        return self.sum / self.total if self.total else 0.0
-
-    def percentile(self, share: float) -> float:
-        """Returns the seconds within which that share of the values lies; the longest for all of them."""
-        wanted = share * self.total
-        passed = 0
-        for bucket in sorted(self._counts):
-            passed += self._counts[bucket]
-            if passed >= wanted:
-                return min(_middle(bucket) / 1e9, self.highest)
-        return self.highest
-
-    def encoded(self) -> str:
-        """Returns the distribution as an HdrHistogram in nanoseconds, compressed, in base 64."""
-        histogram = HdrHistogram(1, HIGHEST_NS, DIGITS)
-        for bucket, count in self._counts.items():
-            histogram.record_value(max(1, min(HIGHEST_NS, _middle(bucket))), count)
-        text: bytes = histogram.encode()
-        return text.decode()
-
-
-def _middle(bucket: int) -> int:
-    """Returns the nanoseconds in the middle of a bucket."""
-    if bucket < _EXACT:
-        return bucket
-    shift = (bucket >> _BITS) - 1
-    return ((bucket - (shift << _BITS)) << shift) + (1 << shift >> 1)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # A server may make up ever new errors.
 _MOST_KINDS = 50
 _OTHER = "other"
@@ -142,7 +71,7 @@ class FailureCount:
 class CallFigures:
     """The figures of one kind of call."""
 
-    latencies: LatencyCounts = attrs.field(factory=LatencyCounts)
+    latencies: Histogram = attrs.field(factory=Histogram)
     failures: int = 0
 
 
@@ -151,8 +80,8 @@ class CancelFigures:
     """Calls that were cancelled in flight: how many, and when the server answered or ended them all the same."""
 
     sent: int = 0
-    answered: LatencyCounts = attrs.field(factory=LatencyCounts)
-    ended: LatencyCounts = attrs.field(factory=LatencyCounts)
+    answered: Histogram = attrs.field(factory=Histogram)
+    ended: Histogram = attrs.field(factory=Histogram)
 
 
 @attrs.define
@@ -161,7 +90,7 @@ class Slice:
 
     began: float
     ended: float = 0.0
-    latencies: LatencyCounts = attrs.field(factory=LatencyCounts)
+    latencies: Histogram = attrs.field(factory=Histogram)
     good: int = 0
     failures: int = 0
     processor: float = 0.0
@@ -179,16 +108,16 @@ class LoadRecorder:
         self.calls = [CallFigures() for _ in labels]
         self.failures: dict[str, FailureCount] = {}
         self.cancelled = CancelFigures()
-        self.late = LatencyCounts()
+        self.late = Histogram()
         self.slices: list[Slice] = []
-        self.total = LatencyCounts()
+        self.total = Histogram()
         self.unsent = 0
         # Answers that came after the last slice had ended belong to its latencies, not to its throughput.
         self.open = True
 
     @property
     def good(self) -> int:
-        return self.total.total
+        return self.total.count
 
     @property
     def failed(self) -> int:

@@ -112,8 +112,7 @@ def _in_ms(row: Tally, percent: float) -> str:
 
 
 def _milliseconds(row: Tally, percent: float) -> float | None:
-    seconds = row.latencies.percentile(percent)
-    return None if seconds is None else seconds * 1000
+    return row.latencies.quantile(percent / 100) * 1000 if row.latencies.count else None
 
 
 @attrs.frozen

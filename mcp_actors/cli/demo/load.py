@@ -6,7 +6,6 @@ a call waited for them.
 
 from __future__ import annotations
 
-import math
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -18,44 +17,15 @@ import trio
 from mcp_actors import Client, Server
 from mcp_actors.cli.demo import servers
 from mcp_actors.errors import McpError
+from mcp_actors.supervision.histogram import Histogram
 from mcp_actors.supervision.platform import join_words
-from mcp_actors.testing.simulate.report import percentile_of_counts
 from mcp_actors.types import CallToolResult, TextContent
 
-__all__ = ["BINDINGS", "ERAS", "Binding", "CallLatencies", "DemoLoad", "Failures", "Tally"]
+__all__ = ["BINDINGS", "ERAS", "Binding", "DemoLoad", "Failures", "Tally"]
 
 
 # -- The figures of the demo: one `Tally` for each binding and era. Its memory does not grow with the number of calls
 # ---
-
-# Buckets from one value to twice the value: a percentile is right to about 4 %.
-_PER_DOUBLING = 16
-# Seconds; everything below is in the first bucket.
-_FLOOR = 1e-6
-# The last bucket begins beyond an hour.
-_BUCKETS = 32 * _PER_DOUBLING
-
-
-@attrs.define
-class CallLatencies:
-    """A histogram of seconds with buckets of equal ratio."""
-
-    counts: list[int] = attrs.field(factory=lambda: [0] * _BUCKETS)
-
-    def add(self, seconds: float) -> None:
-        """Counts a value."""
-        index = int(math.log2(max(seconds, _FLOOR) / _FLOOR) * _PER_DOUBLING)
-        self.counts[min(index, _BUCKETS - 1)] += 1
-
-    def merge(self, other: CallLatencies) -> None:
-        """Adds what another histogram has counted."""
-        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
-
-    def percentile(self, percent: float) -> float | None:
-        """Returns the seconds that ``percent`` of 100 values do not exceed, or ``None`` if nothing was counted."""
-        middles = (_FLOOR * math.exp2((index + 0.5) / _PER_DOUBLING) for index in range(_BUCKETS))
-        counts = zip(middles, self.counts, strict=True)
-        return percentile_of_counts(counts, sum(self.counts), percent)
 
 
 @attrs.define
@@ -93,7 +63,7 @@ class Tally:
     confirmed: int = 0
     """Of these, the handlers at the server that saw ``trio.Cancelled``, as counted by the server."""
     failures: Failures = attrs.field(factory=Failures)
-    latencies: CallLatencies = attrs.field(factory=CallLatencies)
+    latencies: Histogram = attrs.field(factory=Histogram)
     """Of the calls that were answered."""
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import attrs
@@ -13,6 +13,7 @@ import trio
 
 from mcp_actors.errors import RpcError
 from mcp_actors.server import Context
+from mcp_actors.supervision.histogram import quantile_of
 
 __all__ = [
     "NUMBER",
@@ -23,42 +24,7 @@ __all__ = [
     "SimulatedCall",
     "latencies",
     "name_of",
-    "percentile",
-    "percentile_of_counts",
 ]
-
-
-# -- Percentiles of measured values, by the nearest-rank method: the result is always a value that was measured ---
-
-
-def _rank(percent: float, count: int) -> int:
-    """Returns the position, from 1, of the smallest value that ``percent`` of 100 of all values do not exceed."""
-    return max(1, math.ceil(percent * count / 100))
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Returns a percentile of values that are sorted, of which there is at least one."""
-    return ordered[_rank(percent, len(ordered)) - 1]
-
-
-def percentile_of_counts(counts: Iterable[tuple[float, int]], total: int, percent: float) -> float | None:
-    """Returns a percentile of values that are given in order, each with how often it was measured.
-
-    Args:
-        counts: pairs of a value and its count.
-        total: the sum of the counts.
-        percent: between 0 and 100.
-
-    Returns:
-        The value, or ``None`` if the total is 0.
-    """
-    rank = _rank(percent, total)
-    seen = 0
-    for value, count in counts:
-        seen += count
-        if seen >= rank:
-            return value
-    return None
 
 
 # -- Records both sides of every simulated call, which a number in its metadata identifies ---------------
@@ -291,7 +257,7 @@ def latencies(values: Sequence[float]) -> Latencies:
         return Latencies(0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
     mean = round(math.fsum(ordered) / len(ordered), DIGITS)
-    percentiles = (round(percentile(ordered, percent), DIGITS) for percent in (50, 90, 99, 100))
+    percentiles = (round(quantile_of(ordered, share), DIGITS) for share in (0.5, 0.9, 0.99, 1))
     return Latencies(len(ordered), mean, *percentiles)
 
 
