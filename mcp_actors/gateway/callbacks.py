@@ -16,8 +16,8 @@ serves several clients                         is refused, and dropped: nobody k
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 import trio
@@ -36,7 +36,8 @@ from mcp_actors.errors import (
     Overloaded,
     RpcError,
 )
-from mcp_actors.gateway.held_calls import HELD_TIMEOUT, RETRY_AFTER, HeldCall
+from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.held_calls import HELD_TIMEOUT, RETRY_AFTER
 from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
 from mcp_actors.tasks import TASKS
@@ -64,13 +65,6 @@ _MESSAGE = "notifications/message"
 _ELICITATION_COMPLETE = "notifications/elicitation/complete"
 
 
-class _OfConnection(Protocol):
-    key: Hashable
-    is_of_one: bool
-    calls: dict[Context[Any], HeldCall | None]
-    has_sent_roots: bool
-
-
 def passive_extensions(declared: Mapping[str, Any] | None) -> dict[str, Any]:
     """Returns the extensions of a client that an upstream is told of: all but that of tasks.
 
@@ -86,7 +80,7 @@ class UpstreamCallbacks:
         connection: The connection.
     """
 
-    def __init__(self, connection: _OfConnection) -> None:
+    def __init__(self, connection: UpstreamConnection) -> None:
         self._connection = connection
         self._asking = 0
 

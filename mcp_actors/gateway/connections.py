@@ -1,4 +1,4 @@
-"""Says whose connection to an upstream is whose.
+"""The connections to one upstream: which callers share one, what each one is doing, and how much all of them may do.
 
 ====================================  ============================================================================
 server, caller                        connection
@@ -8,31 +8,30 @@ one that keeps no sessions, or        one for all callers
 one that keeps sessions, or           for a caller with a session one, until that ends; callers without a session
 ``sessions="own"``                    share one for each principal if they declare nothing that a server could ask
                                       for, and otherwise each call has one alone, which the next such call of the
-                                      principal gets, unless the server was told roots over it
+                                      principal gets, unless the server received roots over it
 ====================================  ============================================================================
 
 A server that keeps sessions asks its client, not a call: so whatever it asks must have one client to go to.
+
+A slow upstream holds so many calls and no more (`UpstreamLoad`), one caller half of them, and what it sends unasked is
+read at a bounded pace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from functools import partial
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import attrs
 import trio
 
 from mcp_actors._actors.session import ReadingPace
-from mcp_actors._eras.era import Era, EventKind
+from mcp_actors._client.connectivity import Negotiated
 from mcp_actors._server.peer_session import PeerSession, is_wanted
 from mcp_actors._wire.codec import encode_value
-from mcp_actors.abc import Telemetry
-from mcp_actors.client import Client, Target
-from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpired
-from mcp_actors.gateway.callbacks import UpstreamCallbacks
-from mcp_actors.gateway.held_calls import HeldCall
-from mcp_actors.gateway.upstream_settings import Upstream
+from mcp_actors.client import Client
+from mcp_actors.errors import McpError, Overloaded
+from mcp_actors.gateway.held_calls import RETRY_AFTER, HeldCall
 from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
@@ -53,18 +52,20 @@ __all__ = [
 ]
 
 
-# -- The load of an upstream: calls in flight, by caller, and the bounds on them and on what it tells unasked ---
-
-# Seconds after which whoever is refused may expect better: about the length of a call.
-RETRY_AFTER = 1.0
+SHARED = "shared"
+"""The key of the connection that all callers share."""
+FIRST = "first"
+"""The key of the connection that is made before the first call, to see what the server is."""
+ASKING_CAPABILITIES = ("sampling", "elicitation", "roots")
+"""The capabilities that let a server ask its client."""
 
 
 class UpstreamLoad:
-    """The calls in flight of one upstream. A slow one holds so many and no more, and one caller half of them.
+    """The calls in flight at one upstream, in all and of each caller.
 
     Args:
-        limit: How many there may be.
-        notifications: How many notifications its connections are read a second.
+        limit: How many there may be; one caller may have half of them.
+        notifications: How many notifications a second are read from all its connections.
     """
 
     def __init__(self, limit: int, notifications: int) -> None:
@@ -106,9 +107,6 @@ class UpstreamLoad:
             del self._of_callers[caller]
 
 
-# -- One connection to an upstream: a client, whom it serves, and what is known of its server ------------
-
-
 @attrs.frozen
 class ServerTraits:
     """The traits of a server that each call asks for."""
@@ -123,27 +121,19 @@ class UpstreamConnection:
     """A client of an upstream's server, for one caller or for all.
 
     Args:
-        settings: The settings of the upstream.
-        target: What the client connects to.
-        declared: What the client declares: the capabilities of the caller it is for.
-        telemetry: Receives the requests over it.
-        lost: Is told that the connection was lost.
-        changed: Is told what has changed on the server: a list, or a resource by its URI.
+        declared: What the client declares: the capabilities of the caller that it is for.
+        caller: The caller that it is made for, as limits count callers; ``None`` if it is made before the first call.
     """
 
-    def __init__(
-        self,
-        settings: Upstream,
-        target: Target,
-        declared: ClientCapabilities,
-        telemetry: Telemetry | None,
-        lost: Callable[[UpstreamConnection, ConnectionLost | SessionExpired], None],
-        changed: Callable[[UpstreamConnection, EventKind, str | None], None],
-    ) -> None:
+    client: Client
+    """The client, which the upstream's actor makes with callbacks into this connection."""
+    negotiated: Negotiated
+    """The result of the handshake with the server, once it is open."""
+
+    def __init__(self, declared: ClientCapabilities, caller: str | None) -> None:
         self.key: Hashable = None
-        """Whose it is; see `mcp_actors.gateway.connections`."""
-        self.caller: str | None = None
-        """The caller that it was made for, as limits count callers; ``None`` if it was made before anybody called."""
+        """Whose it is: what `key_of` returns, `SHARED` or `FIRST`."""
+        self.caller = caller
         self.declared = declared
         self.is_of_one = False
         """Whether it serves one session of a client, or one call at a time."""
@@ -158,24 +148,22 @@ class UpstreamConnection:
         self.has_answered = False
         """Whether its server has answered anything since the handshake."""
         self.has_sent_roots = False
-        """Whether its server was told the roots of a client."""
+        """Whether its server has received the roots of a client."""
         self.idle_since = trio.current_time()
-        """When the last call over it has ended."""
-        self.client = Client(
-            target,
-            era=settings.era,
-            timeout=settings.timeout,
-            cap=settings.cap,
-            auth=settings.auth,
-            answer_input=False,
-            telemetry=telemetry,
-            on_lost=lambda why: lost(self, why),
-            on_change=partial(changed, self),
-            **UpstreamCallbacks(self).options(declared),
-        )
+        """When the last call over it ended."""
 
     def __repr__(self) -> str:
         return f"<UpstreamConnection {self.client!r} calls={len(self.calls)}>"
+
+    def opened(self) -> None:
+        """Takes note of what the handshake has shown of the server."""
+        negotiated = self.negotiated = self.client._requests.negotiated
+        if negotiated.era.declares_in_requests:
+            has_tasks = TASKS in (negotiated.capabilities.extensions or {})
+        else:
+            has_tasks = self.client._may_augment()
+        channel = self.client._connectivity.session.link.channel
+        self.traits = ServerTraits(channel.mirrors, has_tasks)
 
     @property
     def is_open(self) -> bool:
@@ -183,14 +171,9 @@ class UpstreamConnection:
         return self.client._connectivity.is_connected
 
     @property
-    def era(self) -> Era:
-        """The revision that is spoken with the server."""
-        return self.client._requests.negotiated.era
-
-    @property
     def keeps_session(self) -> bool:
         """Whether its server may remember something from one request to the next."""
-        return not self.era.declares_in_requests and (
+        return not self.negotiated.era.declares_in_requests and (
             self.client._connectivity.session.link.channel.keeps_session
         )
 
@@ -199,25 +182,16 @@ class UpstreamConnection:
         """Whether it is known for whom a log message is."""
         return self.is_of_one or self.traits.names_requests
 
-    def found_traits(self) -> ServerTraits:
-        """Returns the traits of its server, now that it is open."""
-        if self.era.declares_in_requests:
-            has_tasks = TASKS in (self.client._requests.negotiated.capabilities.extensions or {})
-        else:
-            has_tasks = self.client._may_augment()
-        return ServerTraits(self.client._connectivity.session.link.channel.mirrors, has_tasks)
-
     def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
-        """Returns the log level that a session of the server has to be given before a call, ``None`` if none."""
+        """Returns the log level that the server's session needs before a call, ``None`` if it needs no other one."""
         wanted: Any = ctx.peer.log_level
         if wanted is None or wanted == self.log_level or not self.is_of_one:
             return None
         if ctx.era.declares_in_requests and is_wanted(wanted, self.log_level):
             # Other calls of the same session may want more, and each gets no more than it wants.
             return None
-        negotiated = self.client._requests.negotiated
         level: LoggingLevel = wanted
-        return None if negotiated.capabilities.logging is None else level
+        return None if self.negotiated.capabilities.logging is None else level
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """Gives the session of the server a log level; what it refuses costs no call."""
@@ -226,25 +200,6 @@ class UpstreamConnection:
             await self.client.set_log_level(level)
         except McpError as error:
             log.debug("an upstream was not given a log level", level=level, error=printable(str(error), 200))
-
-    def begin(self, ctx: Context[Any], held: HeldCall | None = None) -> None:
-        """Takes note of a call that is forwarded over it."""
-        self.calls[ctx] = held
-
-    def end(self, ctx: Context[Any]) -> None:
-        """Takes note of the end of a call."""
-        del self.calls[ctx]
-        self.idle_since = trio.current_time()
-
-
-# ----------------------------------------------------------------------------------------------------
-
-SHARED = "shared"
-"""The key of the connection that all callers share."""
-FIRST = "first"
-"""The key of the connection that is made before anybody calls, to see what the server is."""
-ASKING_CAPABILITIES = ("sampling", "elicitation", "roots")
-"""The capabilities that let a server ask its client."""
 
 
 @attrs.frozen

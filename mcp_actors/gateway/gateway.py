@@ -25,12 +25,11 @@ from mcp_actors.errors import (
     UpstreamUnavailable,
     invalid_params,
 )
-from mcp_actors.gateway.call_options import ROOTS_CHANGED, pass_roots_changed, set_log_level
 from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.forwarding import ForwardedCall, forward
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind
 from mcp_actors.gateway.lists import LIST_TIMEOUT, ListedRow
-from mcp_actors.gateway.live import GatewayPlan, LiveUpstreams, opened
+from mcp_actors.gateway.live import ROOTS_CHANGED, GatewayPlan, LiveUpstreams, opened
 from mcp_actors.gateway.names import NameTable
 from mcp_actors.gateway.routes import CachingHints, Route, Visible, merged_page
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
@@ -90,7 +89,7 @@ def described(
         if actor.met is None:
             shown.update(_FEATURES)
         else:
-            capabilities = actor.met.client._requests.negotiated.capabilities
+            capabilities = actor.met.negotiated.capabilities
             found = {each for each in _FEATURES if getattr(capabilities, each) is not None}
             declared |= found
             shown |= found
@@ -103,7 +102,7 @@ def merged_instructions(own: str | None, actors: Sequence[UpstreamActor]) -> str
     parts = [] if own is None else [own]
     left = LONGEST_MERGED - len(own or "")
     for actor in actors:
-        text = None if actor.met is None else actor.met.client._requests.negotiated.instructions
+        text = None if actor.met is None else actor.met.negotiated.instructions
         if text:
             part = f"## {actor.settings.name}\n\n{_cut(text, LONGEST_INSTRUCTIONS)}"
             if len(part) > left:
@@ -127,7 +126,7 @@ def presented(
     """
     if actor.met is None:
         return None
-    negotiated = actor.met.client._requests.negotiated
+    negotiated = actor.met.negotiated
     declared = negotiated.capabilities
     extensions = dict(declared.extensions or {})
     has_tasks = extensions.pop(TASKS, None) is not None or declared.tasks is not None
@@ -282,7 +281,7 @@ class Gateway(Server[StateT]):
     def _met(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection to an upstream was made: a bridge answers as that server from now on."""
         if self._presents:
-            self.info = connection.client.server_info
+            self.info = connection.negotiated.info
             self._runtime.present(self.info)
 
     def _describe(self, method: str, ctx: Context[StateT]) -> Any:
@@ -433,10 +432,12 @@ class Gateway(Server[StateT]):
         return await forward(ctx, Route(self._live[ctx._scope].actors[upstream], ""), params)
 
     def _roots_changed(self, ctx: Context[StateT]) -> None:
-        pass_roots_changed(self._live[ctx._scope].actors.values(), ctx)
+        self._live[ctx._scope].roots_changed(ctx)
 
     def _set_log_level(self, ctx: Context[StateT]) -> Any:
-        return set_log_level(self._own["logging/setLevel"], self._live[ctx._scope].actors.values(), ctx)
+        result = self._own["logging/setLevel"](ctx)
+        self._live[ctx._scope].set_log_level(ctx)
+        return result
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ MAX_QUESTIONS = 16
 """Questions of one call that may wait at once."""
 
 RETRY_AFTER = 1.0
-"""Seconds after which whoever is refused may expect better."""
+"""Seconds after which a caller that is refused may expect better: about the length of a call."""
 
 _HELD = "held"
 _ASKED = "asked"

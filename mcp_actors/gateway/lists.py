@@ -212,7 +212,7 @@ class UpstreamLists:
         found: dict[str, UpstreamListing] = {}
         waiting: list[UpstreamActor] = []
         for actor in actors:
-            kept = self._at_hand(actor, ctx, kind)
+            kept = self._kept_for(actor, ctx, kind)
             if kept is not None and kept.listing is not None and trio.current_time() < kept.good_until:
                 found[actor.settings.name] = kept.listing
             else:
@@ -296,22 +296,16 @@ class UpstreamLists:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _at_hand(self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind) -> _KeptList | None:
-        try:
-            connection = actor.at_hand(ctx)
-        except UpstreamUnavailable:
-            return None
-        if connection is None:
-            return None
-        actor.give_back(connection)
-        return self._kept.get(connection, {}).get(kind.name)
+    def _kept_for(self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind) -> _KeptList | None:
+        connection = actor.open_connection(ctx)
+        return None if connection is None else self._kept.get(connection, {}).get(kind.name)
 
     def _without(
         self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind, found: dict[str, UpstreamListing]
     ) -> None:
         """The list of an upstream did not come: the one before is better than none while there is a connection."""
         name = actor.settings.name
-        kept = self._at_hand(actor, ctx, kind)
+        kept = self._kept_for(actor, ctx, kind)
         if kept is not None and kept.listing is not None:
             found[name] = kept.listing
         if (name, kind.name) not in self._missing:
@@ -444,6 +438,6 @@ class UpstreamLists:
 
 def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
     """Whether a server reports changes of a list: it says so."""
-    capabilities = connection.client._requests.negotiated.capabilities
+    capabilities = connection.negotiated.capabilities
     declared = getattr(capabilities, kind.capability)
     return declared is None or bool(declared.list_changed)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -26,11 +27,14 @@ from mcp_actors.supervision.containment import reraised, start, start_again
 from mcp_actors.supervision.task_kinds import (
     UPSTREAM_CHANGES,
     UPSTREAM_KEEP,
+    UPSTREAM_LOG_LEVEL,
     UPSTREAM_SWEEP,
     UPSTREAM_WAIT,
 )
 
-__all__ = ["GatewayPlan", "LiveUpstreams", "opened"]
+__all__ = ["ROOTS_CHANGED", "GatewayPlan", "LiveUpstreams", "opened"]
+
+ROOTS_CHANGED = "notifications/roots/list_changed"
 
 
 class GatewayPlan:
@@ -136,6 +140,35 @@ class LiveUpstreams:
             for each in self.actors.values()
             if each.met is None and (also_lazy or not each.settings.lazy) and not self.lists.is_late(each)
         ]
+
+    # -- the news of a client with a session, outside of its calls ----------------------------------------------------
+
+    def set_log_level(self, ctx: Context[Any]) -> None:
+        """Gives the client's own connections its new log level, each in a task of it.
+
+        Connections that are made later are given it before the first call over them.
+        """
+        for each in self._connections_of(ctx):
+            level = each.level_to_set(ctx)
+            if level is not None:
+                dispatcher = each.client._connectivity.session.dispatcher
+                dispatcher.start_task(UPSTREAM_LOG_LEVEL, partial(each.set_log_level, level))
+
+    def roots_changed(self, ctx: Context[Any]) -> None:
+        """Notifies the servers that have the client's roots that these have changed. Never waits."""
+        for each in self._connections_of(ctx):
+            if each.declared.roots is not None and ROOTS_CHANGED in each.negotiated.era.client_notifications:
+                each.client._connectivity.session.dispatcher.post(ROOTS_CHANGED)
+
+    def _connections_of(self, ctx: Context[Any]) -> Iterator[UpstreamConnection]:
+        session = ctx.session
+        if session is not None:
+            for actor in self.actors.values():
+                for each in actor.connections:
+                    if each.key is session and each.is_open:
+                        yield each
+
+    # -- what upstreams report (`UpstreamObserver`) --------------------------------------------------------------------
 
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection was made."""

@@ -29,7 +29,8 @@ from mcp_actors.errors import (
     SubscriptionLost,
     UpstreamUnavailable,
 )
-from mcp_actors.gateway.connections import RETRY_AFTER, UpstreamConnection
+from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.held_calls import RETRY_AFTER
 from mcp_actors.gateway.lists import ChangeDelivery
 from mcp_actors.gateway.routes import Route
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -210,7 +211,7 @@ class UpstreamSubscriptions:
         followed.failure = UpstreamUnavailable(followed.actor.settings.name, "it cannot be subscribed at")
         try:
             with followed.scope:
-                if followed.connection.era.client.listen_method is None:
+                if followed.connection.negotiated.era.client.listen_method is None:
                     await _held_in_session(followed)
                 else:
                     await self._held_by_requests(followed)
