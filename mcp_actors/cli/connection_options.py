@@ -165,8 +165,8 @@ SERVE = (
         "Several processes",
         ["--workers", "--shared"],
         "SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is refused and "
-        "no call is lost. Without --shared redis: they give clients over HTTP no sessions, and no HTTP+SSE: a request "
-        "may reach any of them. Each counts its own metrics, and its lines have its number.",
+        "no call is lost. Without a --shared that keeps sessions, clients over HTTP have none, and no HTTP+SSE: a "
+        "request may reach any of them. Each counts its own metrics, and its lines have its number.",
     ),
     Section(
         "Development",

@@ -37,7 +37,7 @@ def call_options(lease: Lease) -> CallOptions:
     connection, call = lease.connection, lease.ctx.call
     defaults = connection.client._requests.options
     invocation, needs_envelope = call.invocation, lease.era.declares_in_requests
-    names_requests = connection.traits.names_requests
+    names_requests = connection.server.names_requests
     # A task shows its reports to anyone who looks at it.
     wants_progress = invocation.progress_token is not None or call.voice is not None
     if not (invocation.meta or wants_progress or names_requests or needs_envelope):
@@ -54,9 +54,9 @@ def call_options(lease: Lease) -> CallOptions:
 
 
 def _envelope(lease: Lease) -> dict[str, Any]:
-    ctx, connection, era = lease.ctx, lease.connection, lease.era
+    connection, era = lease.connection, lease.era
     own = connection.client._connectivity.session.outbound.meta
-    peer = ctx.peer
+    peer = lease.ctx.call.invocation.peer
     declared = peer.raw_capabilities
     if declared and peer.era is not era:
         declared = era.unstructure(peer.capabilities)
@@ -65,8 +65,8 @@ def _envelope(lease: Lease) -> dict[str, Any]:
         passive = passive_extensions(extensions if isinstance(extensions, dict) else None)
         declared = {**declared, "extensions": passive}
     envelope = {**own, CAPABILITIES: declared, CLIENT_INFO: own.get(CLIENT_INFO)}
-    level = ctx.log_level
-    if level is not None and connection.knows_whose_logs:
+    level = lease.ctx.log_level if connection.knows_whose_logs else None
+    if level is not None:
         envelope[LOG_LEVEL] = level
     else:
         envelope.pop(LOG_LEVEL, None)

@@ -45,7 +45,7 @@ __all__ = [
     "AloneKey",
     "ConnectionTable",
     "Key",
-    "ServerTraits",
+    "MetServer",
     "UpstreamConnection",
     "UpstreamLoad",
     "key_of",
@@ -108,13 +108,16 @@ class UpstreamLoad:
 
 
 @attrs.frozen
-class ServerTraits:
-    """The traits of a server that each call asks for."""
+class MetServer:
+    """The server of a connection, as its handshake has shown it."""
 
-    names_requests: bool = False
+    negotiated: Negotiated
+    names_requests: bool
     """Whether the binding says with which request a notification came, as HTTP does."""
-    has_tasks: bool = False
+    has_tasks: bool
     """Whether calls of tools may become tasks, in either dialect."""
+    keeps_session: bool
+    """Whether it may remember something from one request to the next."""
 
 
 class UpstreamConnection:
@@ -127,8 +130,8 @@ class UpstreamConnection:
 
     client: Client
     """The client, which the upstream's actor makes with callbacks into this connection."""
-    negotiated: Negotiated
-    """The result of the handshake with the server, once it is open."""
+    server: MetServer
+    """Its server, once it is open."""
 
     def __init__(self, declared: ClientCapabilities, caller: str | None) -> None:
         self.key: Hashable = None
@@ -137,8 +140,6 @@ class UpstreamConnection:
         self.declared = declared
         self.is_of_one = False
         """Whether it serves one session of a client, or one call at a time."""
-        self.traits = ServerTraits()
-        """The traits of its server, once it is open."""
         self.calls: dict[Context[Any], HeldCall | None] = {}
         """The calls that are forwarded over it now, in the order in which they came; with those that may be held."""
         self.followed: set[str] = set()
@@ -157,13 +158,13 @@ class UpstreamConnection:
 
     def opened(self) -> None:
         """Takes note of what the handshake has shown of the server."""
-        negotiated = self.negotiated = self.client._requests.negotiated
-        if negotiated.era.declares_in_requests:
-            has_tasks = TASKS in (negotiated.capabilities.extensions or {})
-        else:
-            has_tasks = self.client._may_augment()
+        negotiated = self.client._requests.negotiated
         channel = self.client._connectivity.session.link.channel
-        self.traits = ServerTraits(channel.mirrors, has_tasks)
+        extensions = negotiated.capabilities.extensions or {}
+        is_stateless = negotiated.era.declares_in_requests
+        has_tasks = TASKS in extensions if is_stateless else self.client._may_augment()
+        keeps_session = not is_stateless and channel.keeps_session
+        self.server = MetServer(negotiated, channel.mirrors, has_tasks, keeps_session)
 
     @property
     def is_open(self) -> bool:
@@ -171,16 +172,9 @@ class UpstreamConnection:
         return self.client._connectivity.is_connected
 
     @property
-    def keeps_session(self) -> bool:
-        """Whether its server may remember something from one request to the next."""
-        return not self.negotiated.era.declares_in_requests and (
-            self.client._connectivity.session.link.channel.keeps_session
-        )
-
-    @property
     def knows_whose_logs(self) -> bool:
         """Whether it is known for whom a log message is."""
-        return self.is_of_one or self.traits.names_requests
+        return self.is_of_one or self.server.names_requests
 
     def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
         """Returns the log level that the server's session needs before a call, ``None`` if it needs no other one."""
@@ -191,7 +185,7 @@ class UpstreamConnection:
             # Other calls of the same session may want more, and each gets no more than it wants.
             return None
         level: LoggingLevel = wanted
-        return None if self.negotiated.capabilities.logging is None else level
+        return None if self.server.negotiated.capabilities.logging is None else level
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """Gives the session of the server a log level; what it refuses costs no call."""

@@ -84,7 +84,8 @@ class ForwardedCall(Deferred):
         try:
             if not _waits_first(lease):
                 self._options = options = call_options(lease)
-                begun = lease.connection.client._requests.begin(ctx.method, params, options)
+                method = ctx.call.invocation.method.name
+                begun = lease.connection.client._requests.begin(method, params, options)
         except McpError as error:
             if not may_be_repeated(error):
                 raise failure_of(lease, error) from None
@@ -123,7 +124,7 @@ class ForwardedCall(Deferred):
 def _waits_first(lease: Lease) -> bool:
     """Whether something has to be waited for before the request, or it may become a task of the protocol."""
     ctx, connection = lease.ctx, lease.connection
-    if connection.traits.has_tasks and ctx.method == "tools/call":
+    if connection.server.has_tasks and ctx.method == "tools/call":
         return True
     if lease.era.asks_by_retry:
         invocation = ctx.call.invocation
@@ -142,7 +143,7 @@ def _may_be_held(ctx: Context[Any], upstream: UpstreamActor) -> bool:
     declared = invocation.peer.raw_capabilities
     if not any(name in declared for name in ASKING_CAPABILITIES):
         return False
-    return upstream.met is None or not upstream.met.negotiated.era.asks_by_retry
+    return upstream.met is None or not upstream.met.server.negotiated.era.asks_by_retry
 
 
 async def forward(
@@ -217,7 +218,7 @@ async def _sent(lease: Lease, params: dict[str, Any]) -> tuple[dict[str, Any], b
     ctx, connection, is_answer = lease.ctx, lease.connection, False
     try:
         options = call_options(lease)
-        if connection.traits.has_tasks and ctx.method == "tools/call":
+        if connection.server.has_tasks and ctx.method == "tools/call":
 
             def finish(later: Context[Any], result: dict[str, Any]) -> Any:
                 return result_for_caller(later, lease, result)

@@ -89,7 +89,7 @@ def described(
         if actor.met is None:
             shown.update(_FEATURES)
         else:
-            capabilities = actor.met.negotiated.capabilities
+            capabilities = actor.met.server.negotiated.capabilities
             found = {each for each in _FEATURES if getattr(capabilities, each) is not None}
             declared |= found
             shown |= found
@@ -102,7 +102,7 @@ def merged_instructions(own: str | None, actors: Sequence[UpstreamActor]) -> str
     parts = [] if own is None else [own]
     left = LONGEST_MERGED - len(own or "")
     for actor in actors:
-        text = None if actor.met is None else actor.met.negotiated.instructions
+        text = None if actor.met is None else actor.met.server.negotiated.instructions
         if text:
             part = f"## {actor.settings.name}\n\n{_cut(text, LONGEST_INSTRUCTIONS)}"
             if len(part) > left:
@@ -126,7 +126,7 @@ def presented(
     """
     if actor.met is None:
         return None
-    negotiated = actor.met.negotiated
+    negotiated = actor.met.server.negotiated
     declared = negotiated.capabilities
     extensions = dict(declared.extensions or {})
     has_tasks = extensions.pop(TASKS, None) is not None or declared.tasks is not None
@@ -218,8 +218,8 @@ class Gateway(Server[StateT]):
         features.handlers |= {
             "initialize": partial(self._describe, "initialize"),
             "server/discover": partial(self._describe, "server/discover"),
-            "tools/call": partial(self._ask_for_named, _TOOLS, features.tools),
-            "prompts/get": partial(self._ask_for_named, _PROMPTS, features.prompts),
+            "tools/call": partial(self._ask_for_named, _TOOLS, features.tools.by_key),
+            "prompts/get": partial(self._ask_for_named, _PROMPTS, features.prompts.by_key),
             "resources/read": self._read,
             "completion/complete": self._complete,
             "resources/subscribe": self._subscribe,
@@ -281,7 +281,7 @@ class Gateway(Server[StateT]):
     def _met(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection to an upstream was made: a bridge answers as that server from now on."""
         if self._presents:
-            self.info = connection.negotiated.info
+            self.info = connection.server.negotiated.info
             self._runtime.present(self.info)
 
     def _describe(self, method: str, ctx: Context[StateT]) -> Any:
@@ -339,14 +339,14 @@ class Gateway(Server[StateT]):
     def _has_tasks(self, live: LiveUpstreams) -> bool:
         """Whether any tool, of an upstream or of the gateway, may run as a task."""
         met = [actor.met for actor in live.actors.values()]
-        return any(each is not None and each.traits.has_tasks for each in met) or any(
+        return any(each is not None and each.server.has_tasks for each in met) or any(
             entry.rules is not None for entry in self._features.tools
         )
 
     def _tool_elsewhere(self, name: str) -> ToolElsewhere | None:
         """Finds a tool of an upstream that was listed. Its calls may become tasks; whoever wants none is waited for."""
         for live in self._live.values():
-            claim = live.lists.claims["tools"].owner(name)
+            claim = live.lists.claims["tools"].owners.get(name)
             listing = None if claim is None else live.lists.known.get((claim.upstream, "tools"))
             if claim is not None and listing is not None:
                 return listing.tool_elsewhere(claim.target)
@@ -360,7 +360,7 @@ class Gateway(Server[StateT]):
         known = self._labels[kind]
         if name in known:
             return True
-        is_listed = any(live.lists.claims[kind].owner(name) is not None for live in self._live.values())
+        is_listed = any(name in live.lists.claims[kind].owners for live in self._live.values())
         is_fit = len(name) <= LONGEST_LABEL and name.isprintable()
         if is_listed and is_fit and len(known) < MOST_LABELS:
             known.add(name)

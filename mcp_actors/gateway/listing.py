@@ -197,7 +197,7 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
         McpError: What else `Client.request` raises.
     """
     requests = connection.client._requests
-    if kind.capability not in connection.negotiated.declared:
+    if kind.capability not in connection.server.negotiated.declared:
         return UpstreamListing({}, ttl_ms=round(MAX_AGE * 1000), cache_scope="public")
     reading = _ListReader(connection, kind, upstream)
     cursor: str | None = None
@@ -232,7 +232,7 @@ class _ListReader:
 
     async def take(self, result: dict[str, Any]) -> str | None:
         """Reads one page, and returns the cursor of the next one, ``None`` after the last."""
-        kind, era = self._kind, self._connection.negotiated.era
+        kind, era = self._kind, self._connection.server.negotiated.era
         items = result.get(kind.member)
         if not isinstance(items, list):
             raise RemoteProtocolError(f"the answer to {kind.method} has no array {kind.member!r}")

@@ -157,7 +157,10 @@ class LiveUpstreams:
     def roots_changed(self, ctx: Context[Any]) -> None:
         """Notifies the servers that have the client's roots that these have changed. Never waits."""
         for each in self._connections_of(ctx):
-            if each.declared.roots is not None and ROOTS_CHANGED in each.negotiated.era.client_notifications:
+            if (
+                each.declared.roots is not None
+                and ROOTS_CHANGED in each.server.negotiated.era.client_notifications
+            ):
                 each.client._connectivity.session.dispatcher.post(ROOTS_CHANGED)
 
     def _connections_of(self, ctx: Context[Any]) -> Iterator[UpstreamConnection]:

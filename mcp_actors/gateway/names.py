@@ -125,25 +125,22 @@ class NameClaims:
     def __init__(self, what: str) -> None:
         self.version = 0
         """Changes whenever a name gets or loses its owner."""
+        self.owners: dict[str, Claim] = {}
+        """The owner of each name that an upstream has listed; read only."""
         self._what = what
-        self._by_name: dict[str, Claim] = {}
         self._logged: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:
-        return f"<NameClaims {len(self._by_name)} {self._what}s>"
+        return f"<NameClaims {len(self.owners)} {self._what}s>"
 
     def __len__(self) -> int:
-        return len(self._by_name)
-
-    def owner(self, name: str) -> Claim | None:
-        """Returns whose a name is, ``None`` if nobody has listed it."""
-        return self._by_name.get(name)
+        return len(self.owners)
 
     def claim(self, name: str, upstream: str, target: str) -> bool:
         """Counts one more list of ``upstream`` that has a name; returns whether the name is its, or another's."""
-        claim = self._by_name.get(name)
+        claim = self.owners.get(name)
         if claim is None:
-            claim = self._by_name[name] = Claim(upstream, target)
+            claim = self.owners[name] = Claim(upstream, target)
             self.version += 1
         elif claim.upstream != upstream or claim.target != target:
             self.collided(name, claim.upstream, upstream)
@@ -153,10 +150,10 @@ class NameClaims:
 
     def release(self, name: str) -> None:
         """Counts one list less that has a name; after the last one it is nobody's."""
-        claim = self._by_name[name]
+        claim = self.owners[name]
         claim.lists -= 1
         if not claim.lists:
-            del self._by_name[name]
+            del self.owners[name]
             self.version += 1
 
     def collided(self, name: str, owner: str, other: str) -> None:

@@ -107,7 +107,7 @@ class UpstreamRoutes:
         Raises:
             InsufficientScope: The caller lacks a scope that the upstream needs.
         """
-        claim = self._lists.claims[kind.name].owner(name)
+        claim = self._lists.claims[kind.name].owners.get(name)
         return None if claim is None else self._checked(ctx, kind, claim.upstream, claim.target)
 
     async def named(self, ctx: Context[Any], kind: ListKind, name: str) -> Route | None:
@@ -117,7 +117,7 @@ class UpstreamRoutes:
             InsufficientScope: The caller lacks a scope that the upstream needs.
             UpstreamUnavailable: An upstream that may have it cannot be asked.
         """
-        if self._lists.claims[kind.name].owner(name) is not None:
+        if name in self._lists.claims[kind.name].owners:
             return self.listed(ctx, kind, name)
         able = [each for each in self._actors if self._lists.tables[each].own(name) is not None]
         if len(able) < 2:
@@ -125,7 +125,7 @@ class UpstreamRoutes:
             return None if own is None else self._checked(ctx, kind, able[0], own)
         found = await self._lists.of_all(ctx, kind, [self._actors[each] for each in able])
         self._lists.claim(kind, found)
-        if self._lists.claims[kind.name].owner(name) is not None:
+        if name in self._lists.claims[kind.name].owners:
             return self.listed(ctx, kind, name)
         away = [each for each in able if each not in found]
         if away:
@@ -143,9 +143,9 @@ class UpstreamRoutes:
         kind = LIST_KINDS["resources"]
         tables = self._lists.tables
         is_certain = len(tables) == 1 and all(each.is_offered(uri) for each in tables.values())
-        if self._lists.claims["resources"].owner(uri) is None and not is_certain:
+        if uri not in self._lists.claims["resources"].owners and not is_certain:
             await self._list_uris(ctx)
-        if self._lists.claims["resources"].owner(uri) is not None:
+        if uri in self._lists.claims["resources"].owners:
             route = self.listed(ctx, kind, uri)
             return [] if route is None else [route]
         able = [
@@ -170,7 +170,7 @@ class UpstreamRoutes:
         """
         if len(self._actors) > 1:
             await self._list_uris(ctx)
-        if self._lists.claims["templates"].owner(text) is not None:
+        if text in self._lists.claims["templates"].owners:
             return self.listed(ctx, LIST_KINDS["templates"], text)
         routes = await self.of_uri(ctx, text)
         return routes[0] if routes else None

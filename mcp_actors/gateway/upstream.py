@@ -124,7 +124,7 @@ class Lease:
         self.ctx = ctx
         self.caller = caller
         self.held = held
-        self.era = connection.negotiated.era
+        self.era = connection.server.negotiated.era
         """The revision that is spoken with the server."""
         connection.calls[ctx] = held
 
@@ -302,7 +302,7 @@ class UpstreamActor:
         """Whether its server has a method, as far as anybody knows."""
         if self.met is None:
             return True
-        negotiated = self.met.negotiated
+        negotiated = self.met.server.negotiated
         found = negotiated.era.server_methods.get(method)
         return found is not None and (found.requires is None or found.requires in negotiated.declared)
 
@@ -395,7 +395,7 @@ class UpstreamActor:
             connection.client._connectivity.session.pace = self.load.pace
             connection.opened()
             if self._shares is None:
-                self._shares = not connection.keeps_session
+                self._shares = not connection.server.keeps_session
                 key = SHARED if self._shares else key
             self.connections.put(key, connection)
             self.met = connection
@@ -475,7 +475,7 @@ class UpstreamActor:
     def _key_of(self, ctx: Context[Any]) -> Key:
         if not self._shares:
             return key_of(ctx)
-        if self.met is None or self.met.traits.names_requests or ctx.call.invocation.peer.log_level is None:
+        if self.met is None or self.met.server.names_requests or ctx.call.invocation.peer.log_level is None:
             return SHARED
         # Over a connection that does not say whose they are, the log messages of several callers would mix. A session
         # whose client has set no level needs no other connection.
@@ -492,12 +492,12 @@ class UpstreamActor:
             state = "connecting"
         else:
             state = "idle" if health.last_failure is None else "away"
-        info = None if met is None else met.negotiated.info
+        info = None if met is None else met.server.negotiated.info
         return UpstreamStatistics(
             name=self.settings.name,
             state=state,
             server=None if info is None else printable(f"{info.name} {info.version}", LONGEST_FAILURE),
-            version=None if met is None else met.negotiated.era.version,
+            version=None if met is None else met.server.negotiated.era.version,
             connections=len(self.connections),
             in_flight=self.load.in_flight,
             callers=self.load.callers,

@@ -211,7 +211,7 @@ class UpstreamSubscriptions:
         followed.failure = UpstreamUnavailable(followed.actor.settings.name, "it cannot be subscribed at")
         try:
             with followed.scope:
-                if followed.connection.negotiated.era.client.listen_method is None:
+                if followed.connection.server.negotiated.era.client.listen_method is None:
                     await _held_in_session(followed)
                 else:
                     await self._held_by_requests(followed)

@@ -575,3 +575,14 @@ class MemoryShared:
     async def open(self, name: str) -> AsyncIterator[MemoryState]:
         """See `mcp_actors.abc.SharedState.open`."""
         yield MemoryState(self._events, self._clock)
+
+
+def from_url(url: str) -> MemoryShared:
+    """Returns the state for the URL ``memory:``.
+
+    Raises:
+        ValueError: It has anything behind the colon.
+    """
+    if url.partition(":")[2]:
+        raise ValueError("the URL of shared state in memory is 'memory:', without anything behind it")
+    return MemoryShared()

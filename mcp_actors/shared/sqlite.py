@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import attrs
 import outcome
@@ -446,3 +447,20 @@ def _boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def from_url(url: str) -> SqliteShared:
+    """Returns the state in the file that a URL names.
+
+    Raises:
+        ValueError: The URL has no path, or a host or options.
+    """
+    parts = urlsplit(url)
+    if not parts.path.strip("/") or parts.netloc or parts.query or parts.fragment:
+        raise ValueError(
+            "the URL of a file is 'sqlite:///absolute/path' or 'sqlite:relative/path', without a host or options"
+        )
+    path = unquote(parts.path)
+    if sys.platform == "win32" and path[2:3] == ":":
+        path = path.removeprefix("/")  # sqlite:///C:/tasks.db names a drive
+    return SqliteShared(path)

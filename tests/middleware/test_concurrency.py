@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,7 +220,7 @@ class FakeContext:
 
     def __init__(self, name: str) -> None:
         self.method = "tools/call"
-        self.principal = type("P", (), {"key": name})()
+        self.call = SimpleNamespace(invocation=SimpleNamespace(principal=SimpleNamespace(key=name)))
 
 
 STEPS = st.lists(

@@ -46,7 +46,15 @@ an outage, no node takes over tasks before all have had the time of a lease to c
 
 from __future__ import annotations
 
-from mcp_actors.shared.redis.bus import MAX_MESSAGE
-from mcp_actors.shared.redis.state import RedisShared, RedisState
+try:
+    from mcp_actors.shared.redis.bus import MAX_MESSAGE
+    from mcp_actors.shared.redis.state import RedisShared, RedisState
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.startswith("mcp_actors."):
+        raise
+    message = "shared state in Redis needs a client of it: pip install 'mcp-actors[redis]'"
+    raise ModuleNotFoundError(message, name=error.name) from error
 
 __all__ = ["MAX_MESSAGE", "RedisShared", "RedisState"]
+
+from_url = RedisShared

@@ -17,7 +17,7 @@ from mcp_actors.shared.memory import DEFAULT_MAX_AGE, DEFAULT_MAX_BYTES, DEFAULT
 from mcp_actors.shared.redis.link import Keys, RedisLink, Script
 from mcp_actors.supervision.containment import Containment
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import REDIS_UPKEEP
+from mcp_actors.supervision.task_kinds import STORE_UPKEEP
 
 __all__ = ["AFTER", "APPEND", "BREAK", "BROKEN", "CLOSE", "DROP", "HEADS", "SCRIPTS", "RedisEventLog"]
 
@@ -150,7 +150,7 @@ class _Event:
 
     def report(self, is_kept: bool) -> None:
         if self.kept is not None:
-            with Containment(REDIS_UPKEEP):
+            with Containment(STORE_UPKEEP):
                 self.kept(is_kept)
 
 

@@ -19,7 +19,7 @@ from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.errors.protocol import SharedRole
 from mcp_actors.supervision.containment import start_and_wait
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import REDIS_SOCKET
+from mcp_actors.supervision.task_kinds import STORE_CONNECTION
 
 __all__ = ["Keys", "Redis", "RedisLink", "Script", "short"]
 
@@ -223,7 +223,7 @@ class RedisLink:
             if location is None or not await location.check():
                 raise OSError("nothing listens there, or the name of the host is unknown")
             connection: BaseConnection = make(location, **self._pool.connection_kwargs)
-            await start_and_wait(nursery, REDIS_SOCKET, connection.run, about=self._redis.place)
+            await start_and_wait(nursery, STORE_CONNECTION, connection.run, about=self._redis.place)
             try:
                 for script in self._scripts:
                     digest: Any = await connection.create_request(b"SCRIPT LOAD", script.text, decode=False)

@@ -18,7 +18,7 @@ from mcp_actors.shared.redis.link import Keys, Redis, RedisLink
 from mcp_actors.shared.redis.stored_tasks import RedisTaskStore
 from mcp_actors.supervision.containment import outliving, start_again
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import REDIS_UPKEEP, SHARED_STATE
+from mcp_actors.supervision.task_kinds import SHARED_STATE, STORE_UPKEEP
 
 __all__ = ["RedisReplayGuard", "RedisShared", "RedisState"]
 
@@ -96,17 +96,17 @@ class RedisState:
             SharedStateUnavailable: The state cannot be reached.
         """
         link, writing, reading = self._links
-        start_again(nursery, REDIS_UPKEEP, link.run, about="connection for requests")
-        start_again(nursery, REDIS_UPKEEP, writing.run, about="connection for events")
-        start_again(nursery, REDIS_UPKEEP, reading.run, about="connection for reading")
+        start_again(nursery, STORE_UPKEEP, link.run, about="connection for requests")
+        start_again(nursery, STORE_UPKEEP, writing.run, about="connection for events")
+        start_again(nursery, STORE_UPKEEP, reading.run, about="connection for reading")
         await self._lease.take()
         await self.bus.begin()
-        start_again(nursery, REDIS_UPKEEP, self._lease.run, about="lease")
-        start_again(nursery, REDIS_UPKEEP, self.sessions.run, about="sessions")
-        start_again(nursery, REDIS_UPKEEP, self.bus.run, about="published events")
-        start_again(nursery, REDIS_UPKEEP, self.bus.read, about="reader")
-        start_again(nursery, REDIS_UPKEEP, self.events.run, about="log of events")
-        start_again(nursery, REDIS_UPKEEP, self.events.refresh, about="heads of streams")
+        start_again(nursery, STORE_UPKEEP, self._lease.run, about="lease")
+        start_again(nursery, STORE_UPKEEP, self.sessions.run, about="sessions")
+        start_again(nursery, STORE_UPKEEP, self.bus.run, about="published events")
+        start_again(nursery, STORE_UPKEEP, self.bus.read, about="reader")
+        start_again(nursery, STORE_UPKEEP, self.events.run, about="log of events")
+        start_again(nursery, STORE_UPKEEP, self.events.refresh, about="heads of streams")
 
     async def end(self) -> None:
         """Ends this node for the others: what waits is sent, then its lease ends.
