@@ -254,7 +254,7 @@ class ConnectionTable:
     def take(self, key: Key) -> UpstreamConnection | None:
         """Returns the open connection for a caller, ``None`` if one has to be made.
 
-        One that the caller has alone is nobody else's until `give_back`.
+        One that the caller has alone is lent to it until `give_back`.
         """
         if key.__class__ is not AloneKey:
             connection = self._of_key.get(key)
@@ -281,8 +281,8 @@ class ConnectionTable:
         """A call has ended: a connection that it had alone is free for the next one. Others stay where they are.
 
         Returns:
-            Whether it has to be closed: its server may remember the roots that it was told, and nothing says that the
-            next call is the same client's.
+            Whether it has to be closed: its server may remember the roots that it received, and the next call may be
+            another client's.
         """
         if connection not in self._lent:
             return False
@@ -327,7 +327,7 @@ class ConnectionTable:
     def idle(self) -> list[UpstreamConnection]:
         """Returns the connections that no session, call or subscription has, the one that is idle longest first.
 
-        That of all callers is none of them.
+        That of all callers is not among them.
         """
         found = [
             each
@@ -347,11 +347,11 @@ class ConnectionTable:
         """Returns an idle connection that has to make room for another one, ``None`` if there is room.
 
         Args:
-            caller: The caller for whom the other one is, ``None`` for nobody yet: one may have half of all.
+            caller: The caller for whom the other one is, ``None`` before the first call: one may have half of all.
             opening: How many are being made for the same caller.
 
         Raises:
-            Overloaded: There is none.
+            Overloaded: All of them are in use.
         """
         of_caller = max(1, self.limit // 2)
         if caller is not None and opening + sum(each.caller == caller for each in self) >= of_caller:

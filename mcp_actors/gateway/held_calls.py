@@ -144,7 +144,7 @@ class HeldCall:
 
     @property
     def principal_key(self) -> str | None:
-        """The principal that began it, ``None`` if nobody was authenticated."""
+        """The principal that began it, ``None`` without authentication."""
         return _principal_key(self.first)
 
     # -- the client --------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class HeldCall:
         """Hands on the answers that a retry has brought; those to questions that are not asked any more are dropped.
 
         Raises:
-            RpcError: -32602: One of them is malformed; then none is handed on.
+            RpcError: -32602: One of them is malformed, so that all are refused.
         """
         recorded = ctx.call.invocation.answers or {}
         answers = {

@@ -1,7 +1,7 @@
 """One list of one connection: asked for page by page, bounded, and read entry by entry.
 
-A server is not trusted: it may page without an end, list without a bound, or send what is no entry. That costs its own
-entries and nobody else's: what is malformed is left out with a warning, and what is too much is cut off.
+A server is not trusted: it may page without an end, list without a bound, or send malformed entries. That costs its own
+entries only: what is malformed is left out with a warning, and what is too much is cut off.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
         upstream: The name of the upstream, for the log.
 
     Raises:
-        RemoteProtocolError: The answer is no list.
+        RemoteProtocolError: The answer is not a list.
         McpError: What else `Client.request` raises.
     """
     requests = connection.client._requests

@@ -44,11 +44,11 @@ class GatewayPlan:
         upstreams: The settings of each upstream.
         visible: Says whether a caller sees something; ``None`` if everybody sees all.
         publish: Publishes a change: `EventBus.publish`.
-        met: Is told that a connection to an upstream was made.
+        met: Called when a connection to an upstream was made.
 
     Raises:
         ValueError: Two upstreams have the same name, or the names of one are not possible.
-        ConfigurationError: The target of one is nothing to connect to.
+        ConfigurationError: The target of one cannot be connected to.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class LiveUpstreams:
         return f"<LiveUpstreams {', '.join(self.actors)}>"
 
     def add(self, upstream: Upstream) -> None:
-        """Adds an upstream while the gateway serves; clients are told that the lists have changed."""
+        """Adds an upstream while the gateway serves; clients are notified that the lists have changed."""
         self._add(upstream)
         kinds: tuple[EventKind, ...] = ("tools", "prompts", "resources")
         for kind in kinds:
@@ -124,7 +124,7 @@ class LiveUpstreams:
         return not self._unmet(also_lazy)
 
     async def meet(self, ctx: Context[Any], *, also_lazy: bool) -> None:
-        """Connects to the upstreams that nobody has met yet, for a caller; waits no longer than `LIST_TIMEOUT` seconds.
+        """Connects to the upstreams that were never met, for a caller; waits no longer than `LIST_TIMEOUT` seconds.
 
         Args:
             ctx: The request of the caller.
@@ -180,7 +180,7 @@ class LiveUpstreams:
         self.subscriptions.connected(actor, connection)
 
     def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
-        """A connection has ended, because it was lost or because nobody needs it."""
+        """A connection has ended, because it was lost or is not needed any more."""
         self.lists.closed(actor, connection, lost=lost)
         self.subscriptions.closed(actor, connection, lost=lost)
 
@@ -195,7 +195,7 @@ class LiveUpstreams:
 
 
 def _require_target(upstream: Upstream) -> None:
-    """Raises `ConfigurationError` for a target that is nothing to connect to, where the program has written it."""
+    """Raises `ConfigurationError` for a target that cannot be connected to, where the program has written it."""
     if callable(upstream.target) and not isinstance(upstream.target, ClientTransport):
         return  # what it returns is known when it is connected to
     problem = ""

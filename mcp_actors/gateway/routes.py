@@ -1,7 +1,18 @@
-"""One page of a list of the gateway: its own entries first, then those of the upstreams in their order.
+"""The upstream that a name or URI belongs to, and the pages of the lists that show them.
 
-A cursor names the last entry that was shown (`mcp_actors._server.registry`), so it stays good while upstreams come
-and go: the next page begins behind that entry, or where it would stand.
+==================  =================================================================================================
+a tool or prompt    the upstream that has listed the name; else the only one that can have it, by its prefix and
+                    renames; else those that can have it are listed, and the first one that has it is asked
+a resource          the upstream that has listed the URI; else the first one with a template that matches it; else
+                    those that have resources are asked in order, the ones that use the scheme of the URI first
+==================  =================================================================================================
+
+A server may read what it lists nowhere, and its tools may return links to that; this is why an unlisted URI is asked
+for. An upstream whose patterns leave the URI out is not asked.
+
+A page of a list has the gateway's own entries first, then those of the upstreams in their order. A cursor names the
+last entry that was shown (`mcp_actors._server.registry`), so it stays good while upstreams come and go: the next page
+begins behind that entry, or where it would be.
 """
 
 from __future__ import annotations
@@ -24,20 +35,6 @@ from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import CacheScope
 
 __all__ = ["CachingHints", "Route", "UpstreamRoutes", "Visible", "merged_page"]
-
-
-# -- Says which upstream a name or URI belongs to, and what it is called there ---------------------------
-#
-# ==================
-# ================================================================================================= a tool or prompt
-# the upstream that has listed the name; else the only one that can have it, by its prefix and renames; else those
-# that can have it are listed, and the first one that has it is asked a resource          the upstream that has listed
-# the URI; else the first one with a template that matches it; else those that have resources are asked in order, the
-# ones that use the scheme of the URI first ==================
-# =================================================================================================
-#
-# A server may read what it lists nowhere, and its tools may return links to that; this is why a URI that nobody lists
-# is asked for. An upstream whose patterns leave the URI out is not asked.
 
 Visible = Callable[[Principal | None, str, str, str], bool]
 """Says whether a caller sees something: the caller, the upstream, one of ``"tools"``, ``"prompts"``, ``"resources"``
@@ -102,7 +99,7 @@ class UpstreamRoutes:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def listed(self, ctx: Context[Any], kind: ListKind, name: str) -> Route | None:
-        """Returns the route of a name that was listed, ``None`` if nobody has listed it.
+        """Returns the route of a name that was listed, ``None`` if no upstream has listed it.
 
         Raises:
             InsufficientScope: The caller lacks a scope that the upstream needs.
@@ -111,7 +108,7 @@ class UpstreamRoutes:
         return None if claim is None else self._checked(ctx, kind, claim.upstream, claim.target)
 
     async def named(self, ctx: Context[Any], kind: ListKind, name: str) -> Route | None:
-        """Returns the route of a tool or prompt by its name in the gateway, ``None`` if nobody has it.
+        """Returns the route of a tool or prompt by its name in the gateway, ``None`` if no upstream has it.
 
         Raises:
             InsufficientScope: The caller lacks a scope that the upstream needs.
@@ -163,7 +160,7 @@ class UpstreamRoutes:
         return [each for each in routes if each is not None]
 
     async def of_template(self, ctx: Context[Any], text: str) -> Route | None:
-        """Returns the upstream that completes the variables of a template, ``None`` if nobody has it.
+        """Returns the upstream that completes the variables of a template, ``None`` if no one has it.
 
         Raises:
             InsufficientScope: The caller lacks a scope that the upstream needs.
@@ -218,9 +215,6 @@ def _has_scopes(ctx: Context[Any], actor: UpstreamActor) -> bool:
     return True
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 @attrs.frozen
 class CachingHints:
     """The promises that the gateway makes for itself, and for upstreams that make none."""
@@ -250,7 +244,7 @@ async def merged_page(
         page_size: Entries of a page.
 
     Raises:
-        RpcError: The cursor is none of this list.
+        RpcError: The cursor does not belong to this list.
     """
     actors = routes.seen_by(ctx)
     listings = await lists.of_all(ctx, kind, actors)

@@ -65,14 +65,14 @@ TRY_AGAIN = 1.0
 CONNECT_TIMEOUT = 60.0
 # Seconds in which a server has to say that it is alive, once a call ran out of its time.
 PING_TIMEOUT = 5.0
-# Seconds for which a connection is kept that is nobody's and that nobody uses.
+# Seconds for which a connection without a session is kept that is not used.
 IDLE_TIMEOUT = 300.0
 # Seconds between looks for such connections.
 SWEEP_INTERVAL = 30.0
 
 
 class UpstreamObserver(Protocol):
-    """Is told what happens to the connections of upstreams."""
+    """Receives what happens to the connections of upstreams."""
 
     held: HeldCalls
     """The calls whose clients are asked by results."""
@@ -83,7 +83,7 @@ class UpstreamObserver(Protocol):
         """A connection was made."""
 
     def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
-        """A connection has ended, because it was lost or because nobody needs it."""
+        """A connection has ended, because it was lost or is not needed any more."""
 
     def changed(
         self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None
@@ -160,7 +160,7 @@ class UpstreamActor:
         settings: The settings of the server.
         nursery: Owns the tasks that connect.
         pool: Owns the clients.
-        observer: Is told when a connection was made or has ended, and what changes on the server.
+        observer: Receives when a connection was made or has ended, and what changes on the server.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class UpstreamActor:
         self._pool = pool
         self._observer = observer
         self._attempts: dict[object, _OpenAttempt] = {}
-        # Whether one connection serves everybody; None as long as nobody knows.
+        # Whether one connection serves all callers; None as long as that is unknown.
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
         self._news = trio.lowlevel.ParkingLot()
         self._asking_alive = False
@@ -213,7 +213,7 @@ class UpstreamActor:
         return None if connection is None else Lease(self, connection, ctx, caller)
 
     async def wait_for_lease(self, ctx: Context[Any], held: HeldCall | None) -> Lease:
-        """Takes a lease for a call, and makes a connection for its caller if there is none.
+        """Takes a lease for a call, and makes a connection for its caller if necessary.
 
         Args:
             ctx: The call.
@@ -273,7 +273,7 @@ class UpstreamActor:
         return self.connections.take(self._key_of(ctx))
 
     async def _connect(self, ctx: Context[Any]) -> UpstreamConnection:
-        """Returns a connection for a caller, which is made if there is none. Callers of one connection wait together.
+        """Returns a connection for a caller, and makes one if necessary. Callers of one connection wait together.
 
         Cancelled, the connection is made all the same.
 
@@ -299,7 +299,7 @@ class UpstreamActor:
         return connection
 
     def can_answer(self, method: str) -> bool:
-        """Whether its server has a method, as far as anybody knows."""
+        """Whether its server has a method; before it was met, it may have any."""
         if self.met is None:
             return True
         negotiated = self.met.server.negotiated
@@ -326,7 +326,7 @@ class UpstreamActor:
     # -- connections -------------------------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Connects before anybody calls, and again when a connection that all share was lost.
+        """Connects before the first call, and again when a connection that all share was lost.
 
         Returns when it is known that each caller needs a connection of its own.
         """
@@ -358,7 +358,7 @@ class UpstreamActor:
             self._asking_alive = False
 
     async def sweep(self) -> None:
-        """Closes connections that nobody has used for a while. Never returns."""
+        """Closes connections that were not used for a while. Never returns."""
         while True:
             await trio.sleep(SWEEP_INTERVAL)
             for each in self.connections.idle_for(IDLE_TIMEOUT):
@@ -376,7 +376,7 @@ class UpstreamActor:
         self._attempts[attempt if isinstance(key, AloneKey) else key] = attempt
         self.connections.opening += 1
         if isinstance(key, PeerSession) and self._shares is False:
-            # Nobody else waits for it: no process is started to the end for a client that has gone.
+            # Only this client waits for it: no process is started to the end for a client that has gone.
             key.on_end(self, attempt.scope.cancel)
         start(self._nursery, UPSTREAM_CONNECT, self._open, key, attempt, about=self.settings.name)
         self._news.unpark_all()

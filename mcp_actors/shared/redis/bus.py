@@ -31,7 +31,7 @@ BLOCK = 5.0
 # Messages, and their bytes, that were read and are still in Redis.
 READ_MESSAGES = 256
 READ_BYTES = 1024 * 1024
-# Seconds after which streams that nobody writes to any more are dropped.
+# Seconds after which streams that are not written to any more are dropped.
 STREAM_KEPT = 3600
 PAUSE = 0.2
 
@@ -160,7 +160,7 @@ class RedisBus:
                     await trio.sleep(PAUSE)
 
     async def flush(self) -> None:
-        """Sends some of what was published. What is not known to be sent is sent again: twice is no harm.
+        """Sends some of what was published. What may not have been sent is sent again: twice does no harm.
 
         Raises:
             SharedStateUnavailable: The state cannot be reached.

@@ -22,12 +22,14 @@ from mcp_actors.supervision.task_kinds import SHARED_STATE, STORE_UPKEEP
 
 __all__ = ["RedisReplayGuard", "RedisShared", "RedisState"]
 
-
-# -- The memory of names that were used, in Redis: a key that ends by itself for each --------------------
+# Seconds. The others believe for so long that a node is there which they do not hear of.
+DEFAULT_LEASE = 10.0
+# Seconds for which an answer of Redis is waited for: longer than a pause of its process or a lost packet takes.
+DEFAULT_TIMEOUT = 2.0
 
 
 class RedisReplayGuard:
-    """A `mcp_actors.abc.ReplayGuard` in Redis.
+    """A `mcp_actors.abc.ReplayGuard` in Redis: a key that ends by itself for each name that was used.
 
     Args:
         link: The connection.
@@ -48,14 +50,6 @@ class RedisReplayGuard:
         milliseconds = max(1, int(seconds * 1000))
         key = self._keys.used(name)
         return await self._link.request("replays", b"SET", key, b"1", b"NX", b"PX", milliseconds) is not None
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds. The others believe for so long that a node is there which they do not hear of.
-DEFAULT_LEASE = 10.0
-# Seconds for which an answer of Redis is waited for: longer than a pause of its process or a lost packet takes.
-DEFAULT_TIMEOUT = 2.0
 
 
 class RedisState:
@@ -135,7 +129,7 @@ class RedisShared:
         prefix: What every key begins with.
 
     Raises:
-        ValueError: The URL is none of Redis, or has a part that cannot be, or a number is not positive.
+        ValueError: The URL is not one of Redis, or has a part that cannot be, or a number is not positive.
     """
 
     def __init__(
