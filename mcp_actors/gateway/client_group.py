@@ -53,7 +53,7 @@ class GroupNames:
         separator: What each ends with.
 
     Raises:
-        ValueError: The separator has a character that no name of a tool may have, or two servers cannot be told apart.
+        ValueError: The separator has a character that names of tools cannot have, or two servers look alike.
     """
 
     def __init__(self, servers: Collection[str], separator: str) -> None:
@@ -354,7 +354,7 @@ class ClientGroup:
         ConfigurationError: The configuration as a whole cannot be read.
         TypeError: A target or an option is of a wrong kind.
         ValueError: A target or an option cannot be, a required server is not among them, or two names of servers cannot
-            be told apart.
+            be distinguished.
         TransportNotFound: No binding is installed for the URL of a target outside of a configuration.
     """
 

@@ -193,7 +193,7 @@ class UpstreamSubscriptions:
         for each in self._followed.values():
             if each.uri == uri and not each.is_ending:
                 each.is_ending = True
-                each.scope.cancel(reason="nobody is subscribed any more")
+                each.scope.cancel(reason="the last subscriber has gone")
         for uris in self._lost.values():
             uris.discard(uri)
 

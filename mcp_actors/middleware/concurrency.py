@@ -59,8 +59,8 @@ class _Caller:
 class ConcurrencyLimit:
     """Middleware of a server: so many calls run at once, and callers that wait take turns.
 
-    A free place goes to the caller whose turn it is, not to the call that has waited longest: a caller of a thousand calls
-    waits behind itself alone. ``per_caller`` keeps places for others where calls take long. A call that finds no
+    A free place goes to the caller whose turn it is, not to the call that has waited longest: a caller of a thousand
+    calls waits behind itself alone. ``per_caller`` keeps places for others where calls take long. A call that finds no
     place waits; when ``waiting`` calls of its caller wait already, or after ``max_wait`` seconds, it is refused with
     `Overloaded`, which says when to come again. Cancelled, it leaves its place or the queue at once. ``ping``,
     ``initialize``, ``server/discover``, subscriptions and the requests about tasks need no place; a task that runs has

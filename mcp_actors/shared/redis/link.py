@@ -30,7 +30,7 @@ _DIGEST_BYTES = 16
 
 
 def short(text: str | bytes) -> str:
-    """Returns a name of 22 characters for any text, so that keys contain nothing that is secret or that others chose."""
+    """Returns a name of 22 characters for any text: keys contain nothing that is secret or that others chose."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
     digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
