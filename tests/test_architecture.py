@@ -77,8 +77,8 @@ GATEWAY_GROUPS = (
     ("gateway", "live"),
     ("forwarding", "forwarded_tasks", "results", "call_options"),
     ("routes", "lists", "listing", "names", "upstream_subscriptions"),
-    ("upstream", "connections", "breaker", "upstream_settings"),
-    ("callbacks", "held_calls"),
+    ("upstream", "callbacks", "connections", "breaker", "upstream_settings"),
+    ("held_calls",),
 )
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 LINES_OF_A_FUNCTION = 80

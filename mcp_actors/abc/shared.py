@@ -17,7 +17,7 @@ Every method that waits is bounded in time and raises `~mcp_actors.errors.Shared
 be reached; nothing of a call that needs no shared state ever waits for it. Methods that must not wait say so.
 Cancelling a method may leave its effect done or not done, and never half done.
 
-`mcp_actors.shared` has implementations: in memory (the default), in SQLite and in Redis.
+`mcp_actors.shared` has implementations, of which the default is in memory, and finds others by their URLs.
 `mcp_actors.testing.check_shared_state` checks an implementation against every rule of this file.
 """
 

@@ -59,7 +59,7 @@ def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: A
     mcp-actors serve weather.py --listen http://0.0.0.0:8000/mcp --allow-host example.org
     mcp-actors serve weather.py --listen http://127.0.0.1:8000/mcp --resource http://127.0.0.1:8000/mcp \\
         --issuer https://login.example.org
-    mcp-actors serve weather.py --listen http://127.0.0.1:8000/mcp --workers 4 --shared redis://127.0.0.1
+    mcp-actors serve weather.py --listen http://127.0.0.1:8000/mcp --workers 4 --shared sqlite:///var/tasks.db
 
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
     these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.

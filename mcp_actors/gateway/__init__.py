@@ -1,9 +1,19 @@
 """A gateway: many servers as one; also groups of clients, and the configurations that name their servers.
 
-A request goes down: `gateway` (the class) and `live` (all upstreams of one ``serve``), then `forwarding`, `results`,
-`forwarded_tasks` and `call_options` (a request to an upstream and back), `lists`, `listing`, `names`, `routes`
- and `upstream_subscriptions` (what there is, and whose it is), `upstream`, `breaker`, `connections` and
-`upstream_settings` (one server), `callbacks` and `held_calls` (what a server asks the client).
+A request goes down through the files of the gateway, and what an upstream reports goes up:
+
+==========================================================  ====================================================
+`gateway`, `live`                                           the class, and all upstreams of one ``serve``
+`forwarding`, `forwarded_tasks`, `results`, `call_options`  a request to an upstream and back, over one `Lease`
+`routes`, `lists`, `listing`, `names`,                      what there is, and which upstream has it
+`upstream_subscriptions`
+`upstream`, `callbacks`, `connections`, `breaker`,          one server: its leases, its connections and what it
+`upstream_settings`                                         asks the client, its health and its settings
+`held_calls`                                                calls that go on while their client is asked
+==========================================================  ====================================================
+
+Beside the gateway, `client_group` has the clients of many servers in a program, and `server_entries` and
+`server_entry` read the configurations that both are made from.
 """
 
 from __future__ import annotations
@@ -21,7 +31,7 @@ __all__ = [
     "upstreams_of",
 ]
 
-# A group of clients and whoever reads a configuration need no gateway: each name is loaded when it is first asked for.
+# Groups of clients and readers of configurations need no gateway: each name is loaded when it is first asked for.
 # ``__init__.pyi`` tells type checkers what there is.
 _LATE = {
     "Gateway": "gateway",
@@ -39,7 +49,7 @@ def __getattr__(name: str) -> object:
     """Loads a name of the table above when it is first asked for.
 
     Raises:
-        AttributeError: There is no such name.
+        AttributeError: The name does not exist.
     """
     module = _LATE.get(name)
     if module is None:

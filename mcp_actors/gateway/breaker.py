@@ -1,4 +1,9 @@
-"""The health of an upstream: its failures, and the breaker that says whether it is tried."""
+"""The health of an upstream: its failures, and the circuit breaker that says whether it is tried.
+
+After failures in a row the breaker refuses at once, instead of letting every call try again. A failure is an attempt to
+connect that failed, a shared connection that was lost before it answered, or a call that ran out of its time. An answer
+is a success, even if it is an error.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +25,13 @@ __all__ = [
     "UpstreamHealth",
 ]
 
-
-# -- The circuit breaker of an upstream: after failures in a row it refuses at once, instead of trying again and again
-# ---
-#
-# A failure is an attempt to connect that failed, a shared connection that was lost before it answered, or a call that
-# ran out of its time. An answer, an error too, is a success.
-
 # Failures in a row after which it opens.
 THRESHOLD = 3
 # Seconds for which it stays open, the first time and each time that the trial fails; the last one repeats. Each is
 # cut by up to half at random, so that many upstreams of one machine are not tried at one moment.
 PAUSES = (1.0, 2.0, 5.0, 15.0, 30.0)
+# Characters of a failure that people are shown.
+LONGEST_FAILURE = 300
 
 
 class CircuitState(enum.Enum):
@@ -107,12 +107,6 @@ class CircuitBreaker:
             self._until = trio.current_time() + pause * (1 - random.random() / 2)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-# Characters of a failure that people are shown.
-LONGEST_FAILURE = 300
-
-
 class UpstreamHealth:
     """The health of one upstream."""
 
@@ -134,11 +128,11 @@ class UpstreamHealth:
         self.breaker.failed()
 
     def refused(self, reason: str) -> None:
-        """Takes note of a failure that says nothing of other clients, and is no reason to refuse them."""
+        """Takes note of a failure that says nothing about other clients, so that they are not refused."""
         self.last_failure = printable(without_paths(reason), LONGEST_FAILURE)
 
     def lost_connection(self, reason: str, *, was_good: bool) -> None:
-        """Takes note of a connection that was lost; that of one that was good is no reason to refuse."""
+        """Takes note of a connection that was lost; only one that had never been good counts as a failure."""
         self.lost += 1
         if was_good:
             self.refused(reason)

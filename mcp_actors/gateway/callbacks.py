@@ -1,6 +1,6 @@
-"""The functions of a gateway's client: what an upstream asks and tells over one connection reaches the right client.
+"""The functions of a gateway's client: what an upstream asks and reports over a connection reaches the right client.
 
-A server with sessions asks and tells its client, not a call. So only a connection that is of one client leads anywhere:
+A server with sessions speaks to its client, not to a call. So only a connection that is of one client leads anywhere:
 
 =============================================  =====================================================================
 the connection                                 what the server asks, and what it logs
@@ -9,15 +9,15 @@ is of one session                              goes to the last call in flight o
                                                a stateless client, by holding the call (`HeldCall`); outside of calls
                                                to the session itself
 has one call at a time                         goes to that call
-serves several clients                         is refused, and dropped: nobody knows for whom it is. Over HTTP the
+serves several clients                         is refused, and dropped: it is unknown for whom it is. Over HTTP the
                                                messages that come with a request are that request's all the same
 =============================================  =====================================================================
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 import trio
@@ -36,7 +36,8 @@ from mcp_actors.errors import (
     Overloaded,
     RpcError,
 )
-from mcp_actors.gateway.held_calls import HELD_TIMEOUT, RETRY_AFTER, HeldCall
+from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.held_calls import HELD_TIMEOUT, RETRY_AFTER
 from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
 from mcp_actors.tasks import TASKS
@@ -64,15 +65,8 @@ _MESSAGE = "notifications/message"
 _ELICITATION_COMPLETE = "notifications/elicitation/complete"
 
 
-class _OfConnection(Protocol):
-    key: Hashable
-    is_of_one: bool
-    calls: dict[Context[Any], HeldCall | None]
-    has_sent_roots: bool
-
-
 def passive_extensions(declared: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the extensions of a client that an upstream is told of: all but that of tasks.
+    """Returns the extensions of a client that an upstream learns of: all but that of tasks.
 
     The gateway waits for the results of that one itself. The others say only what a client can show.
     """
@@ -86,7 +80,7 @@ class UpstreamCallbacks:
         connection: The connection.
     """
 
-    def __init__(self, connection: _OfConnection) -> None:
+    def __init__(self, connection: UpstreamConnection) -> None:
         self._connection = connection
         self._asking = 0
 
@@ -170,7 +164,7 @@ class UpstreamCallbacks:
         finally:
             self._asking -= 1
 
-    # -- what the server tells ---------------------------------------------------------------------------------------
+    # -- what the server reports -------------------------------------------------------------------------------------
 
     def logged(self, level: Any, data: Any, logger: str | None) -> None:
         """Passes a log message on, if the client wants it. Never waits."""
@@ -187,7 +181,7 @@ class UpstreamCallbacks:
             log.debug("a log message of an upstream was dropped", error=str(error))
 
     def notified(self, method: str, params: dict[str, Any]) -> None:
-        """Passes on what is told beyond the protocol, and the end of a visit to a URL. Never waits."""
+        """Passes on notifications beyond the protocol, and the end of a visit to a URL. Never waits."""
         if not self._connection.is_of_one:
             return
         session = self._connection.key
@@ -202,7 +196,7 @@ class UpstreamCallbacks:
             log.debug("a notification of an upstream was dropped", method=method, error=str(error))
 
     def _sent_to_call(self, method: str, params: dict[str, Any]) -> bool:
-        """Whether a call in flight was told, the last one that wanted it."""
+        """Sends a notification to the last call in flight that wants it; returns whether there was one."""
         calls = self._connection.calls
         for ctx in reversed(calls):
             held = calls[ctx]

@@ -1,4 +1,8 @@
-"""The class of clients of many servers."""
+"""Clients of many servers at once, each of which may fail alone.
+
+The names of their tools and prompts (`GroupNames`) stay what they are when servers come and go. The clients are made
+from what a program names or a configuration has (`GroupEntry`), anew whenever a server is connected to.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +41,6 @@ from mcp_actors.types import CallToolResult, GetPromptResult, Prompt, Resource, 
 __all__ = ["ClientGroup", "GroupEntry"]
 
 
-# -- Names of tools and prompts that stay what they are when servers come and go -------------------------
-
 # Everything but what the APIs of models allow in the name of a tool.
 _NOT_ALLOWED = re.compile(r"[^A-Za-z0-9_-]")
 
@@ -48,10 +50,10 @@ class GroupNames:
 
     Args:
         servers: The names of the servers.
-        separator: What stands behind each.
+        separator: What each ends with.
 
     Raises:
-        ValueError: The separator has a character that no name of a tool may have, or two servers cannot be told apart.
+        ValueError: The separator has a character that names of tools cannot have, or two servers look alike.
     """
 
     def __init__(self, servers: Collection[str], separator: str) -> None:
@@ -60,7 +62,7 @@ class GroupNames:
         self._prefixes = {name: _NOT_ALLOWED.sub("_", name) + separator for name in servers}
         self._servers = {prefix: name for name, prefix in self._prefixes.items()}
         self._longest = max(map(len, self._servers), default=0)
-        # In this order, whatever begins with a prefix stands right behind it.
+        # In this order, a name that begins with a prefix follows right after it.
         ordered = sorted(self._prefixes.items(), key=lambda each: each[1])
         for (name, prefix), (other, longer) in itertools.pairwise(ordered):
             if longer.startswith(prefix):
@@ -77,15 +79,13 @@ class GroupNames:
         return self._prefixes[server] + name
 
     def split(self, name: str) -> tuple[str, str] | None:
-        """Returns the server that a name in the group belongs to, and the name there; ``None`` if it is none's."""
+        """Returns the server that a name in the group belongs to, and the name there; ``None`` without one."""
         for end in range(1, min(self._longest, len(name)) + 1):
             server = self._servers.get(name[:end])
             if server is not None:
                 return server, name[end:]
         return None
 
-
-# -- Does many things at once, each of which fails alone -------------------------------------------------
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -131,7 +131,7 @@ async def all_of(entries: Callable[[Client], AsyncIterator[T]], client: Client) 
     """Returns all entries of a list of a server.
 
     Raises:
-        RemoteProtocolError: There are more of them, or they take longer, than anybody would wait for.
+        RemoteProtocolError: There are more of them, or they take longer, than a caller would wait for.
         McpError: What else listing raises.
     """
     found: list[T] = []
@@ -143,8 +143,6 @@ async def all_of(entries: Callable[[Client], AsyncIterator[T]], client: Client) 
         return found
     raise RemoteProtocolError(f"its list took more than {LIST_TIME:g} seconds")
 
-
-# -- The servers of a group: a client is made for each whenever it is connected to -----------------------
 
 OptionsFor = Callable[[str], Mapping[str, Any]]
 """Returns options for the client of the server with a name."""
@@ -178,7 +176,7 @@ class GroupEntry(Protocol):
             options: More options of the transport.
 
         Raises:
-            McpError: There is no such thing.
+            McpError: The server does not have it.
         """
 
 
@@ -229,11 +227,11 @@ def members_of(
 
     Raises:
         ConfigurationError: It is a configuration that cannot be read.
-        TypeError: It is nothing of the kind, or a target is none.
+        TypeError: It, or one of its targets, has another type.
         ValueError: A target cannot be.
-        TransportNotFound: There is no binding for the URL of a target.
+        TransportNotFound: No binding is installed for the URL of a target.
     """
-    # A mistake in the options is told here, and not as the failure of every server.
+    # A mistake in the options is reported here, and not as the failure of every server.
     Client(_Nowhere(), **{name: value for name, value in options.items() if name != "auth"})
     making = _Making(options, options_for)
     members: dict[str, GroupMember] = {}
@@ -265,13 +263,13 @@ class _Making:
             entries = {each.name: each for each in _read({"mcpServers": described})} if described else {}
             for name, target in servers.items():
                 if name in described:
-                    # One that is disabled is none of them.
+                    # Disabled ones are left out.
                     if name in entries:
                         yield name, partial(self._of_entry, entries[name])
                     continue
                 if not isinstance(name, str) or not name:
                     raise TypeError(f"the names of servers are texts, not {name!r:.80}")
-                # A mistake is told here, where the program has it.
+                # A mistake is reported here, where the program has made it.
                 self._of_target(name, target)
                 yield name, partial(self._of_target, name, target)
             return
@@ -309,7 +307,7 @@ class _Making:
 
 
 def _is_configuration(servers: Mapping[str, Any]) -> bool:
-    """Returns whether a mapping has servers in a member, and is none of servers itself."""
+    """Returns whether a mapping has servers in a member, in place of being one itself."""
     sections = [servers[name] for name in ("mcpServers", "servers") if name in servers]
     return any(
         isinstance(each, Mapping) and all(isinstance(one, Mapping) for one in each.values())
@@ -325,9 +323,6 @@ def _read(source: str | os.PathLike[str] | Mapping[str, Any]) -> Iterable[GroupE
     return entries
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 class ClientGroup:
     """Clients of many servers, used as ``async with ClientGroup("mcp.json") as group``.
 
@@ -337,15 +332,15 @@ class ClientGroup:
 
     A tool or prompt is called ``server__tool`` here: the name of its server, with ``_`` for every character that the
     APIs of models do not allow, the separator, and its own name. The name is that long even where the tool's own would
-    do: it would change its meaning when another server comes. Names of servers that could not be told apart so are
-    refused.
+    do: it would change its meaning when another server comes. Names of servers that could not be distinguished so
+    are refused.
 
     Args:
-        servers: The path of a configuration, its text or the mapping that it stands for, as in
+        servers: The path of a configuration, its text or the mapping that it contains, as in
             `read_server_entries`; what that returned, or some of its entries; or a mapping
             of names to whatever a `Client` takes as its target, and to entries of a configuration.
         required: Names of servers without which entering the block fails.
-        separator: What stands between the name of a server and that of its tool.
+        separator: What separates the name of a server from that of its tool.
         at_once: How many servers are connected to at a time, and how many calls one `call_all` has in flight.
         connect_timeout: Seconds after which a server that has not completed its handshake counts as failed. A program
             that is downloaded first may need more than the 60 of the default: `reconnect` tries again.
@@ -358,9 +353,9 @@ class ClientGroup:
     Raises:
         ConfigurationError: The configuration as a whole cannot be read.
         TypeError: A target or an option is of a wrong kind.
-        ValueError: A target or an option cannot be, a required server is none of them, or two names of servers cannot
-            be told apart.
-        TransportNotFound: There is no binding for the URL of a target that is none of a configuration.
+        ValueError: A target or an option cannot be, a required server is not among them, or two names of servers cannot
+            be distinguished.
+        TransportNotFound: No binding is installed for the URL of a target outside of a configuration.
     """
 
     def __init__(
@@ -581,7 +576,7 @@ class ClientGroup:
             function: An async function of the program, such as ``Client.ping``.
 
         Returns:
-            What it returned or raised, by the names of the servers; `ConnectFailed` where there is no client.
+            What it returned or raised, by the names of the servers; `ConnectFailed` for one without a client.
         """
 
         async def call(name: str) -> T:
@@ -625,8 +620,8 @@ class ClientGroup:
     async def resources(self, *, refresh: bool = False) -> dict[str, list[Resource]]:
         """Returns the resources of all servers, by the names of the servers, whose ``read_resource`` takes their URIs.
 
-        A URI is no name, and two servers may have the same one. A server whose list cannot be had is left out; it is
-        among `failures` then.
+        URIs are not prefixed, and two servers may have the same one. A server whose list cannot be had is left out, and
+        is among `failures` then.
 
         Args:
             refresh: Whether servers are asked even if an earlier answer is good still, as they said themselves.

@@ -1,4 +1,4 @@
-"""Says whose connection to an upstream is whose.
+"""The connections to one upstream: which callers share one, what each one is doing, and how much all of them may do.
 
 ====================================  ============================================================================
 server, caller                        connection
@@ -8,31 +8,30 @@ one that keeps no sessions, or        one for all callers
 one that keeps sessions, or           for a caller with a session one, until that ends; callers without a session
 ``sessions="own"``                    share one for each principal if they declare nothing that a server could ask
                                       for, and otherwise each call has one alone, which the next such call of the
-                                      principal gets, unless the server was told roots over it
+                                      principal gets, unless the server received roots over it
 ====================================  ============================================================================
 
 A server that keeps sessions asks its client, not a call: so whatever it asks must have one client to go to.
+
+A slow upstream holds so many calls and no more (`UpstreamLoad`), one caller half of them, and what it sends unasked is
+read at a bounded pace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
-from functools import partial
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import attrs
 import trio
 
 from mcp_actors._actors.session import ReadingPace
-from mcp_actors._eras.era import Era, EventKind
+from mcp_actors._client.connectivity import Negotiated
 from mcp_actors._server.peer_session import PeerSession, is_wanted
 from mcp_actors._wire.codec import encode_value
-from mcp_actors.abc import Telemetry
-from mcp_actors.client import Client, Target
-from mcp_actors.errors import ConnectionLost, McpError, Overloaded, SessionExpired
-from mcp_actors.gateway.callbacks import UpstreamCallbacks
-from mcp_actors.gateway.held_calls import HeldCall
-from mcp_actors.gateway.upstream_settings import Upstream
+from mcp_actors.client import Client
+from mcp_actors.errors import McpError, Overloaded
+from mcp_actors.gateway.held_calls import RETRY_AFTER, HeldCall
 from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
@@ -46,25 +45,27 @@ __all__ = [
     "AloneKey",
     "ConnectionTable",
     "Key",
-    "ServerTraits",
+    "MetServer",
     "UpstreamConnection",
     "UpstreamLoad",
     "key_of",
 ]
 
 
-# -- The load of an upstream: calls in flight, by caller, and the bounds on them and on what it tells unasked ---
-
-# Seconds after which whoever is refused may expect better: about the length of a call.
-RETRY_AFTER = 1.0
+SHARED = "shared"
+"""The key of the connection that all callers share."""
+FIRST = "first"
+"""The key of the connection that is made before the first call, to see what the server is."""
+ASKING_CAPABILITIES = ("sampling", "elicitation", "roots")
+"""The capabilities that let a server ask its client."""
 
 
 class UpstreamLoad:
-    """The calls in flight of one upstream. A slow one holds so many and no more, and one caller half of them.
+    """The calls in flight at one upstream, in all and of each caller.
 
     Args:
-        limit: How many there may be.
-        notifications: How many notifications its connections are read a second.
+        limit: How many there may be; one caller may have half of them.
+        notifications: How many notifications a second are read from all its connections.
     """
 
     def __init__(self, limit: int, notifications: int) -> None:
@@ -106,49 +107,39 @@ class UpstreamLoad:
             del self._of_callers[caller]
 
 
-# -- One connection to an upstream: a client, whom it serves, and what is known of its server ------------
-
-
 @attrs.frozen
-class ServerTraits:
-    """The traits of a server that each call asks for."""
+class MetServer:
+    """The server of a connection, as its handshake has shown it."""
 
-    names_requests: bool = False
+    negotiated: Negotiated
+    names_requests: bool
     """Whether the binding says with which request a notification came, as HTTP does."""
-    has_tasks: bool = False
+    has_tasks: bool
     """Whether calls of tools may become tasks, in either dialect."""
+    keeps_session: bool
+    """Whether it may remember something from one request to the next."""
 
 
 class UpstreamConnection:
     """A client of an upstream's server, for one caller or for all.
 
     Args:
-        settings: The settings of the upstream.
-        target: What the client connects to.
-        declared: What the client declares: the capabilities of the caller it is for.
-        telemetry: Receives the requests over it.
-        lost: Is told that the connection was lost.
-        changed: Is told what has changed on the server: a list, or a resource by its URI.
+        declared: What the client declares: the capabilities of the caller that it is for.
+        caller: The caller that it is made for, as limits count callers; ``None`` if it is made before the first call.
     """
 
-    def __init__(
-        self,
-        settings: Upstream,
-        target: Target,
-        declared: ClientCapabilities,
-        telemetry: Telemetry | None,
-        lost: Callable[[UpstreamConnection, ConnectionLost | SessionExpired], None],
-        changed: Callable[[UpstreamConnection, EventKind, str | None], None],
-    ) -> None:
+    client: Client
+    """The client, which the upstream's actor makes with callbacks into this connection."""
+    server: MetServer
+    """Its server, once it is open."""
+
+    def __init__(self, declared: ClientCapabilities, caller: str | None) -> None:
         self.key: Hashable = None
-        """Whose it is; see `mcp_actors.gateway.connections`."""
-        self.caller: str | None = None
-        """The caller that it was made for, as limits count callers; ``None`` if it was made before anybody called."""
+        """Whose it is: what `key_of` returns, `SHARED` or `FIRST`."""
+        self.caller = caller
         self.declared = declared
         self.is_of_one = False
         """Whether it serves one session of a client, or one call at a time."""
-        self.traits = ServerTraits()
-        """The traits of its server, once it is open."""
         self.calls: dict[Context[Any], HeldCall | None] = {}
         """The calls that are forwarded over it now, in the order in which they came; with those that may be held."""
         self.followed: set[str] = set()
@@ -158,24 +149,22 @@ class UpstreamConnection:
         self.has_answered = False
         """Whether its server has answered anything since the handshake."""
         self.has_sent_roots = False
-        """Whether its server was told the roots of a client."""
+        """Whether its server has received the roots of a client."""
         self.idle_since = trio.current_time()
-        """When the last call over it has ended."""
-        self.client = Client(
-            target,
-            era=settings.era,
-            timeout=settings.timeout,
-            cap=settings.cap,
-            auth=settings.auth,
-            answer_input=False,
-            telemetry=telemetry,
-            on_lost=lambda why: lost(self, why),
-            on_change=partial(changed, self),
-            **UpstreamCallbacks(self).options(declared),
-        )
+        """When the last call over it ended."""
 
     def __repr__(self) -> str:
         return f"<UpstreamConnection {self.client!r} calls={len(self.calls)}>"
+
+    def opened(self) -> None:
+        """Takes note of what the handshake has shown of the server."""
+        negotiated = self.client._requests.negotiated
+        channel = self.client._connectivity.session.link.channel
+        extensions = negotiated.capabilities.extensions or {}
+        is_stateless = negotiated.era.declares_in_requests
+        has_tasks = TASKS in extensions if is_stateless else self.client._may_augment()
+        keeps_session = not is_stateless and channel.keeps_session
+        self.server = MetServer(negotiated, channel.mirrors, has_tasks, keeps_session)
 
     @property
     def is_open(self) -> bool:
@@ -183,41 +172,20 @@ class UpstreamConnection:
         return self.client._connectivity.is_connected
 
     @property
-    def era(self) -> Era:
-        """The revision that is spoken with the server."""
-        return self.client._requests.negotiated.era
-
-    @property
-    def keeps_session(self) -> bool:
-        """Whether its server may remember something from one request to the next."""
-        return not self.era.declares_in_requests and (
-            self.client._connectivity.session.link.channel.keeps_session
-        )
-
-    @property
     def knows_whose_logs(self) -> bool:
         """Whether it is known for whom a log message is."""
-        return self.is_of_one or self.traits.names_requests
-
-    def found_traits(self) -> ServerTraits:
-        """Returns the traits of its server, now that it is open."""
-        if self.era.declares_in_requests:
-            has_tasks = TASKS in (self.client._requests.negotiated.capabilities.extensions or {})
-        else:
-            has_tasks = self.client._may_augment()
-        return ServerTraits(self.client._connectivity.session.link.channel.mirrors, has_tasks)
+        return self.is_of_one or self.server.names_requests
 
     def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
-        """Returns the log level that a session of the server has to be given before a call, ``None`` if none."""
+        """Returns the log level that the server's session needs before a call, ``None`` if it needs no other one."""
         wanted: Any = ctx.peer.log_level
         if wanted is None or wanted == self.log_level or not self.is_of_one:
             return None
         if ctx.era.declares_in_requests and is_wanted(wanted, self.log_level):
             # Other calls of the same session may want more, and each gets no more than it wants.
             return None
-        negotiated = self.client._requests.negotiated
         level: LoggingLevel = wanted
-        return None if negotiated.capabilities.logging is None else level
+        return None if self.server.negotiated.capabilities.logging is None else level
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """Gives the session of the server a log level; what it refuses costs no call."""
@@ -226,25 +194,6 @@ class UpstreamConnection:
             await self.client.set_log_level(level)
         except McpError as error:
             log.debug("an upstream was not given a log level", level=level, error=printable(str(error), 200))
-
-    def begin(self, ctx: Context[Any], held: HeldCall | None = None) -> None:
-        """Takes note of a call that is forwarded over it."""
-        self.calls[ctx] = held
-
-    def end(self, ctx: Context[Any]) -> None:
-        """Takes note of the end of a call."""
-        del self.calls[ctx]
-        self.idle_since = trio.current_time()
-
-
-# ----------------------------------------------------------------------------------------------------
-
-SHARED = "shared"
-"""The key of the connection that all callers share."""
-FIRST = "first"
-"""The key of the connection that is made before anybody calls, to see what the server is."""
-ASKING_CAPABILITIES = ("sampling", "elicitation", "roots")
-"""The capabilities that let a server ask its client."""
 
 
 @attrs.frozen
@@ -305,7 +254,7 @@ class ConnectionTable:
     def take(self, key: Key) -> UpstreamConnection | None:
         """Returns the open connection for a caller, ``None`` if one has to be made.
 
-        One that the caller has alone is nobody else's until `give_back`.
+        One that the caller has alone is lent to it until `give_back`.
         """
         if key.__class__ is not AloneKey:
             connection = self._of_key.get(key)
@@ -332,8 +281,8 @@ class ConnectionTable:
         """A call has ended: a connection that it had alone is free for the next one. Others stay where they are.
 
         Returns:
-            Whether it has to be closed: its server may remember the roots that it was told, and nothing says that the
-            next call is the same client's.
+            Whether it has to be closed: its server may remember the roots that it received, and the next call may be
+            another client's.
         """
         if connection not in self._lent:
             return False
@@ -378,7 +327,7 @@ class ConnectionTable:
     def idle(self) -> list[UpstreamConnection]:
         """Returns the connections that no session, call or subscription has, the one that is idle longest first.
 
-        That of all callers is none of them.
+        That of all callers is not among them.
         """
         found = [
             each
@@ -398,11 +347,11 @@ class ConnectionTable:
         """Returns an idle connection that has to make room for another one, ``None`` if there is room.
 
         Args:
-            caller: The caller for whom the other one is, ``None`` for nobody yet: one may have half of all.
+            caller: The caller for whom the other one is, ``None`` before the first call: one may have half of all.
             opening: How many are being made for the same caller.
 
         Raises:
-            Overloaded: There is none.
+            Overloaded: All of them are in use.
         """
         of_caller = max(1, self.limit // 2)
         if caller is not None and opening + sum(each.caller == caller for each in self) >= of_caller:

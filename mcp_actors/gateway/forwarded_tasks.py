@@ -13,8 +13,8 @@ answers with a task (SEP-2663)         becomes a task of the gateway for a clien
                                        with a session the gateway waits until it has ended
 =====================================  =============================================================================
 
-An upstream without sessions is told that its caller takes tasks where the caller does, and where it insists. What its
-task asks, is asked by the task of the gateway.
+An upstream without sessions learns that its caller takes tasks where the caller does, and where the upstream insists on
+it. The task of the gateway asks what the task of the upstream asks.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from mcp_actors._eras.modern import CAPABILITIES
 from mcp_actors.errors import LocalProtocolError, McpError, MethodNotFound, MissingCapability, RpcError
 from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.results import failure_for_client
+from mcp_actors.gateway.upstream import Lease
 from mcp_actors.server import Context
 from mcp_actors.tasks import TASKS, Tasks
 from mcp_actors.types import CallToolResult, InputRequiredResult
@@ -43,9 +44,7 @@ Outcome = dict[str, Any]
 
 
 async def made_with_tasks(
-    ctx: Context[Any],
-    upstream: str,
-    connection: UpstreamConnection,
+    lease: Lease,
     params: dict[str, Any],
     options: CallOptions,
     finish: Callable[[Context[Any], Outcome], Any],
@@ -53,12 +52,10 @@ async def made_with_tasks(
     """Calls a tool of a server that has tasks.
 
     Args:
-        ctx: The caller's call.
-        upstream: The name of the server.
-        connection: The connection.
+        lease: The caller's call, and the connection.
         params: The params for the server.
         options: How the request is made.
-        finish: Makes of a result what a caller is sent.
+        finish: Makes the caller's result from that of the server.
 
     Returns:
         The result of the server; or with true the answer to the caller, whose call has become a task of the gateway.
@@ -66,12 +63,13 @@ async def made_with_tasks(
     Raises:
         McpError: What a request of a client raises.
     """
+    ctx, connection = lease.ctx, lease.connection
     began = trio.current_time()
-    if not connection.era.declares_in_requests:
+    if not lease.era.declares_in_requests:
         if ctx.era.declares_in_requests:
-            # It is no param of a caller without sessions (SEP-2663), and would be one of this server.
+            # Callers without sessions have no such param (SEP-2663), but this server would take it as one.
             params.pop("task", None)
-        return await _made_in_session(connection, params, options, began), False
+        return await _made_in_session(lease, params, options, began), False
     takes = ctx.era.declares_in_requests and ctx.call.voice is None and TASKS in ctx.extensions
     send = connection.client._requests.send
     try:
@@ -86,22 +84,22 @@ async def made_with_tasks(
         return await _waited(ctx, connection, options, began, result), False
 
     async def go_on(later: Context[Any]) -> Any:
-        # Of the whole time of a task its own time to live is the bound.
+        # A task as a whole is bounded by its own time to live.
         longer = attrs.evolve(options, cap=float("inf"), on_progress=None)
         try:
             outcome = await _waited(later, connection, longer, began, result)
         except McpError as error:
-            raise failure_for_client(upstream, error) from error
+            raise failure_for_client(lease.upstream.settings.name, error) from error
         return finish(later, outcome)
 
     return await _tasks_of(ctx).go_on(ctx, go_on), True
 
 
 async def _made_in_session(
-    connection: UpstreamConnection, params: dict[str, Any], options: CallOptions, began: float
+    lease: Lease, params: dict[str, Any], options: CallOptions, began: float
 ) -> Outcome:
     """Calls a tool plainly, and as a task if it runs in no other way, MCP 2025-11-25, Tasks, Tool-Level Negotiation."""
-    client, name = connection.client, params["name"]
+    client, name = lease.connection.client, params["name"]
     if client._task_support.get(name) != "required":
         try:
             result = await client._requests.send(_METHOD, params, options)
@@ -114,7 +112,7 @@ async def _made_in_session(
                 return result
     handle = await client._augmented(name, params, options, None)
     if handle.id is None:
-        plain: Outcome = connection.era.unstructure(await handle.result())
+        plain: Outcome = lease.era.unstructure(await handle.result())
         return plain
     return await handle.wait_or_cancel(options, began)
 

@@ -1,11 +1,19 @@
-"""A request of a client that is passed on to an upstream without a task, where it waits for nothing but the answer.
+"""A request of a client that is passed on to an upstream, and its result back.
 
-Most calls that a gateway passes on are of this kind. It has two turns: that of whoever reads the request, who passes it
-on, and that of whoever reads the answer, who passes that back. Each task in between would cost a turn of the scheduler.
+Most calls wait for nothing but the answer. They have no task but two turns (`ForwardedCall`): the task that reads the
+request passes it on, and the task that reads the answer passes that back. Each task in between would cost a turn of the
+scheduler.
 
 A call needs a task, which then does all of it (`forward`), where something has to be waited for first: a connection, a
-log level, answers of the client; where it may become a task of the protocol; and where its client is told of progress.
-It gets one where the request has to be made again, and where the upstream asks for something.
+log level, answers of the client; where it may become a task of the protocol; and where its client wants reports of
+progress. It gets one where the request has to be made again, and where the upstream asks for something.
+
+An upstream without sessions asks by an input-required result (MCP 2026-07-28, Multi Round-Trip Requests). A client that
+is asked by results is sent it, with the state sealed once more: so the state is good for the same request of the same
+principal alone, and no client can use what an upstream gave to another one. A client with a session is asked by
+requests, and the call at the upstream is made again with its answers.
+
+Either way a call takes one `Lease` of its upstream and carries it along until it ends.
 """
 
 from __future__ import annotations
@@ -30,101 +38,112 @@ from mcp_actors.errors import (
 )
 from mcp_actors.gateway.call_options import call_options
 from mcp_actors.gateway.callbacks import is_asked_by_result
-from mcp_actors.gateway.connections import ASKING_CAPABILITIES, UpstreamConnection
+from mcp_actors.gateway.connections import ASKING_CAPABILITIES
 from mcp_actors.gateway.forwarded_tasks import made_with_tasks
 from mcp_actors.gateway.held_calls import HeldCall
 from mcp_actors.gateway.results import asks_for_input, failure_for_client, failure_of, result_for_caller
 from mcp_actors.gateway.routes import Route
-from mcp_actors.gateway.upstream import UpstreamActor
-from mcp_actors.middleware.callers import caller_of
+from mcp_actors.gateway.upstream import Lease, UpstreamActor
 from mcp_actors.server import Context
 from mcp_actors.types import ElicitResult, ElicitUrlParams, InputRequest, InputRequiredResult
 
-__all__ = ["ForwardedCall", "answered_round", "forward", "may_be_held", "passed_on", "with_answers"]
-
-
-# -- Input-required results of an upstream without sessions (MCP 2026-07-28, Multi Round-Trip Requests) ---
-#
-# A client that is asked by results is sent them on, with the state sealed once more: so it is good for the same request
-# of the same principal alone, and what an upstream gave to one client cannot be used by another one. A client with a
-# session is asked by requests, and the call at the upstream is made again with its answers.
-
-_STATE = "upstream"
-
-
-def passed_on(ctx: Context[Any], era: Era, result: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a client without a session is sent of an input-required result.
-
-    Raises:
-        MissingCapability: The upstream asks for what the client did not declare.
-        RemoteProtocolError: The result is malformed.
-    """
-    asked: InputRequiredResult = read_result(era, result, InputRequiredResult)
-    _check(ctx, asked.input_requests or {})
-    if asked.request_state is None:
-        return result
-    state = ctx._scope.seal_answers(ctx.call.invocation, {_STATE: asked.request_state})
-    return {**result, "requestState": state}
-
-
-def with_answers(ctx: Context[Any], params: dict[str, Any]) -> dict[str, Any]:
-    """Returns the params for an upstream without sessions, with what the client's retry has brought.
-
-    Raises:
-        RpcError: -32602: The state is forged, too old, or another call's.
-    """
-    invocation = ctx.call.invocation
-    if invocation.state is None and invocation.answers is None:
-        return params
-    state = ctx._scope.sealed_answers(invocation).get(_STATE)
-    retry = dict(params)
-    if invocation.answers:
-        retry["inputResponses"] = dict(invocation.answers)
-    if state is not None:
-        retry["requestState"] = state
-    return retry
-
-
-async def answered_round(
-    ctx: Context[Any], era: Era, params: Mapping[str, Any], result: dict[str, Any]
-) -> dict[str, Any]:
-    """Asks the client of a session what an upstream asks, and returns the params of the next round.
-
-    Raises:
-        McpError: What `Context.ask` raises.
-        RemoteProtocolError: The result is malformed.
-    """
-    asked: InputRequiredResult = read_result(era, result, InputRequiredResult)
-    questions = asked.input_requests or {}
-    if not questions and asked.request_state is None:
-        raise RemoteProtocolError("an input-required result has neither questions nor a state")
-    for each in questions.values():
-        if isinstance(each, ElicitUrlParams) and each.elicitation_id is None:
-            # Sessions want an id, of which the stateless revisions know nothing; nobody will tell the end of the visit.
-            each.elicitation_id = secrets.token_urlsafe(16)
-    answers = await ctx.ask(questions) if questions else {}
-    retry = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
-    if answers:
-        retry["inputResponses"] = {key: era.unstructure(each) for key, each in answers.items()}
-    if asked.request_state is not None:
-        retry["requestState"] = asked.request_state
-    return retry
-
-
-def _check(ctx: Context[Any], questions: Mapping[str, InputRequest]) -> None:
-    for each in questions.values():
-        needed = missing_capability(each, ctx.peer.raw_capabilities, ctx.era)
-        if needed is not None:
-            raise MissingCapability(needed)
-
-
-# -- Passes a request on to an upstream, and its result back ---------------------------------------------
-#
-# What becomes of results and errors on the way back, is in `mcp_actors.gateway.results`. Calls that wait for
-# nothing but the answer go the short way of `mcp_actors.gateway.forwarding`.
+__all__ = ["ForwardedCall", "forward"]
 
 # How often one call may ask a client, so that no upstream asks without an end.
 MAX_ROUNDS = 10
+_STATE = "upstream"
+
+
+class ForwardedCall(Deferred):
+    """One request of a client on its way to an upstream. Called, it is `forward`.
+
+    Args:
+        ctx: The request of the client.
+        route: The upstream, and what is asked for there.
+        params: The params for the upstream.
+    """
+
+    __slots__ = ("_lease", "_options", "_outbound", "_pending")
+
+    _lease: Lease
+    _options: CallOptions
+    _outbound: OutboundCalls
+    _pending: OutboundCall
+
+    def __new__(cls, ctx: Context[Any], route: Route, params: dict[str, Any]) -> ForwardedCall:
+        return super().__new__(cls, forward, ctx, route, params)
+
+    def begin(self, done: Callable[[], None]) -> bool:
+        ctx, route, params = self.args
+        if _may_be_held(ctx, route.upstream):
+            return False
+        lease = route.upstream.lease(ctx)
+        if lease is None:
+            return False
+        begun = None
+        try:
+            if not _waits_first(lease):
+                self._options = options = call_options(lease)
+                method = ctx.call.invocation.method.name
+                begun = lease.connection.client._requests.begin(method, params, options)
+        except McpError as error:
+            if not may_be_repeated(error):
+                raise failure_of(lease, error) from None
+        finally:
+            if begun is None:
+                lease.end()
+        if begun is None:
+            return False
+        self._lease = lease
+        self._outbound, self._pending = begun
+        self._pending.when_done(done)
+        return True
+
+    def outcome(self) -> Any:
+        ctx, route, params = self.args
+        lease = self._lease
+        try:
+            result = self._outbound.take(self._pending, self._options)
+        except McpError as error:
+            if may_be_repeated(error):
+                return Continuation(forward, ctx, route, params)
+            failure = failure_of(lease, error)
+            raise failure from None
+        finally:
+            lease.end()
+        lease.upstream.answered(lease.connection)
+        if asks_for_input(lease.era, result):
+            return Continuation(forward, ctx, route, params, result)
+        return result_for_caller(ctx, lease, result)
+
+    def abandon(self) -> None:
+        self._outbound.give_up(self._pending, self._options)
+        self._lease.end()
+
+
+def _waits_first(lease: Lease) -> bool:
+    """Whether something has to be waited for before the request, or it may become a task of the protocol."""
+    ctx, connection = lease.ctx, lease.connection
+    if connection.server.has_tasks and ctx.method == "tools/call":
+        return True
+    if lease.era.asks_by_retry:
+        invocation = ctx.call.invocation
+        return invocation.state is not None or invocation.answers is not None
+    return connection.level_to_set(ctx) is not None
+
+
+def _may_be_held(ctx: Context[Any], upstream: UpstreamActor) -> bool:
+    """Whether a call is held while its client is asked.
+
+    That is so if a server with sessions could ask a client without one; a server that is still unknown may have them.
+    """
+    invocation = ctx.call.invocation
+    if not invocation.era.asks_by_retry or not invocation.method.may_ask or ctx.call.voice is not None:
+        return False
+    declared = invocation.peer.raw_capabilities
+    if not any(name in declared for name in ASKING_CAPABILITIES):
+        return False
+    return upstream.met is None or not upstream.met.server.negotiated.era.asks_by_retry
 
 
 async def forward(
@@ -146,29 +165,15 @@ async def forward(
         McpError: What asking a client with a session raises.
     """
     upstream = route.upstream
-    if first is not None or not is_asked_by_result(ctx):
-        return await _forward(ctx, upstream, params, None, first)
-    if ctx.call.invocation.state is not None:
-        held = upstream.held.held_for(ctx)
-        if held is not None:
-            held.take_answers(ctx)
-            return await held.wait(ctx)
-    if may_be_held(ctx, upstream):
-        return await upstream.held.make(ctx, lambda held: _forward(ctx, upstream, params, held))
-    return await _forward(ctx, upstream, params, None)
-
-
-def may_be_held(ctx: Context[Any], upstream: UpstreamActor) -> bool:
-    """Whether a call is held while its client is asked.
-
-    That is so if a server with sessions, which this one is as far as anybody knows, could ask a client without one.
-    """
-    if not is_asked_by_result(ctx):
-        return False
-    declared = ctx.peer.raw_capabilities
-    if not ctx.call.invocation.method.may_ask or not any(name in declared for name in ASKING_CAPABILITIES):
-        return False
-    return upstream.met is None or not upstream.met.era.asks_by_retry
+    if first is None and is_asked_by_result(ctx):
+        if ctx.call.invocation.state is not None:
+            held = upstream.held.held_for(ctx)
+            if held is not None:
+                held.take_answers(ctx)
+                return await held.wait(ctx)
+        if _may_be_held(ctx, upstream):
+            return await upstream.held.make(ctx, lambda held: _forward(ctx, upstream, params, held))
+    return await _forward(ctx, upstream, params, None, first)
 
 
 async def _forward(
@@ -178,83 +183,119 @@ async def _forward(
     held: HeldCall | None,
     first: dict[str, Any] | None = None,
 ) -> Any:
-    caller = caller_of(ctx)
-    upstream.load.begin(caller)
-    connection: UpstreamConnection | None = None
-    try:
-        connection = upstream.at_hand(ctx) or await upstream.connect(ctx)
-        connection.begin(ctx, held)
-        return await _made(ctx, upstream, connection, params, held, first)
-    finally:
-        upstream.load.end(caller)
-        if connection is not None:
-            connection.end(ctx)
-            upstream.give_back(connection)
-
-
-async def _made(
-    ctx: Context[Any],
-    upstream: UpstreamActor,
-    connection: UpstreamConnection,
-    params: dict[str, Any],
-    held: HeldCall | None,
-    first: dict[str, Any] | None,
-) -> Any:
     """Makes the request as often as the upstream asks the client for something."""
-    era, name = connection.era, upstream.settings.name
-    if era.asks_by_retry:
-        params = with_answers(ctx, params)
-    elif (level := connection.level_to_set(ctx)) is not None:
-        await connection.set_log_level(level)
-    for _ in range(MAX_ROUNDS + 1):
-        try:
-            if first is None:
-                result, is_answer = await _sent(ctx, upstream, connection, params, held)
-            else:
-                result, is_answer, first = first, False, None
-        except RpcError as error:
-            if held is not None and await _has_visited_urls(held, error, era):
-                continue
-            raise
-        if is_answer:
-            return result
-        if asks_for_input(era, result):
+    with await upstream.wait_for_lease(ctx, held) as lease:
+        era, name = lease.era, upstream.settings.name
+        if era.asks_by_retry:
+            params = _with_answers(ctx, params)
+        elif (level := lease.connection.level_to_set(ctx)) is not None:
+            await lease.connection.set_log_level(level)
+        for _ in range(MAX_ROUNDS + 1):
+            try:
+                if first is None:
+                    result, is_answer = await _sent(lease, params)
+                else:
+                    result, is_answer, first = first, False, None
+            except RpcError as error:
+                if held is not None and await _has_visited_urls(held, error, era):
+                    continue
+                raise
+            if is_answer:
+                return result
+            if not asks_for_input(era, result):
+                return result_for_caller(ctx, lease, result)
             try:
                 if is_asked_by_result(ctx):
-                    return passed_on(ctx, era, result)
-                params = await answered_round(ctx, era, params, result)
+                    return _passed_on(ctx, era, result)
+                params = await _answered_round(ctx, era, params, result)
             except RemoteProtocolError as error:
                 raise failure_for_client(name, error) from error
-            continue
-        return result_for_caller(ctx, upstream, era, result)
-    raise UpstreamMisbehaved(name, f"it still asks for input after {MAX_ROUNDS} rounds")
+        raise UpstreamMisbehaved(name, f"it still asks for input after {MAX_ROUNDS} rounds")
 
 
-async def _sent(
-    ctx: Context[Any],
-    upstream: UpstreamActor,
-    connection: UpstreamConnection,
-    params: dict[str, Any],
-    held: HeldCall | None,
-) -> tuple[dict[str, Any], bool]:
+async def _sent(lease: Lease, params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     """Makes the request once; with true comes the answer to the caller, which says that a task was made of the call."""
-    options = call_options(ctx, connection, (lambda: ctx) if held is None else (lambda: held.ctx))
-    is_answer = False
+    ctx, connection, is_answer = lease.ctx, lease.connection, False
     try:
-        if connection.traits.has_tasks and ctx.method == "tools/call":
+        options = call_options(lease)
+        if connection.server.has_tasks and ctx.method == "tools/call":
 
             def finish(later: Context[Any], result: dict[str, Any]) -> Any:
-                return result_for_caller(later, upstream, connection.era, result)
+                return result_for_caller(later, lease, result)
 
-            result, is_answer = await made_with_tasks(
-                ctx, upstream.settings.name, connection, params, options, finish
-            )
+            result, is_answer = await made_with_tasks(lease, params, options, finish)
         else:
             result = await connection.client._requests.send(ctx.method, params, options)
     except McpError as error:
-        raise failure_of(upstream, connection, error) from None
-    upstream.answered(connection)
+        raise failure_of(lease, error) from None
+    lease.upstream.answered(connection)
     return result, is_answer
+
+
+def _passed_on(ctx: Context[Any], era: Era, result: dict[str, Any]) -> dict[str, Any]:
+    """Returns what a client without a session is sent of an input-required result.
+
+    Raises:
+        MissingCapability: The upstream asks for what the client did not declare.
+        RemoteProtocolError: The result is malformed.
+    """
+    asked: InputRequiredResult = read_result(era, result, InputRequiredResult)
+    _check(ctx, asked.input_requests or {})
+    if asked.request_state is None:
+        return result
+    state = ctx._scope.seal_answers(ctx.call.invocation, {_STATE: asked.request_state})
+    return {**result, "requestState": state}
+
+
+def _with_answers(ctx: Context[Any], params: dict[str, Any]) -> dict[str, Any]:
+    """Returns the params for an upstream without sessions, with what the client's retry has brought.
+
+    Raises:
+        RpcError: -32602: The state is forged, too old, or another call's.
+    """
+    invocation = ctx.call.invocation
+    if invocation.state is None and invocation.answers is None:
+        return params
+    state = ctx._scope.sealed_answers(invocation).get(_STATE)
+    retry = dict(params)
+    if invocation.answers:
+        retry["inputResponses"] = dict(invocation.answers)
+    if state is not None:
+        retry["requestState"] = state
+    return retry
+
+
+async def _answered_round(
+    ctx: Context[Any], era: Era, params: Mapping[str, Any], result: dict[str, Any]
+) -> dict[str, Any]:
+    """Asks the client of a session what an upstream asks, and returns the params of the next round.
+
+    Raises:
+        McpError: What `Context.ask` raises.
+        RemoteProtocolError: The result is malformed.
+    """
+    asked: InputRequiredResult = read_result(era, result, InputRequiredResult)
+    questions = asked.input_requests or {}
+    if not questions and asked.request_state is None:
+        raise RemoteProtocolError("an input-required result has neither questions nor a state")
+    for each in questions.values():
+        if isinstance(each, ElicitUrlParams) and each.elicitation_id is None:
+            # Sessions want an id, which the stateless revisions do not have; the end of the visit is never reported.
+            each.elicitation_id = secrets.token_urlsafe(16)
+    answers = await ctx.ask(questions) if questions else {}
+    retry = {key: value for key, value in params.items() if key not in ("inputResponses", "requestState")}
+    if answers:
+        retry["inputResponses"] = {key: era.unstructure(each) for key, each in answers.items()}
+    if asked.request_state is not None:
+        retry["requestState"] = asked.request_state
+    return retry
+
+
+def _check(ctx: Context[Any], questions: Mapping[str, InputRequest]) -> None:
+    for each in questions.values():
+        needed = missing_capability(each, ctx.peer.raw_capabilities, ctx.era)
+        if needed is not None:
+            raise MissingCapability(needed)
 
 
 async def _has_visited_urls(held: HeldCall, error: RpcError, era: Era) -> bool:
@@ -279,97 +320,3 @@ async def _has_visited_urls(held: HeldCall, error: RpcError, era: Era) -> bool:
         if not isinstance(answer, ElicitResult) or answer.action != "accept":
             return False
     return True
-
-
-# ----------------------------------------------------------------------------------------------------
-
-
-class ForwardedCall(Deferred):
-    """One request of a client on its way to an upstream. Called, it is `forward`.
-
-    Args:
-        ctx: The request of the client.
-        route: The upstream, and what is asked for there.
-        params: The params for the upstream.
-    """
-
-    __slots__ = ("_caller", "_connection", "_options", "_outbound", "_pending")
-
-    _caller: str
-    _connection: UpstreamConnection | None
-    _options: CallOptions
-    _outbound: OutboundCalls
-    _pending: OutboundCall
-
-    def __new__(cls, ctx: Context[Any], route: Route, params: dict[str, Any]) -> ForwardedCall:
-        return super().__new__(cls, forward, ctx, route, params)
-
-    def begin(self, done: Callable[[], None]) -> bool:
-        ctx, route, params = self.args
-        upstream = route.upstream
-        if may_be_held(ctx, upstream):
-            return False
-        self._connection = connection = begun = None
-        self._caller = caller = caller_of(ctx)
-        upstream.load.begin(caller)
-        try:
-            self._connection = connection = upstream.at_hand(ctx)
-            if connection is not None:
-                connection.begin(ctx)
-                if not _waits_first(ctx, connection):
-                    self._options = options = call_options(ctx, connection, lambda: ctx)
-                    begun = connection.client._requests.begin(ctx.method, params, options)
-        except McpError as error:
-            if connection is None:
-                raise
-            if not may_be_repeated(error):
-                raise failure_of(upstream, connection, error) from None
-        finally:
-            if begun is None:
-                self._ended()
-        if begun is None:
-            return False
-        self._outbound, self._pending = begun
-        self._pending.when_done(done)
-        return True
-
-    def outcome(self) -> Any:
-        ctx, route, params = self.args
-        upstream, connection = route.upstream, self._connection
-        assert connection is not None
-        try:
-            result = self._outbound.take(self._pending, self._options)
-        except McpError as error:
-            if may_be_repeated(error):
-                return Continuation(forward, ctx, route, params)
-            failure = failure_of(upstream, connection, error)
-            raise failure from None
-        finally:
-            self._ended()
-        upstream.answered(connection)
-        era = connection.era
-        if asks_for_input(era, result):
-            return Continuation(forward, ctx, route, params, result)
-        return result_for_caller(ctx, upstream, era, result)
-
-    def abandon(self) -> None:
-        self._outbound.give_up(self._pending, self._options)
-        self._ended()
-
-    def _ended(self) -> None:
-        ctx, route, _ = self.args
-        upstream, connection = route.upstream, self._connection
-        upstream.load.end(self._caller)
-        if connection is not None:
-            connection.end(ctx)
-            upstream.give_back(connection)
-
-
-def _waits_first(ctx: Context[Any], connection: UpstreamConnection) -> bool:
-    """Whether something has to be waited for before the request, or it may become a task of the protocol."""
-    if connection.traits.has_tasks and ctx.method == "tools/call":
-        return True
-    invocation = ctx.call.invocation
-    if connection.era.asks_by_retry:
-        return invocation.state is not None or invocation.answers is not None
-    return connection.level_to_set(ctx) is not None

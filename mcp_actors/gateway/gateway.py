@@ -1,4 +1,9 @@
-"""The gateway: a server whose tools, resources and prompts are those of other servers."""
+"""The gateway: a server whose tools, resources and prompts are those of other servers.
+
+It declares what it has itself and what any of its upstreams has. An upstream that was never met may have anything, so
+everything is declared as long as there is one. The others are known from their handshakes, and what was declared once
+stays declared. A bridge is a gateway with one upstream, which presents itself as that.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +31,11 @@ from mcp_actors.errors import (
     UpstreamUnavailable,
     invalid_params,
 )
-from mcp_actors.gateway.call_options import ROOTS_CHANGED, pass_roots_changed, set_log_level
 from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.forwarding import ForwardedCall, forward
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind
 from mcp_actors.gateway.lists import LIST_TIMEOUT, ListedRow
-from mcp_actors.gateway.live import GatewayPlan, LiveUpstreams, opened
+from mcp_actors.gateway.live import ROOTS_CHANGED, GatewayPlan, LiveUpstreams, opened
 from mcp_actors.gateway.names import NameTable
 from mcp_actors.gateway.routes import CachingHints, Route, Visible, merged_page
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
@@ -59,102 +63,10 @@ __all__ = [
     "without_tasks",
 ]
 
-
-# -- Says what a gateway is and has: capabilities, instructions, and for a bridge the description of its one server
-# ---
-#
-# An upstream that nobody has met yet may have anything, so everything is declared as long as there is one. The others
-# are known from their handshakes, and what was declared once stays declared.
-
 # Characters of the instructions of one upstream, and of all together: they are a part of every prompt of a model.
 LONGEST_INSTRUCTIONS = 8_000
 LONGEST_MERGED = 64_000
 _FEATURES: tuple[FeatureName, ...] = get_args(FeatureName)
-
-
-def described(
-    whole: ServerCapabilities, own: Features, declared: set[str], actors: Iterable[UpstreamActor]
-) -> ServerCapabilities:
-    """Returns the part of the capabilities that is really there: at the gateway itself or at any of its upstreams.
-
-    Args:
-        whole: All that can be declared.
-        own: The features of the gateway itself.
-        declared: What was declared before, and stays so; it is added to.
-        actors: The upstreams.
-    """
-    declared.update(name for name in ("tools", "prompts", "resources") if len(getattr(own, name)))
-    if len(own.completions) or len(own.prompts) or own.resources.has_templates:
-        declared.add("completions")
-    shown = set(declared)
-    for actor in actors:
-        if actor.met is None:
-            shown.update(_FEATURES)
-        else:
-            capabilities = actor.met.client._requests.negotiated.capabilities
-            found = {each for each in _FEATURES if getattr(capabilities, each) is not None}
-            declared |= found
-            shown |= found
-    absent: dict[str, Any] = {each: None for each in _FEATURES if each not in shown}
-    return attrs.evolve(whole, **absent)
-
-
-def merged_instructions(own: str | None, actors: Sequence[UpstreamActor]) -> str | None:
-    """Returns the gateway's own instructions and those of the upstreams that were met, each under its name."""
-    parts = [] if own is None else [own]
-    left = LONGEST_MERGED - len(own or "")
-    for actor in actors:
-        text = None if actor.met is None else actor.met.client._requests.negotiated.instructions
-        if text:
-            part = f"## {actor.settings.name}\n\n{_cut(text, LONGEST_INSTRUCTIONS)}"
-            if len(part) > left:
-                break
-            left -= len(part) + 2
-            parts.append(part)
-    return "\n\n".join(parts) or None
-
-
-def presented(
-    actor: UpstreamActor, own: ServerCapabilities
-) -> tuple[Implementation, ServerCapabilities, str | None] | None:
-    """Returns how the server of an upstream has described itself, ``None`` before anybody has met it.
-
-    Two things are the gateway's own: it keeps the log level of its clients, so that logging is declared in any case,
-    and it has the tasks of a server that has any in the dialect of each client.
-
-    Args:
-        actor: The upstream.
-        own: What the gateway itself would declare.
-    """
-    if actor.met is None:
-        return None
-    negotiated = actor.met.client._requests.negotiated
-    declared = negotiated.capabilities
-    extensions = dict(declared.extensions or {})
-    has_tasks = extensions.pop(TASKS, None) is not None or declared.tasks is not None
-    if has_tasks:
-        extensions[TASKS] = (own.extensions or {}).get(TASKS, {})
-    capabilities = attrs.evolve(
-        declared,
-        logging=declared.logging or {},
-        tasks=own.tasks if has_tasks else None,
-        extensions=extensions or None,
-    )
-    return negotiated.info, capabilities, negotiated.instructions
-
-
-def _cut(text: str, longest: int) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-def without_tasks(capabilities: ServerCapabilities) -> ServerCapabilities:
-    """Returns the capabilities without those that are about tasks, in either dialect."""
-    extensions = {id: each for id, each in (capabilities.extensions or {}).items() if id != TASKS}
-    return attrs.evolve(capabilities, tasks=None, extensions=extensions or None)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # Names of tools of upstreams, and as many of prompts, by which telemetry tells calls apart; and their characters.
 MOST_LABELS = 1000
 LONGEST_LABEL = 128
@@ -180,7 +92,7 @@ class Gateway(Server[StateT]):
     Raises:
         ValueError: Two upstreams have the same name, the names of one are not possible, or ``presents`` is for several;
             else as `Server`.
-        ConfigurationError: The target of an upstream is nothing to connect to.
+        ConfigurationError: The target of an upstream cannot be connected to.
     """
 
     def __init__(
@@ -203,7 +115,7 @@ class Gateway(Server[StateT]):
         self._hints = CachingHints(options.get("ttl_ms", 0), options.get("cache_scope", "private"))
         self._plan = GatewayPlan(upstreams, visible, features.bus.publish, self._met)
         self._live: dict[ServerScope, LiveUpstreams] = {}
-        # Whatever is asked for may be there at some upstream; clients are told what is really there.
+        # An upstream may have anything that is asked for; what clients see declared is what there really is.
         features.declare_also(("tools", "resources", "prompts", "completions"))
         features.tools.elsewhere = self._tool_elsewhere
         self._labels: dict[str, set[str]] = {"tools": set(), "prompts": set()}
@@ -220,8 +132,8 @@ class Gateway(Server[StateT]):
         features.handlers |= {
             "initialize": partial(self._describe, "initialize"),
             "server/discover": partial(self._describe, "server/discover"),
-            "tools/call": partial(self._ask_for_named, _TOOLS, features.tools),
-            "prompts/get": partial(self._ask_for_named, _PROMPTS, features.prompts),
+            "tools/call": partial(self._ask_for_named, _TOOLS, features.tools.by_key),
+            "prompts/get": partial(self._ask_for_named, _PROMPTS, features.prompts.by_key),
             "resources/read": self._read,
             "completion/complete": self._complete,
             "resources/subscribe": self._subscribe,
@@ -235,7 +147,7 @@ class Gateway(Server[StateT]):
             self._forward_methods(each)
 
     def mount(self, name: str, target: UpstreamTarget, **settings: Any) -> Upstream:
-        """Adds an upstream behind the others, also while the gateway serves: clients are told that lists have changed.
+        """Adds an upstream behind the others. While the gateway serves, clients are notified that lists have changed.
 
         Args:
             name: Its name in the gateway.
@@ -248,8 +160,8 @@ class Gateway(Server[StateT]):
         Raises:
             ValueError: An upstream has this name, the names of this one are not possible, or the gateway presents
                 itself as another one.
-            TypeError: There is no such setting.
-            ConfigurationError: The target is nothing to connect to.
+            TypeError: A setting does not exist.
+            ConfigurationError: The target cannot be connected to.
             LocalProtocolError: One of its methods is answered already, or the event loop is blocked.
         """
         if self._presents:
@@ -283,7 +195,7 @@ class Gateway(Server[StateT]):
     def _met(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection to an upstream was made: a bridge answers as that server from now on."""
         if self._presents:
-            self.info = connection.client.server_info
+            self.info = connection.server.negotiated.info
             self._runtime.present(self.info)
 
     def _describe(self, method: str, ctx: Context[StateT]) -> Any:
@@ -341,14 +253,14 @@ class Gateway(Server[StateT]):
     def _has_tasks(self, live: LiveUpstreams) -> bool:
         """Whether any tool, of an upstream or of the gateway, may run as a task."""
         met = [actor.met for actor in live.actors.values()]
-        return any(each is not None and each.traits.has_tasks for each in met) or any(
+        return any(each is not None and each.server.has_tasks for each in met) or any(
             entry.rules is not None for entry in self._features.tools
         )
 
     def _tool_elsewhere(self, name: str) -> ToolElsewhere | None:
-        """Finds a tool of an upstream that was listed. Its calls may become tasks; whoever wants none is waited for."""
+        """Finds a tool of an upstream that was listed. Its calls may become tasks; a plain call of it waits."""
         for live in self._live.values():
-            claim = live.lists.claims["tools"].owner(name)
+            claim = live.lists.claims["tools"].owners.get(name)
             listing = None if claim is None else live.lists.known.get((claim.upstream, "tools"))
             if claim is not None and listing is not None:
                 return listing.tool_elsewhere(claim.target)
@@ -362,7 +274,7 @@ class Gateway(Server[StateT]):
         known = self._labels[kind]
         if name in known:
             return True
-        is_listed = any(live.lists.claims[kind].owner(name) is not None for live in self._live.values())
+        is_listed = any(name in live.lists.claims[kind].owners for live in self._live.values())
         is_fit = len(name) <= LONGEST_LABEL and name.isprintable()
         if is_listed and is_fit and len(known) < MOST_LABELS:
             known.add(name)
@@ -434,10 +346,12 @@ class Gateway(Server[StateT]):
         return await forward(ctx, Route(self._live[ctx._scope].actors[upstream], ""), params)
 
     def _roots_changed(self, ctx: Context[StateT]) -> None:
-        pass_roots_changed(self._live[ctx._scope].actors.values(), ctx)
+        self._live[ctx._scope].roots_changed(ctx)
 
     def _set_log_level(self, ctx: Context[StateT]) -> Any:
-        return set_log_level(self._own["logging/setLevel"], self._live[ctx._scope].actors.values(), ctx)
+        result = self._own["logging/setLevel"](ctx)
+        self._live[ctx._scope].set_log_level(ctx)
+        return result
 
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
@@ -493,7 +407,91 @@ class Gateway(Server[StateT]):
             granted.add(uri)
 
 
-# -- Gateways from configurations, and bridges: a gateway with one upstream, which presents itself as that ---
+# -- what a gateway says of itself ----------------------------------------------------------------------------------
+
+
+def described(
+    whole: ServerCapabilities, own: Features, declared: set[str], actors: Iterable[UpstreamActor]
+) -> ServerCapabilities:
+    """Returns the part of the capabilities that is really there: at the gateway itself or at any of its upstreams.
+
+    Args:
+        whole: All that can be declared.
+        own: The features of the gateway itself.
+        declared: What was declared before, and stays so; it is added to.
+        actors: The upstreams.
+    """
+    declared.update(name for name in ("tools", "prompts", "resources") if len(getattr(own, name)))
+    if len(own.completions) or len(own.prompts) or own.resources.has_templates:
+        declared.add("completions")
+    shown = set(declared)
+    for actor in actors:
+        if actor.met is None:
+            shown.update(_FEATURES)
+        else:
+            capabilities = actor.met.server.negotiated.capabilities
+            found = {each for each in _FEATURES if getattr(capabilities, each) is not None}
+            declared |= found
+            shown |= found
+    absent: dict[str, Any] = {each: None for each in _FEATURES if each not in shown}
+    return attrs.evolve(whole, **absent)
+
+
+def merged_instructions(own: str | None, actors: Sequence[UpstreamActor]) -> str | None:
+    """Returns the gateway's own instructions and those of the upstreams that were met, each under its name."""
+    parts = [] if own is None else [own]
+    left = LONGEST_MERGED - len(own or "")
+    for actor in actors:
+        text = None if actor.met is None else actor.met.server.negotiated.instructions
+        if text:
+            part = f"## {actor.settings.name}\n\n{_cut(text, LONGEST_INSTRUCTIONS)}"
+            if len(part) > left:
+                break
+            left -= len(part) + 2
+            parts.append(part)
+    return "\n\n".join(parts) or None
+
+
+def presented(
+    actor: UpstreamActor, own: ServerCapabilities
+) -> tuple[Implementation, ServerCapabilities, str | None] | None:
+    """Returns how the server of an upstream has described itself, ``None`` before it was met.
+
+    Two things are the gateway's own: it keeps the log level of its clients, so that logging is declared in any case,
+    and it has the tasks of a server that has any in the dialect of each client.
+
+    Args:
+        actor: The upstream.
+        own: What the gateway itself would declare.
+    """
+    if actor.met is None:
+        return None
+    negotiated = actor.met.server.negotiated
+    declared = negotiated.capabilities
+    extensions = dict(declared.extensions or {})
+    has_tasks = extensions.pop(TASKS, None) is not None or declared.tasks is not None
+    if has_tasks:
+        extensions[TASKS] = (own.extensions or {}).get(TASKS, {})
+    capabilities = attrs.evolve(
+        declared,
+        logging=declared.logging or {},
+        tasks=own.tasks if has_tasks else None,
+        extensions=extensions or None,
+    )
+    return negotiated.info, capabilities, negotiated.instructions
+
+
+def _cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+
+
+def without_tasks(capabilities: ServerCapabilities) -> ServerCapabilities:
+    """Returns the capabilities without those that are about tasks, in either dialect."""
+    extensions = {id: each for id, each in (capabilities.extensions or {}).items() if id != TASKS}
+    return attrs.evolve(capabilities, tasks=None, extensions=extensions or None)
+
+
+# -- gateways from configurations, and bridges ------------------------------------------------------------------------
 
 
 def configured_gateway(
@@ -506,7 +504,7 @@ def configured_gateway(
 
     Args:
         configuration: As for `read_server_entries`, or what that returned. Its object
-            ``gateway`` has a name and instructions; where it is served is for whoever serves it.
+            ``gateway`` has a name and instructions; where it is served is up to the program.
         access: As for `upstreams_of`.
         options: Those of `Gateway`, which take precedence.
 
@@ -559,7 +557,7 @@ def bridge_to(
         options: Those of `Gateway`.
 
     Raises:
-        ConfigurationError: The target is nothing to connect to.
+        ConfigurationError: The target cannot be connected to.
         ValueError: As `Gateway`.
         TypeError: As `Gateway`.
     """

@@ -51,7 +51,7 @@ MAX_QUESTIONS = 16
 """Questions of one call that may wait at once."""
 
 RETRY_AFTER = 1.0
-"""Seconds after which whoever is refused may expect better."""
+"""Seconds after which a caller that is refused may expect better: about the length of a call."""
 
 _HELD = "held"
 _ASKED = "asked"
@@ -144,7 +144,7 @@ class HeldCall:
 
     @property
     def principal_key(self) -> str | None:
-        """The principal that began it, ``None`` if nobody was authenticated."""
+        """The principal that began it, ``None`` without authentication."""
         return _principal_key(self.first)
 
     # -- the client --------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class HeldCall:
         """Hands on the answers that a retry has brought; those to questions that are not asked any more are dropped.
 
         Raises:
-            RpcError: -32602: One of them is malformed; then none is handed on.
+            RpcError: -32602: One of them is malformed, so that all are refused.
         """
         recorded = ctx.call.invocation.answers or {}
         answers = {

@@ -1,7 +1,7 @@
 """One list of one connection: asked for page by page, bounded, and read entry by entry.
 
-A server is not trusted: it may page without an end, list without a bound, or send what is no entry. That costs its own
-entries and nobody else's: what is malformed is left out with a warning, and what is too much is cut off.
+A server is not trusted: it may page without an end, list without a bound, or send malformed entries. That costs its own
+entries only: what is malformed is left out with a warning, and what is too much is cut off.
 """
 
 from __future__ import annotations
@@ -193,11 +193,11 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
         upstream: The name of the upstream, for the log.
 
     Raises:
-        RemoteProtocolError: The answer is no list.
+        RemoteProtocolError: The answer is not a list.
         McpError: What else `Client.request` raises.
     """
     requests = connection.client._requests
-    if kind.capability not in requests.negotiated.declared:
+    if kind.capability not in connection.server.negotiated.declared:
         return UpstreamListing({}, ttl_ms=round(MAX_AGE * 1000), cache_scope="public")
     reading = _ListReader(connection, kind, upstream)
     cursor: str | None = None
@@ -232,7 +232,7 @@ class _ListReader:
 
     async def take(self, result: dict[str, Any]) -> str | None:
         """Reads one page, and returns the cursor of the next one, ``None`` after the last."""
-        kind, era = self._kind, self._connection.era
+        kind, era = self._kind, self._connection.server.negotiated.era
         items = result.get(kind.member)
         if not isinstance(items, list):
             raise RemoteProtocolError(f"the answer to {kind.method} has no array {kind.member!r}")

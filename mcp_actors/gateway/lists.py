@@ -1,9 +1,14 @@
-"""The lists of all upstreams in one `serve`: kept until they change, asked for once for all who need them, and merged.
+"""The lists of all upstreams in one `serve`: kept until they change, read once for all who need them, and merged.
 
 A list is good until its server says that it has changed. One whose server does not say so is asked for again after the
 time that the server promises, or after `LEAST_AGE` seconds. An upstream delays a list of the gateway by no more than
 `LIST_TIMEOUT` seconds, and only once: from then on it is left out until it has answered. Its list goes on being read
-meanwhile, and clients are told of a change when it has come.
+meanwhile, and clients are notified of a change when it has come.
+
+Changes that upstreams report are published on the gateway's bus no faster than clients can make use of them
+(`ChangeDelivery`): an upstream that reports changes without a pause would make every client list again and again. So
+what says the same is put together: a list has changed at most once in `LIST_PAUSE` seconds, and each resource once in
+`PAUSE`. The first report of a change waits for nothing.
 """
 
 from __future__ import annotations
@@ -38,65 +43,12 @@ __all__ = [
     "UpstreamLists",
 ]
 
-
-# -- Publishes the changes of upstreams on the gateway's bus, no faster than clients can make use of them ---
-#
-# An upstream that reports changes without a pause would make every client list again and again. So what says the same
-# is put together: a list has changed at most once in `LIST_PAUSE` seconds, and each resource once in `PAUSE`. The
-# first report of a change waits for nothing.
-
 # Seconds between two rounds of reports.
 PAUSE = 0.1
 # Seconds between two reports of one list.
 LIST_PAUSE = 1.0
 # Resources that wait to be reported, beyond those that are subscribed to themselves.
 MOST_PENDING = 4096
-
-
-class ChangeDelivery:
-    """The changes of all upstreams that were not published yet.
-
-    Args:
-        publish: Publishes one change: `EventBus.publish`.
-    """
-
-    def __init__(self, publish: Callable[[EventKind, str | None], None]) -> None:
-        self._publish = publish
-        self._pending: dict[Event, None] = {}
-        self._not_before: dict[EventKind, float] = {}
-        self._parked = trio.lowlevel.ParkingLot()
-
-    def __repr__(self) -> str:
-        return f"<ChangeDelivery {len(self._pending)} pending>"
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no more resources are taken one by one."""
-        return len(self._pending) >= MOST_PENDING
-
-    def put(self, kind: EventKind, uri: str | None = None) -> None:
-        """Takes a change; never waits."""
-        self._pending[Event(kind, uri)] = None
-        self._parked.unpark()
-
-    async def run(self) -> None:
-        """Publishes what is put. Never returns."""
-        while True:
-            while not self._pending:
-                await self._parked.park()
-            now = trio.current_time()
-            for event in list(self._pending):
-                if event.uri is None:
-                    if now < self._not_before.get(event.kind, now):
-                        continue
-                    self._not_before[event.kind] = now + LIST_PAUSE
-                del self._pending[event]
-                self._publish(event.kind, event.uri)
-            await trio.sleep(PAUSE)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # Seconds for which an upstream may delay a list.
 LIST_TIMEOUT = 10.0
 # The serials of an upstream's entries in the pages of a merged list. Those of the gateway's own come before.
@@ -139,7 +91,7 @@ class UpstreamLists:
     Args:
         tables: The names of each upstream, in the order in which the upstreams were given.
         nursery: Owns the tasks that read.
-        changes: Is told of lists that are different now.
+        changes: Takes the lists that are different now.
     """
 
     def __init__(
@@ -152,7 +104,7 @@ class UpstreamLists:
         self._nursery = nursery
         self._changes = changes
         self._kept: dict[UpstreamConnection, dict[str, _KeptList]] = {}
-        # Upstreams that nobody waits for until they have answered.
+        # Upstreams that are not waited for until they have answered.
         self._late: set[str] = set()
         # Lists, by upstream and kind, that were left out or replaced by a former one, which was logged.
         self._missing: set[tuple[str, str]] = set()
@@ -212,7 +164,7 @@ class UpstreamLists:
         found: dict[str, UpstreamListing] = {}
         waiting: list[UpstreamActor] = []
         for actor in actors:
-            kept = self._at_hand(actor, ctx, kind)
+            kept = self._kept_for(actor, ctx, kind)
             if kept is not None and kept.listing is not None and trio.current_time() < kept.good_until:
                 found[actor.settings.name] = kept.listing
             else:
@@ -233,7 +185,7 @@ class UpstreamLists:
         }
 
     def claim(self, kind: ListKind, listings: Mapping[str, UpstreamListing]) -> None:
-        """Gives the names in lists to their upstreams, as far as they are nobody else's."""
+        """Gives the names in lists to their upstreams, unless another upstream already has them."""
         for name, listing in listings.items():
             self.rows(kind, name, listing)
 
@@ -251,7 +203,7 @@ class UpstreamLists:
             if name is None:
                 continue
             if name not in listing.held:
-                # Nobody would release the names of a list that is kept nowhere, as its connection has ended.
+                # A list whose connection has ended is kept nowhere: its names would never be released.
                 if not listing.uses or not claims.claim(name, upstream, own):
                     continue
                 listing.held.add(name)
@@ -273,7 +225,7 @@ class UpstreamLists:
     # -- upstreams that are slow ---------------------------------------------------------------------------------------
 
     def is_late(self, actor: UpstreamActor) -> bool:
-        """Whether an upstream has used up the time that it may delay others, so that nobody waits for it."""
+        """Whether an upstream has used up the time that it may delay others, so that it is not waited for."""
         return actor.settings.name in self._late
 
     async def meet(self, actor: UpstreamActor, ctx: Context[Any]) -> None:
@@ -296,22 +248,16 @@ class UpstreamLists:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _at_hand(self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind) -> _KeptList | None:
-        try:
-            connection = actor.at_hand(ctx)
-        except UpstreamUnavailable:
-            return None
-        if connection is None:
-            return None
-        actor.give_back(connection)
-        return self._kept.get(connection, {}).get(kind.name)
+    def _kept_for(self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind) -> _KeptList | None:
+        connection = actor.open_connection(ctx)
+        return None if connection is None else self._kept.get(connection, {}).get(kind.name)
 
     def _without(
         self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind, found: dict[str, UpstreamListing]
     ) -> None:
-        """The list of an upstream did not come: the one before is better than none while there is a connection."""
+        """The list of an upstream did not come: the one before it is used while there is a connection."""
         name = actor.settings.name
-        kept = self._at_hand(actor, ctx, kind)
+        kept = self._kept_for(actor, ctx, kind)
         if kept is not None and kept.listing is not None:
             found[name] = kept.listing
         if (name, kind.name) not in self._missing:
@@ -419,7 +365,7 @@ class UpstreamLists:
             self._changes.put(kind.event)
 
     def _dropped(self, kind: str, listing: UpstreamListing) -> None:
-        """Takes note that a list is in use at one place less; at none it has no names any more."""
+        """Takes note that a list is in use at one place less; after the last one its names are released."""
         listing.uses -= 1
         if not listing.uses:
             self._rows.pop(listing, None)
@@ -444,6 +390,48 @@ class UpstreamLists:
 
 def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
     """Whether a server reports changes of a list: it says so."""
-    capabilities = connection.client._requests.negotiated.capabilities
+    capabilities = connection.server.negotiated.capabilities
     declared = getattr(capabilities, kind.capability)
     return declared is None or bool(declared.list_changed)
+
+
+class ChangeDelivery:
+    """The changes of all upstreams that were not published yet.
+
+    Args:
+        publish: Publishes one change: `EventBus.publish`.
+    """
+
+    def __init__(self, publish: Callable[[EventKind, str | None], None]) -> None:
+        self._publish = publish
+        self._pending: dict[Event, None] = {}
+        self._not_before: dict[EventKind, float] = {}
+        self._parked = trio.lowlevel.ParkingLot()
+
+    def __repr__(self) -> str:
+        return f"<ChangeDelivery {len(self._pending)} pending>"
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more resources are taken one by one."""
+        return len(self._pending) >= MOST_PENDING
+
+    def put(self, kind: EventKind, uri: str | None = None) -> None:
+        """Takes a change; never waits."""
+        self._pending[Event(kind, uri)] = None
+        self._parked.unpark()
+
+    async def run(self) -> None:
+        """Publishes what is put. Never returns."""
+        while True:
+            while not self._pending:
+                await self._parked.park()
+            now = trio.current_time()
+            for event in list(self._pending):
+                if event.uri is None:
+                    if now < self._not_before.get(event.kind, now):
+                        continue
+                    self._not_before[event.kind] = now + LIST_PAUSE
+                del self._pending[event]
+                self._publish(event.kind, event.uri)
+            await trio.sleep(PAUSE)

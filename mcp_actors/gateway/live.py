@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -26,11 +27,14 @@ from mcp_actors.supervision.containment import reraised, start, start_again
 from mcp_actors.supervision.task_kinds import (
     UPSTREAM_CHANGES,
     UPSTREAM_KEEP,
+    UPSTREAM_LOG_LEVEL,
     UPSTREAM_SWEEP,
     UPSTREAM_WAIT,
 )
 
-__all__ = ["GatewayPlan", "LiveUpstreams", "opened"]
+__all__ = ["ROOTS_CHANGED", "GatewayPlan", "LiveUpstreams", "opened"]
+
+ROOTS_CHANGED = "notifications/roots/list_changed"
 
 
 class GatewayPlan:
@@ -40,11 +44,11 @@ class GatewayPlan:
         upstreams: The settings of each upstream.
         visible: Says whether a caller sees something; ``None`` if everybody sees all.
         publish: Publishes a change: `EventBus.publish`.
-        met: Is told that a connection to an upstream was made.
+        met: Called when a connection to an upstream was made.
 
     Raises:
         ValueError: Two upstreams have the same name, or the names of one are not possible.
-        ConfigurationError: The target of one is nothing to connect to.
+        ConfigurationError: The target of one cannot be connected to.
     """
 
     def __init__(
@@ -102,7 +106,7 @@ class LiveUpstreams:
         return f"<LiveUpstreams {', '.join(self.actors)}>"
 
     def add(self, upstream: Upstream) -> None:
-        """Adds an upstream while the gateway serves; clients are told that the lists have changed."""
+        """Adds an upstream while the gateway serves; clients are notified that the lists have changed."""
         self._add(upstream)
         kinds: tuple[EventKind, ...] = ("tools", "prompts", "resources")
         for kind in kinds:
@@ -120,7 +124,7 @@ class LiveUpstreams:
         return not self._unmet(also_lazy)
 
     async def meet(self, ctx: Context[Any], *, also_lazy: bool) -> None:
-        """Connects to the upstreams that nobody has met yet, for a caller; waits no longer than `LIST_TIMEOUT` seconds.
+        """Connects to the upstreams that were never met, for a caller; waits no longer than `LIST_TIMEOUT` seconds.
 
         Args:
             ctx: The request of the caller.
@@ -137,6 +141,38 @@ class LiveUpstreams:
             if each.met is None and (also_lazy or not each.settings.lazy) and not self.lists.is_late(each)
         ]
 
+    # -- the news of a client with a session, outside of its calls ----------------------------------------------------
+
+    def set_log_level(self, ctx: Context[Any]) -> None:
+        """Gives the client's own connections its new log level, each in a task of it.
+
+        Connections that are made later are given it before the first call over them.
+        """
+        for each in self._connections_of(ctx):
+            level = each.level_to_set(ctx)
+            if level is not None:
+                dispatcher = each.client._connectivity.session.dispatcher
+                dispatcher.start_task(UPSTREAM_LOG_LEVEL, partial(each.set_log_level, level))
+
+    def roots_changed(self, ctx: Context[Any]) -> None:
+        """Notifies the servers that have the client's roots that these have changed. Never waits."""
+        for each in self._connections_of(ctx):
+            if (
+                each.declared.roots is not None
+                and ROOTS_CHANGED in each.server.negotiated.era.client_notifications
+            ):
+                each.client._connectivity.session.dispatcher.post(ROOTS_CHANGED)
+
+    def _connections_of(self, ctx: Context[Any]) -> Iterator[UpstreamConnection]:
+        session = ctx.session
+        if session is not None:
+            for actor in self.actors.values():
+                for each in actor.connections:
+                    if each.key is session and each.is_open:
+                        yield each
+
+    # -- what upstreams report (`UpstreamObserver`) --------------------------------------------------------------------
+
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection was made."""
         self._met(actor, connection)
@@ -144,7 +180,7 @@ class LiveUpstreams:
         self.subscriptions.connected(actor, connection)
 
     def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
-        """A connection has ended, because it was lost or because nobody needs it."""
+        """A connection has ended, because it was lost or is not needed any more."""
         self.lists.closed(actor, connection, lost=lost)
         self.subscriptions.closed(actor, connection, lost=lost)
 
@@ -159,7 +195,7 @@ class LiveUpstreams:
 
 
 def _require_target(upstream: Upstream) -> None:
-    """Raises `ConfigurationError` for a target that is nothing to connect to, where the program has written it."""
+    """Raises `ConfigurationError` for a target that cannot be connected to, where the program has written it."""
     if callable(upstream.target) and not isinstance(upstream.target, ClientTransport):
         return  # what it returns is known when it is connected to
     problem = ""

@@ -1,8 +1,14 @@
-"""Says whose a name is, when several upstreams have one of the same name.
+"""The names of tools, prompts and resources in the gateway: how they are made, and which upstream owns each.
 
-The first one that listed a name has it for as long as it lists it, and while it is away. So a name never changes its
-meaning: not when another upstream lists the same, wherever that stands, and not when its owner is away for a while.
-Upstreams that are listed together are asked in the order in which they were given.
+The names of an upstream and those that they have in the gateway (`NameTable`) are a bijection on what is offered: a
+name of the gateway leads to one name of the upstream and back. A tool or prompt that is renamed has its new name alone,
+and if another one would get the same by the prefix, that is not offered. URIs are never changed, since results contain
+them too; patterns alone say which are offered.
+
+Where several upstreams have one of the same name (`NameClaims`), the first one that listed it owns it for as long as it
+lists it, and while it is away. So a name never changes its meaning: not when another upstream lists the same, whatever
+its place, and not when its owner is away for a while. Upstreams that are listed together are asked in the order in
+which they were given.
 """
 
 from __future__ import annotations
@@ -19,16 +25,13 @@ from mcp_actors.supervision.printable import printable
 
 __all__ = ["LONGEST_NAME", "Claim", "NameClaims", "NameTable", "is_advised"]
 
-
-# -- The names of one upstream's things, its own and those that they have in the gateway -----------------
-#
-# The two are a bijection on what is offered: a name of the gateway leads to one name of the upstream and back. A tool
-# or prompt that is renamed has its new name alone, and if another one would get the same by the prefix, that is not
-# offered. URIs are never changed, since they stand in results too; patterns alone say which are offered.
-
 # Names that some clients take: of these characters, and no more of them. Model providers are stricter than MCP.
 LONGEST_NAME = 64
 _ADVISED = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
+# Characters of a name that the log shows.
+_SHOWN = 200
+# Collisions that are remembered, so that each is logged once. Later ones are not logged.
+MOST_COLLISIONS = 1000
 
 
 class NameTable:
@@ -93,16 +96,8 @@ def is_advised(name: str) -> bool:
 def _pattern(patterns: Iterable[str], upstream: str) -> re.Pattern[str]:
     if isinstance(patterns, str):
         raise ValueError(f"upstream {upstream!r}: {patterns!r} is a text: write a list of patterns")
-    # Nothing matches an alternative of none.
+    # Without a pattern nothing matches.
     return re.compile("|".join(fnmatch.translate(each) for each in patterns) or r"(?!)")
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Characters of a name that the log shows.
-_SHOWN = 200
-# Collisions that are remembered, so that each is logged once. Beyond them none is logged.
-MOST_COLLISIONS = 1000
 
 
 @attrs.define(eq=False)
@@ -125,25 +120,22 @@ class NameClaims:
     def __init__(self, what: str) -> None:
         self.version = 0
         """Changes whenever a name gets or loses its owner."""
+        self.owners: dict[str, Claim] = {}
+        """The owner of each name that an upstream has listed; read only."""
         self._what = what
-        self._by_name: dict[str, Claim] = {}
         self._logged: set[tuple[str, str]] = set()
 
     def __repr__(self) -> str:
-        return f"<NameClaims {len(self._by_name)} {self._what}s>"
+        return f"<NameClaims {len(self.owners)} {self._what}s>"
 
     def __len__(self) -> int:
-        return len(self._by_name)
-
-    def owner(self, name: str) -> Claim | None:
-        """Returns whose a name is, ``None`` if nobody has listed it."""
-        return self._by_name.get(name)
+        return len(self.owners)
 
     def claim(self, name: str, upstream: str, target: str) -> bool:
         """Counts one more list of ``upstream`` that has a name; returns whether the name is its, or another's."""
-        claim = self._by_name.get(name)
+        claim = self.owners.get(name)
         if claim is None:
-            claim = self._by_name[name] = Claim(upstream, target)
+            claim = self.owners[name] = Claim(upstream, target)
             self.version += 1
         elif claim.upstream != upstream or claim.target != target:
             self.collided(name, claim.upstream, upstream)
@@ -152,11 +144,11 @@ class NameClaims:
         return True
 
     def release(self, name: str) -> None:
-        """Counts one list less that has a name; after the last one it is nobody's."""
-        claim = self._by_name[name]
+        """Counts one list less that has a name; after the last one the name is free."""
+        claim = self.owners[name]
         claim.lists -= 1
         if not claim.lists:
-            del self._by_name[name]
+            del self.owners[name]
             self.version += 1
 
     def collided(self, name: str, owner: str, other: str) -> None:

@@ -7,6 +7,21 @@ is 2025-11-25 or 2026-07-28            passes as it came, but for what says who 
                                        results that only the revisions without sessions have
 is an earlier one                      is read into the objects of the protocol, which that revision then writes
 =====================================  =============================================================================
+
+==============================================  ====================================================================
+the request of the gateway ended with           the client is sent
+==============================================  ====================================================================
+an error of the server                          that error: its code, message and data
+-32602 with ``requiredCapabilities``            `MissingCapability`, which has a code in each revision
+an error about the gateway's own messages       `UpstreamMisbehaved`: it is about one hop, and not about the client
+no answer in time                               `UpstreamTimeout`
+no connection, session or access                `UpstreamUnavailable`
+an answer that cannot be understood             `UpstreamMisbehaved`
+a request that cannot be sent                   -32602, with the reason
+==============================================  ====================================================================
+
+The text of an exception of the gateway may hold a command line, a URL with a password or what a program printed. The
+log has it, and clients do not see it.
 """
 
 from __future__ import annotations
@@ -35,34 +50,83 @@ from mcp_actors.errors import (
     UpstreamUnavailable,
     invalid_params,
 )
-from mcp_actors.gateway.connections import UpstreamConnection
-from mcp_actors.gateway.upstream import UpstreamActor
+from mcp_actors.gateway.upstream import Lease
 from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable, without_paths
 
 __all__ = ["asks_for_input", "failure_for_client", "failure_of", "result_for_caller"]
 
-
-# -- The errors that clients of a gateway are sent for what went wrong between the gateway and an upstream ---
-#
-# ==============================================  ====================================================================
-# the request of the gateway ended with           the client is sent
-# ==============================================  ====================================================================
-# an error of the server                          that error: its code, message and data
-# -32602 with ``requiredCapabilities``            `MissingCapability`, which has a code in each revision
-# an error about the gateway's own messages       `UpstreamMisbehaved`: it is about one hop, and not about the client
-# no answer in time                               `UpstreamTimeout`
-# no connection, session or access                `UpstreamUnavailable`
-# an answer that cannot be understood             `UpstreamMisbehaved`
-# a request that cannot be sent                   -32602, with the reason
-# ==============================================  ====================================================================
-#
-# The text of an exception of the gateway may hold a command line, a URL with a password or what a program printed. The
-# log has it, and clients do not see it.
-
 # Characters of an exception's text in the log.
 LONGEST_TEXT = 300
+
+
+def asks_for_input(era: Era, result: dict[str, Any]) -> bool:
+    """Whether a result asks the client for something, MCP 2026-07-28, Multi Round-Trip Requests."""
+    return era.asks_by_retry and result.get("resultType") == "input_required"
+
+
+def result_for_caller(ctx: Context[Any], lease: Lease, result: dict[str, Any]) -> Any:
+    """Returns a result in a form that the caller's revision can write; ``result`` may be changed for that.
+
+    Raises:
+        UpstreamMisbehaved: It is not a result of the request.
+    """
+    invocation = ctx.call.invocation
+    method, own = invocation.method, invocation.era
+    answer = result if lease.era is own else _converted(lease, own, method, result)
+    return _with_hints(ctx, answer) if method.cacheable else answer
+
+
+def _converted(lease: Lease, own: Era, method: Method, result: dict[str, Any]) -> Any:
+    era, name = lease.era, lease.upstream.settings.name
+    meta = result.get("_meta")
+    if meta is not None:
+        if not isinstance(meta, dict):
+            raise UpstreamMisbehaved(name, "the _meta of its answer is no object")
+        # Who has answered is said by each hop of itself.
+        meta.pop(SERVER_INFO, None)
+        if not meta:
+            del result["_meta"]
+    if method.result is dict:
+        return result
+    if not own.has_all_results or (era.asks_by_retry and result.get("resultType", "complete") != "complete"):
+        try:
+            return read_result(era, result, method.result)
+        except RemoteProtocolError as error:
+            raise failure_for_client(name, error) from error
+    if not era.asks_by_retry:
+        # A server with sessions does not know these members: it cannot ask, nor say what may be reused, by them.
+        for stamp in RESULT_STAMPS:
+            result.pop(stamp, None)
+    return result
+
+
+def _with_hints(ctx: Context[Any], answer: Any) -> Any:
+    """Returns a result whose caching hints are no wider and no longer than those of the upstream.
+
+    One that says nothing must not be reused. What an upstream calls public is private where the gateway knows its
+    callers: the gateway decides which of them may read it.
+    """
+    private = ctx.principal is not None
+    if isinstance(answer, dict):
+        answer = {"ttlMs": 0, "cacheScope": "private", **answer}
+        if private:
+            answer["cacheScope"] = "private"
+    else:
+        answer.ttl_ms = answer.ttl_ms or 0
+        answer.cache_scope = "private" if private else answer.cache_scope or "private"
+    return answer
+
+
+def failure_of(lease: Lease, error: McpError) -> RpcError:
+    """Returns the error that the caller is sent, and takes note of what a request says of its upstream by failing."""
+    upstream = lease.upstream
+    if isinstance(error, RpcError):
+        upstream.answered(lease.connection)
+    elif isinstance(error, CallTimeout):
+        upstream.timed_out(lease.connection)
+    return failure_for_client(upstream.settings.name, error)
 
 
 def failure_for_client(upstream: str, error: McpError) -> RpcError:
@@ -95,7 +159,7 @@ def failure_for_client(upstream: str, error: McpError) -> RpcError:
 
 
 def _with_code_of_caller(error: RpcError) -> RpcError:
-    """Returns the error of which the caller's revision has a code of its own; revisions with sessions have none."""
+    """Returns the error that has a code of its own in the caller's revision, if it is about a missing capability."""
     required = error.data.get("requiredCapabilities") if isinstance(error.data, dict) else None
     if error.code != INVALID_PARAMS or not isinstance(required, dict):
         return error
@@ -112,72 +176,3 @@ def _why_not(error: McpError) -> str:
     if isinstance(error, SessionExpired):
         return "it has forgotten the session"
     return "the connection was lost during the call"
-
-
-# ----------------------------------------------------------------------------------------------------
-
-
-def failure_of(upstream: UpstreamActor, connection: UpstreamConnection, error: McpError) -> RpcError:
-    """Returns the error that the caller is sent, and takes note of what a request says of its upstream by failing."""
-    if isinstance(error, RpcError):
-        upstream.answered(connection)
-    elif isinstance(error, CallTimeout):
-        upstream.timed_out(connection)
-    return failure_for_client(upstream.settings.name, error)
-
-
-def asks_for_input(era: Era, result: dict[str, Any]) -> bool:
-    """Whether a result asks the client for something, MCP 2026-07-28, Multi Round-Trip Requests."""
-    return era.asks_by_retry and result.get("resultType") == "input_required"
-
-
-def result_for_caller(ctx: Context[Any], upstream: UpstreamActor, era: Era, result: dict[str, Any]) -> Any:
-    """Returns a result in a form that the caller's revision can write. What came is nobody else's, and may be changed.
-
-    Raises:
-        UpstreamMisbehaved: It is no result of the request.
-    """
-    invocation = ctx.call.invocation
-    method, own = invocation.method, invocation.era
-    answer = result if era is own else _converted(upstream, era, own, method, result)
-    return _with_hints(ctx, answer) if method.cacheable else answer
-
-
-def _converted(upstream: UpstreamActor, era: Era, own: Era, method: Method, result: dict[str, Any]) -> Any:
-    meta = result.get("_meta")
-    if meta is not None:
-        if not isinstance(meta, dict):
-            raise UpstreamMisbehaved(upstream.settings.name, "the _meta of its answer is no object")
-        # Who has answered is said by each hop of itself.
-        meta.pop(SERVER_INFO, None)
-        if not meta:
-            del result["_meta"]
-    if method.result is dict:
-        return result
-    if not own.has_all_results or (era.asks_by_retry and result.get("resultType", "complete") != "complete"):
-        try:
-            return read_result(era, result, method.result)
-        except RemoteProtocolError as error:
-            raise failure_for_client(upstream.settings.name, error) from error
-    if not era.asks_by_retry:
-        # A server with sessions does not know these members: it cannot ask, nor say what may be reused, by them.
-        for name in RESULT_STAMPS:
-            result.pop(name, None)
-    return result
-
-
-def _with_hints(ctx: Context[Any], answer: Any) -> Any:
-    """Returns a result whose caching hints are no wider and no longer than those of the upstream.
-
-    One that says nothing must not be reused. What an upstream calls public is private where the gateway knows its
-    callers: which of them may read it, is the gateway's business.
-    """
-    private = ctx.principal is not None
-    if isinstance(answer, dict):
-        answer = {"ttlMs": 0, "cacheScope": "private", **answer}
-        if private:
-            answer["cacheScope"] = "private"
-    else:
-        answer.ttl_ms = answer.ttl_ms or 0
-        answer.cache_scope = "private" if private else answer.cache_scope or "private"
-    return answer

@@ -1,7 +1,18 @@
-"""One page of a list of the gateway: its own entries first, then those of the upstreams in their order.
+"""The upstream that a name or URI belongs to, and the pages of the lists that show them.
 
-A cursor names the last entry that was shown (`mcp_actors._server.registry`), so it stays good while upstreams come
-and go: the next page begins behind that entry, or where it would stand.
+==================  =================================================================================================
+a tool or prompt    the upstream that has listed the name; else the only one that can have it, by its prefix and
+                    renames; else those that can have it are listed, and the first one that has it is asked
+a resource          the upstream that has listed the URI; else the first one with a template that matches it; else
+                    those that have resources are asked in order, the ones that use the scheme of the URI first
+==================  =================================================================================================
+
+A server may read what it lists nowhere, and its tools may return links to that; this is why an unlisted URI is asked
+for. An upstream whose patterns leave the URI out is not asked.
+
+A page of a list has the gateway's own entries first, then those of the upstreams in their order. A cursor names the
+last entry that was shown (`mcp_actors._server.registry`), so it stays good while upstreams come and go: the next page
+begins behind that entry, or where it would be.
 """
 
 from __future__ import annotations
@@ -24,20 +35,6 @@ from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import CacheScope
 
 __all__ = ["CachingHints", "Route", "UpstreamRoutes", "Visible", "merged_page"]
-
-
-# -- Says which upstream a name or URI belongs to, and what it is called there ---------------------------
-#
-# ==================
-# ================================================================================================= a tool or prompt
-# the upstream that has listed the name; else the only one that can have it, by its prefix and renames; else those
-# that can have it are listed, and the first one that has it is asked a resource          the upstream that has listed
-# the URI; else the first one with a template that matches it; else those that have resources are asked in order, the
-# ones that use the scheme of the URI first ==================
-# =================================================================================================
-#
-# A server may read what it lists nowhere, and its tools may return links to that; this is why a URI that nobody lists
-# is asked for. An upstream whose patterns leave the URI out is not asked.
 
 Visible = Callable[[Principal | None, str, str, str], bool]
 """Says whether a caller sees something: the caller, the upstream, one of ``"tools"``, ``"prompts"``, ``"resources"``
@@ -102,22 +99,22 @@ class UpstreamRoutes:
     # -- names ---------------------------------------------------------------------------------------------------------
 
     def listed(self, ctx: Context[Any], kind: ListKind, name: str) -> Route | None:
-        """Returns the route of a name that was listed, ``None`` if nobody has listed it.
+        """Returns the route of a name that was listed, ``None`` if no upstream has listed it.
 
         Raises:
             InsufficientScope: The caller lacks a scope that the upstream needs.
         """
-        claim = self._lists.claims[kind.name].owner(name)
+        claim = self._lists.claims[kind.name].owners.get(name)
         return None if claim is None else self._checked(ctx, kind, claim.upstream, claim.target)
 
     async def named(self, ctx: Context[Any], kind: ListKind, name: str) -> Route | None:
-        """Returns the route of a tool or prompt by its name in the gateway, ``None`` if nobody has it.
+        """Returns the route of a tool or prompt by its name in the gateway, ``None`` if no upstream has it.
 
         Raises:
             InsufficientScope: The caller lacks a scope that the upstream needs.
             UpstreamUnavailable: An upstream that may have it cannot be asked.
         """
-        if self._lists.claims[kind.name].owner(name) is not None:
+        if name in self._lists.claims[kind.name].owners:
             return self.listed(ctx, kind, name)
         able = [each for each in self._actors if self._lists.tables[each].own(name) is not None]
         if len(able) < 2:
@@ -125,7 +122,7 @@ class UpstreamRoutes:
             return None if own is None else self._checked(ctx, kind, able[0], own)
         found = await self._lists.of_all(ctx, kind, [self._actors[each] for each in able])
         self._lists.claim(kind, found)
-        if self._lists.claims[kind.name].owner(name) is not None:
+        if name in self._lists.claims[kind.name].owners:
             return self.listed(ctx, kind, name)
         away = [each for each in able if each not in found]
         if away:
@@ -143,9 +140,9 @@ class UpstreamRoutes:
         kind = LIST_KINDS["resources"]
         tables = self._lists.tables
         is_certain = len(tables) == 1 and all(each.is_offered(uri) for each in tables.values())
-        if self._lists.claims["resources"].owner(uri) is None and not is_certain:
+        if uri not in self._lists.claims["resources"].owners and not is_certain:
             await self._list_uris(ctx)
-        if self._lists.claims["resources"].owner(uri) is not None:
+        if uri in self._lists.claims["resources"].owners:
             route = self.listed(ctx, kind, uri)
             return [] if route is None else [route]
         able = [
@@ -163,14 +160,14 @@ class UpstreamRoutes:
         return [each for each in routes if each is not None]
 
     async def of_template(self, ctx: Context[Any], text: str) -> Route | None:
-        """Returns the upstream that completes the variables of a template, ``None`` if nobody has it.
+        """Returns the upstream that completes the variables of a template, ``None`` if no one has it.
 
         Raises:
             InsufficientScope: The caller lacks a scope that the upstream needs.
         """
         if len(self._actors) > 1:
             await self._list_uris(ctx)
-        if self._lists.claims["templates"].owner(text) is not None:
+        if text in self._lists.claims["templates"].owners:
             return self.listed(ctx, LIST_KINDS["templates"], text)
         routes = await self.of_uri(ctx, text)
         return routes[0] if routes else None
@@ -218,9 +215,6 @@ def _has_scopes(ctx: Context[Any], actor: UpstreamActor) -> bool:
     return True
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 @attrs.frozen
 class CachingHints:
     """The promises that the gateway makes for itself, and for upstreams that make none."""
@@ -250,7 +244,7 @@ async def merged_page(
         page_size: Entries of a page.
 
     Raises:
-        RpcError: The cursor is none of this list.
+        RpcError: The cursor does not belong to this list.
     """
     actors = routes.seen_by(ctx)
     listings = await lists.of_all(ctx, kind, actors)

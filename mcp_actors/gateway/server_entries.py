@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-# -- JSON as programs write and read it in their settings: comments, and a comma behind the last member, are allowed ---
+# -- JSON as settings have it: with comments, and a comma behind the last member --------------------------------------
 
 # Each of these takes an unfinished one up to its end, so that no text is looked at twice.
 _PARTS = re.compile(
@@ -70,7 +70,7 @@ def read_json(text: str) -> dict[str, Any]:
     """Returns the object that a text has.
 
     Raises:
-        NotReadable: It is no JSON even so, an object has a name twice, or it is no object.
+        NotReadable: It is not JSON even so, an object has a name twice, or it is not an object.
     """
     if not text.strip():
         raise NotReadable("it is empty")
@@ -115,7 +115,7 @@ def _no_constant(_name: str) -> None:
     raise _NoJson("it has NaN or an infinity, which is no JSON")
 
 
-# -- The members that an entry may have, as a table: what each may be, in words for whoever wrote something else ---
+# -- the members that an entry may have, and what each may be, in the words of a refusal ------------------------------
 
 Check = tuple[Callable[[Any], bool], str]
 """Whether a value is right, and what it has to be."""
@@ -202,7 +202,7 @@ SECTION_MEMBERS: Mapping[str, Check] = {
 """Those of the object ``gateway`` of a file."""
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- configurations ---------------------------------------------------------------------------------------------------
 
 # Bytes. The largest that are known, of a client that keeps its history there too, have some tens of MiB.
 MAX_CONFIG_BYTES = 32 * 1024 * 1024
@@ -254,11 +254,11 @@ class ServerEntries:
 def read_server_entries(source: str | os.PathLike[str] | Mapping[str, Any]) -> ServerEntries:
     """Reads a configuration: ``mcpServers`` of Claude, Cursor or Windsurf, or ``servers`` of Visual Studio Code.
 
-    In the settings of Visual Studio Code, ``servers`` and ``inputs`` stand in an object ``mcp``, which is read as well.
+    In the settings of Visual Studio Code, ``servers`` and ``inputs`` are in an object ``mcp``, which is read as well.
     Comments, and a comma behind the last member, are allowed. Members that are not known are left aside.
 
     Args:
-        source: The path of a file, its text (a `str` with a brace in it), or the mapping that it stands for.
+        source: The path of a file, its text (a `str` with a brace in it), or the mapping that it contains.
 
     Raises:
         ConfigurationError: It cannot be read, names no servers, or a member is of a wrong type; the message names file,

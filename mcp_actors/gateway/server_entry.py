@@ -1,4 +1,9 @@
-"""One server of a configuration, and what a client connects to for it."""
+"""One server of a configuration, and what a client connects to for it.
+
+Variables are put into its texts when they are needed. ``${VAR}``, ``${VAR:-default}`` and ``${env:VAR}`` are those of
+the environment, ``${input:ID}`` is one, too, and Visual Studio Code and Cursor have names for some places. ``envFile``
+names a file with ``NAME=VALUE`` in each line. No value of a variable is shown anywhere.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +38,7 @@ __all__ = [
 ]
 
 
-# -- Puts variables into the texts of an entry when they are needed --------------------------------------
-#
-# ``${VAR}``, ``${VAR:-default}`` and ``${env:VAR}`` are those of the environment, ``${input:ID}`` is one, too, and
-# Visual Studio Code and Cursor have names for some places. No value of a variable is shown anywhere.
+# -- variables in texts ------------------------------------------------------------------------------------------------
 
 _EXPRESSION = re.compile(r"\$\{([^{}]*)\}|\$\{")
 # Windows has names such as ProgramFiles(x86).
@@ -145,7 +147,7 @@ _PLACES: Mapping[str, Callable[[Path], str]] = {
 """The predefined variables of Visual Studio Code and Cursor, by the folder of the project."""
 
 
-# -- Files of environment variables, ``NAME=VALUE`` in each line, as ``envFile`` names them --------------
+# -- files of variables ------------------------------------------------------------------------------------------------
 
 # Bytes: far more than the environment of a process has room for.
 MAX_ENV_FILE_BYTES = 1024 * 1024
@@ -169,7 +171,7 @@ def read_file(path: str | os.PathLike[str], most: int) -> str:
         most: The bytes that it may have.
 
     Raises:
-        UnusableFile: There is none, it cannot be read, is longer, or is no UTF-8.
+        UnusableFile: It does not exist, cannot be read, is longer, or is not UTF-8.
     """
     try:
         # A pipe would be waited for.
@@ -209,7 +211,7 @@ def read_env_file(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _value(text: str) -> str | None:
-    """Returns the value that a text stands for, ``None`` if a quotation mark has no other one."""
+    """Returns the value of a text, ``None`` if a quotation mark has no second one."""
     if not text.startswith(('"', "'")):
         return _COMMENT.split(text, maxsplit=1)[0].rstrip()
     quoted = _QUOTED.fullmatch(text)
@@ -220,7 +222,7 @@ def _value(text: str) -> str | None:
     return _ESCAPE.sub(lambda escape: _ESCAPES.get(escape[1], escape[1]), quoted["double"])
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- entries -----------------------------------------------------------------------------------------------------------
 
 WITH_HEADERS = frozenset({"http", "https", "http+unix", "ws", "wss"})
 """The schemes whose requests, or whose opening, have headers."""
@@ -316,8 +318,8 @@ class ServerEntry:
 
         Raises:
             MissingVariable: The entry names a variable that is not set.
-            ConfigurationError: The binding does not take what the entry has, or its file of variables is none.
-            TransportNotFound: There is no binding for the scheme of the URL.
+            ConfigurationError: The binding does not take what the entry has, or its file of variables cannot be used.
+            TransportNotFound: No binding is installed for the scheme of the URL.
         """
         expansion = self._expansion(environ)
         if self.command is not None:

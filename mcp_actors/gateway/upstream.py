@@ -1,8 +1,11 @@
-"""The actor of one upstream: it connects to its server, keeps count of what is asked of it, and knows how it is.
+"""The actor of one upstream: it connects to its server, leases its connections to calls, and knows how the server is.
+
+A call takes one `Lease` where it goes to the upstream, and everything that it takes up there is given back where that
+ends: its place among the calls in flight, and its connection.
 
 A connection is made by a task of the gateway, so that all who need it wait for one attempt, and none of them ends it by
-being cancelled. What fails costs the requests for this upstream alone. A connection that is lost is made again when it
-is needed, and at once where all callers share it; a `CircuitBreaker` says when it is tried.
+being cancelled. A failure costs the requests for this upstream alone. A lost connection is made again when it is
+needed, and at once where all callers share it; a `CircuitBreaker` says when it is tried.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from types import TracebackType
 from typing import Any, Protocol
 
 import attrs
@@ -19,7 +23,7 @@ from mcp_actors._eras.era import EventKind
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors.abc import ClientTransport, Telemetry
-from mcp_actors.client import ClientPool, Target
+from mcp_actors.client import Client, ClientPool, Target
 from mcp_actors.errors import (
     ConnectFailed,
     ConnectionLost,
@@ -29,7 +33,8 @@ from mcp_actors.errors import (
     SessionExpired,
     UpstreamUnavailable,
 )
-from mcp_actors.gateway.breaker import LONGEST_FAILURE, UpstreamHealth
+from mcp_actors.gateway.breaker import LONGEST_FAILURE, CircuitState, UpstreamHealth
+from mcp_actors.gateway.callbacks import UpstreamCallbacks
 from mcp_actors.gateway.connections import (
     FIRST,
     SHARED,
@@ -40,7 +45,7 @@ from mcp_actors.gateway.connections import (
     UpstreamLoad,
     key_of,
 )
-from mcp_actors.gateway.held_calls import HeldCalls
+from mcp_actors.gateway.held_calls import HeldCall, HeldCalls
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.middleware.callers import caller_of
 from mcp_actors.server import Context
@@ -50,7 +55,7 @@ from mcp_actors.supervision.printable import printable, without_paths
 from mcp_actors.supervision.task_kinds import UPSTREAM_CLOSE, UPSTREAM_CONNECT, UPSTREAM_PING
 from mcp_actors.types import ClientCapabilities
 
-__all__ = ["UpstreamActor", "UpstreamObserver"]
+__all__ = ["Lease", "UpstreamActor", "UpstreamObserver"]
 
 # Seconds for which an upstream that is connected to from the start waits for a first caller, with whose capabilities
 # the connection is then made: behind a gateway over stdio there is one at once.
@@ -61,14 +66,14 @@ TRY_AGAIN = 1.0
 CONNECT_TIMEOUT = 60.0
 # Seconds in which a server has to say that it is alive, once a call ran out of its time.
 PING_TIMEOUT = 5.0
-# Seconds for which a connection is kept that is nobody's and that nobody uses.
+# Seconds for which a connection without a session is kept that is not used.
 IDLE_TIMEOUT = 300.0
 # Seconds between looks for such connections.
 SWEEP_INTERVAL = 30.0
 
 
 class UpstreamObserver(Protocol):
-    """Is told what happens to the connections of upstreams."""
+    """Receives what happens to the connections of upstreams."""
 
     held: HeldCalls
     """The calls whose clients are asked by results."""
@@ -79,7 +84,7 @@ class UpstreamObserver(Protocol):
         """A connection was made."""
 
     def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
-        """A connection has ended, because it was lost or because nobody needs it."""
+        """A connection has ended, because it was lost or is not needed any more."""
 
     def changed(
         self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None
@@ -98,6 +103,57 @@ class _OpenAttempt:
     failure: McpError | None = None
 
 
+class Lease:
+    """One call's use of an upstream: its place among the calls in flight, and its connection.
+
+    `UpstreamActor.lease` and `UpstreamActor.wait_for_lease` take one. It ends once: by `end`, or with the block whose
+    context manager it is. What it says of the server stays true after that.
+    """
+
+    __slots__ = ("caller", "connection", "ctx", "era", "held", "upstream")
+
+    def __init__(
+        self,
+        upstream: UpstreamActor,
+        connection: UpstreamConnection,
+        ctx: Context[Any],
+        caller: str,
+        held: HeldCall | None = None,
+    ) -> None:
+        self.upstream = upstream
+        self.connection = connection
+        self.ctx = ctx
+        self.caller = caller
+        self.held = held
+        self.era = connection.server.negotiated.era
+        """The revision that is spoken with the server."""
+        connection.calls[ctx] = held
+
+    def __repr__(self) -> str:
+        return f"<Lease of {self.upstream.settings.name} for {self.ctx.method}>"
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    @property
+    def present(self) -> Context[Any] | None:
+        """The request of the client that waits for the call now, ``None`` while the client is asked by a result."""
+        return self.ctx if self.held is None else self.held.ctx
+
+    def end(self) -> None:
+        """Gives everything back, because the call has ended."""
+        upstream, connection = self.upstream, self.connection
+        del connection.calls[self.ctx]
+        connection.idle_since = trio.current_time()
+        upstream.load.end(self.caller)
+        upstream.give_back(connection)
+
+
 class UpstreamActor:
     """One upstream of a gateway, for the length of one `serve`.
 
@@ -105,7 +161,7 @@ class UpstreamActor:
         settings: The settings of the server.
         nursery: Owns the tasks that connect.
         pool: Owns the clients.
-        observer: Is told when a connection was made or has ended, and what changes on the server.
+        observer: Receives when a connection was made or has ended, and what changes on the server.
     """
 
     def __init__(
@@ -125,7 +181,7 @@ class UpstreamActor:
         self._pool = pool
         self._observer = observer
         self._attempts: dict[object, _OpenAttempt] = {}
-        # Whether one connection serves everybody; None as long as nobody knows.
+        # Whether one connection serves all callers; None as long as that is unknown.
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
         self._news = trio.lowlevel.ParkingLot()
         self._asking_alive = False
@@ -138,21 +194,87 @@ class UpstreamActor:
         """The calls whose clients are asked by results, those of all upstreams."""
         return self._observer.held
 
-    # -- for whoever makes requests --------------------------------------------------------------------------------
+    # -- for those who make requests -------------------------------------------------------------------------------
 
-    def at_hand(self, ctx: Context[Any]) -> UpstreamConnection | None:
+    def lease(self, ctx: Context[Any]) -> Lease | None:
+        """Takes a lease for a call whose caller has an open connection; ``None`` if one has to be made.
+
+        Raises:
+            Overloaded: The caller, or all of them, have too many calls in flight.
+            UpstreamUnavailable: The upstream has failed too often, and is not tried for a while.
+        """
+        caller = caller_of(ctx)
+        self.load.begin(caller)
+        connection: UpstreamConnection | None = None
+        try:
+            connection = self._take(ctx)
+        finally:
+            if connection is None:
+                self.load.end(caller)
+        return None if connection is None else Lease(self, connection, ctx, caller)
+
+    async def wait_for_lease(self, ctx: Context[Any], held: HeldCall | None) -> Lease:
+        """Takes a lease for a call, and makes a connection for its caller if necessary.
+
+        Args:
+            ctx: The call.
+            held: The call as one that is held, if it may be.
+
+        Raises:
+            Overloaded: There are too many calls in flight, or too many connections.
+            UpstreamUnavailable: A connection could not be made.
+        """
+        caller = caller_of(ctx)
+        self.load.begin(caller)
+        try:
+            connection = await self._connect(ctx)
+        except BaseException:
+            self.load.end(caller)
+            raise
+        return Lease(self, connection, ctx, caller, held)
+
+    @asynccontextmanager
+    async def borrowed(self, ctx: Context[Any]) -> AsyncIterator[UpstreamConnection]:
+        """Yields a connection for a caller, for what the gateway itself asks there: this is not counted as a call.
+
+        Raises:
+            UpstreamUnavailable: A connection could not be made.
+            Overloaded: There are too many connections.
+        """
+        connection = await self._connect(ctx)
+        try:
+            yield connection
+        finally:
+            self.give_back(connection)
+
+    def open_connection(self, ctx: Context[Any]) -> UpstreamConnection | None:
+        """Returns the connection that a call of this caller would have now, to look at; ``None`` without one."""
+        try:
+            connection = self._take(ctx)
+        except UpstreamUnavailable:
+            return None
+        if connection is not None:
+            self.give_back(connection)
+        return connection
+
+    def give_back(self, connection: UpstreamConnection) -> None:
+        """Takes a connection back from its user. One that a call had alone is free for the next one, or closed."""
+        if self.connections.give_back(connection):
+            self._close(connection)
+
+    def _take(self, ctx: Context[Any]) -> UpstreamConnection | None:
         """Returns the open connection for a caller, ``None`` if one has to be made; it is given back by `give_back`.
 
         Raises:
             UpstreamUnavailable: The upstream has failed too often, and is not tried for a while.
         """
-        left = self.health.breaker.seconds_left()
-        if left is not None:
+        breaker = self.health.breaker
+        if breaker.state is CircuitState.OPEN and (left := breaker.seconds_left()) is not None:
             raise UpstreamUnavailable(self.settings.name, "it has failed several times in a row", left)
         return self.connections.take(self._key_of(ctx))
 
-    async def connect(self, ctx: Context[Any]) -> UpstreamConnection:
-        """Returns a connection for a caller, which is made if there is none. Callers of one connection wait together.
+    async def _connect(self, ctx: Context[Any]) -> UpstreamConnection:
+        """Returns a connection for a caller, and makes one if necessary. Callers of one connection wait together.
 
         Cancelled, the connection is made all the same.
 
@@ -160,9 +282,9 @@ class UpstreamActor:
             UpstreamUnavailable: It could not be made.
             Overloaded: There are too many connections.
         """
-        while (connection := self.at_hand(ctx)) is None:
+        while (connection := self._take(ctx)) is None:
             key = self._key_of(ctx)
-            # As long as nobody knows who shares, all wait for the first connection, which shows it.
+            # As long as it is unknown who shares, all wait for the first connection, which shows it.
             attempt = self._any_attempt() if self._shares is None else self._attempts.get(key)
             if attempt is None:
                 caller = caller_of(ctx)
@@ -177,32 +299,19 @@ class UpstreamActor:
                 raise UpstreamUnavailable(self.settings.name, "it cannot be connected to", left)
         return connection
 
-    @asynccontextmanager
-    async def borrowed(self, ctx: Context[Any]) -> AsyncIterator[UpstreamConnection]:
-        """Yields a connection for a caller, as `connect` finds or makes it, and gives it back after the block."""
-        connection = self.at_hand(ctx) or await self.connect(ctx)
-        try:
-            yield connection
-        finally:
-            self.give_back(connection)
-
-    def give_back(self, connection: UpstreamConnection) -> None:
-        """A call over a connection has ended; one that a call has alone is free for the next one, or closed."""
-        if self.connections.give_back(connection):
-            self._close(connection)
-
     def can_answer(self, method: str) -> bool:
-        """Whether its server has a method, as far as anybody knows."""
+        """Whether its server has a method; before it was met, it may have any."""
         if self.met is None:
             return True
-        negotiated = self.met.client._requests.negotiated
+        negotiated = self.met.server.negotiated
         found = negotiated.era.server_methods.get(method)
         return found is not None and (found.requires is None or found.requires in negotiated.declared)
 
     def answered(self, connection: UpstreamConnection) -> None:
         """Takes note that the server has answered, be it with an error."""
         connection.has_answered = True
-        self.health.breaker.succeeded()
+        if self.health.breaker.failures:
+            self.health.breaker.succeeded()
 
     def timed_out(self, connection: UpstreamConnection) -> None:
         """Takes note that a call ran out of its time.
@@ -218,7 +327,7 @@ class UpstreamActor:
     # -- connections -------------------------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Connects before anybody calls, and again when a connection that all share was lost.
+        """Connects before the first call, and again when a connection that all share was lost.
 
         Returns when it is known that each caller needs a connection of its own.
         """
@@ -250,7 +359,7 @@ class UpstreamActor:
             self._asking_alive = False
 
     async def sweep(self) -> None:
-        """Closes connections that nobody has used for a while. Never returns."""
+        """Closes connections that were not used for a while. Never returns."""
         while True:
             await trio.sleep(SWEEP_INTERVAL)
             for each in self.connections.idle_for(IDLE_TIMEOUT):
@@ -268,7 +377,7 @@ class UpstreamActor:
         self._attempts[attempt if isinstance(key, AloneKey) else key] = attempt
         self.connections.opening += 1
         if isinstance(key, PeerSession) and self._shares is False:
-            # Nobody else waits for it: no process is started to the end for a client that has gone.
+            # Only this client waits for it: no process is started to the end for a client that has gone.
             key.on_end(self, attempt.scope.cancel)
         start(self._nursery, UPSTREAM_CONNECT, self._open, key, attempt, about=self.settings.name)
         self._news.unpark_all()
@@ -285,9 +394,9 @@ class UpstreamActor:
             if in_time.cancelled_caught:
                 raise ConnectFailed(f"it was not connected within {CONNECT_TIMEOUT:g} s")
             connection.client._connectivity.session.pace = self.load.pace
-            connection.traits = connection.found_traits()
+            connection.opened()
             if self._shares is None:
-                self._shares = not connection.keeps_session
+                self._shares = not connection.server.keeps_session
                 key = SHARED if self._shares else key
             self.connections.put(key, connection)
             self.met = connection
@@ -340,19 +449,24 @@ class UpstreamActor:
             self._news.unpark_all()
 
     def _connection(self, attempt: _OpenAttempt) -> UpstreamConnection:
+        connection = UpstreamConnection(attempt.declared, attempt.caller)
+        settings = self.settings
         try:
-            connection = UpstreamConnection(
-                self.settings,
+            connection.client = Client(
                 self._target(),
-                attempt.declared,
-                self._observer.telemetry,
-                self._was_lost,
-                partial(self._observer.changed, self),
+                era=settings.era,
+                timeout=settings.timeout,
+                cap=settings.cap,
+                auth=settings.auth,
+                answer_input=False,
+                telemetry=self._observer.telemetry,
+                on_lost=partial(self._was_lost, connection),
+                on_change=partial(self._observer.changed, self, connection),
+                **UpstreamCallbacks(connection).options(attempt.declared),
             )
         except (ValueError, TypeError) as error:
             # What a function of the program has returned is known only now.
             raise ConnectFailed(f"its target cannot be used: {error}") from error
-        connection.caller = attempt.caller
         return connection
 
     def _target(self) -> Target:
@@ -362,11 +476,11 @@ class UpstreamActor:
     def _key_of(self, ctx: Context[Any]) -> Key:
         if not self._shares:
             return key_of(ctx)
-        if ctx.peer.log_level is not None and self.met is not None and not self.met.traits.names_requests:
-            # Over a connection that does not tell whose they are, the log messages of several callers would mix. A
-            # session whose client has set no level is no reason for another connection.
-            return key_of(ctx)
-        return SHARED
+        if self.met is None or self.met.server.names_requests or ctx.call.invocation.peer.log_level is None:
+            return SHARED
+        # Over a connection that does not say whose they are, the log messages of several callers would mix. A session
+        # whose client has set no level needs no other connection.
+        return key_of(ctx)
 
     # -- watching ----------------------------------------------------------------------------------------------------
 
@@ -379,12 +493,12 @@ class UpstreamActor:
             state = "connecting"
         else:
             state = "idle" if health.last_failure is None else "away"
-        info = None if met is None else met.client._requests.negotiated.info
+        info = None if met is None else met.server.negotiated.info
         return UpstreamStatistics(
             name=self.settings.name,
             state=state,
             server=None if info is None else printable(f"{info.name} {info.version}", LONGEST_FAILURE),
-            version=None if met is None else met.era.version,
+            version=None if met is None else met.server.negotiated.era.version,
             connections=len(self.connections),
             in_flight=self.load.in_flight,
             callers=self.load.callers,

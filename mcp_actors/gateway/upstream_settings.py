@@ -1,4 +1,4 @@
-"""Snapshots of the upstreams of a gateway, for whoever looks at what lives."""
+"""The settings of one upstream, and what `Server.tree` shows of it while the gateway serves."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from mcp_actors.client import Target
 __all__ = ["SessionPolicy", "Upstream", "UpstreamTarget"]
 
 
-# -- The settings of one upstream: which server it is, how its things are named, and who shares its connections ---
-
 SessionPolicy = Literal["auto", "shared", "own"]
 """Who shares a connection to an upstream."""
 UpstreamTarget = Target | Callable[[], str | ClientTransport]
@@ -24,14 +22,14 @@ UpstreamTarget = Target | Callable[[], str | ClientTransport]
 
 @attrs.frozen(kw_only=True)
 class Upstream:
-    """One server behind a `Gateway`."""
+    """One server behind a `Gateway`: which it is, how its things are named, and who shares its connections."""
 
     name: str
     """Its name in the gateway: in prefixes, in the log, in errors and in `Server.tree`."""
     target: UpstreamTarget = attrs.field(repr=False)
     """The server. A transport object can be connected to once at a time, so a function makes them."""
     prefix: str | None = None
-    """Stands before the names of its tools and prompts; by default its name and ``_``, and with ``""`` nothing does."""
+    """What the names of its tools and prompts begin with; by default its name and ``_``, and with ``""`` nothing."""
     rename: Mapping[str, str] = attrs.field(factory=dict)
     """Names of tools and prompts that are shown under another name, without the prefix."""
     include: Collection[str] = ("*",)

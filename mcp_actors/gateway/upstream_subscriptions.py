@@ -1,9 +1,9 @@
 """Subscriptions to resources of upstreams: one at the upstream for all who subscribe at the gateway.
 
-The gateway's bus says who wants to be told of what; here is the other end of it. A subscription is made before its
-first subscriber is told that it is in force, so that what the upstream refuses is refused to the client; it is taken
+The gateway's bus knows which clients subscribe to what; here is the other end of it. A subscription is made before its
+first subscriber learns that it is in force, so that what the upstream refuses is refused to the client; it is taken
 back after the last one. When a connection was lost, the subscriptions are made again over the next one, and each
-resource counts as changed: nobody knows what happened in between.
+resource counts as changed: what happened in between is unknown.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from mcp_actors.errors import (
     SubscriptionLost,
     UpstreamUnavailable,
 )
-from mcp_actors.gateway.connections import RETRY_AFTER, UpstreamConnection
+from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.held_calls import RETRY_AFTER
 from mcp_actors.gateway.lists import ChangeDelivery
 from mcp_actors.gateway.routes import Route
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -56,7 +57,7 @@ class _Followed:
     connection: UpstreamConnection
     uri: str
     caller: str
-    """Whoever subscribed first; empty after a reconnection."""
+    """The caller that subscribed first; empty after a reconnection."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     begun: trio.Event = attrs.field(factory=trio.Event)
     ended: trio.Event = attrs.field(factory=trio.Event)
@@ -69,7 +70,7 @@ class UpstreamSubscriptions:
 
     Args:
         nursery: Owns the tasks.
-        changes: Is told of resources that have changed.
+        changes: Takes the resources that have changed.
     """
 
     def __init__(self, nursery: trio.Nursery, changes: ChangeDelivery) -> None:
@@ -89,11 +90,11 @@ class UpstreamSubscriptions:
     # -- what the bus says ---------------------------------------------------------------------------------------------
 
     def first_subscribed(self, uri: str) -> None:
-        """Somebody subscribes to a resource that nobody was subscribed to."""
+        """A resource has its first subscriber."""
         self._wanted.add(uri)
 
     def last_unsubscribed(self, uri: str) -> None:
-        """Nobody is subscribed to a resource any more."""
+        """A resource has lost its last subscriber."""
         self._wanted.discard(uri)
         self._release(uri)
 
@@ -118,12 +119,12 @@ class UpstreamSubscriptions:
             self._lost.setdefault(key, set()).update(uris)
 
     def updated(self, connection: UpstreamConnection, uri: str) -> None:
-        """A server reports that a resource has changed; one that nobody subscribed to is ignored."""
+        """A server reports that a resource has changed; one without a subscription is ignored."""
         above = next(iter(covering(uri, dict.fromkeys(connection.followed))), None)
         if above is not None:
             self._changes.put("resource_updated", above if self._changes.is_full else uri)
 
-    # -- for whoever subscribes ----------------------------------------------------------------------------------------
+    # -- for subscribers -----------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def subscribed(self, ctx: Context[Any], routes: Sequence[Route], uri: str) -> AsyncIterator[None]:
@@ -132,7 +133,7 @@ class UpstreamSubscriptions:
         After the block the subscription goes on for as long as the bus has a subscriber.
 
         Raises:
-            ResourceNotFound: There is no upstream to ask.
+            ResourceNotFound: No upstream can be asked.
             MethodNotFound: The server has no subscriptions.
             RpcError: The first one that was asked refuses, and the others do too.
             UpstreamUnavailable: It cannot be asked.
@@ -186,13 +187,13 @@ class UpstreamSubscriptions:
             raise Overloaded.for_caller("subscriptions at one server", MOST_FOLLOWED // 2, RETRY_AFTER)
 
     def _release(self, uri: str) -> None:
-        """Takes subscriptions back that nobody needs."""
+        """Takes subscriptions back that are not needed."""
         if uri in self._wanted or uri in self._pending:
             return
         for each in self._followed.values():
             if each.uri == uri and not each.is_ending:
                 each.is_ending = True
-                each.scope.cancel(reason="nobody is subscribed any more")
+                each.scope.cancel(reason="the last subscriber has gone")
         for uris in self._lost.values():
             uris.discard(uri)
 
@@ -210,7 +211,7 @@ class UpstreamSubscriptions:
         followed.failure = UpstreamUnavailable(followed.actor.settings.name, "it cannot be subscribed at")
         try:
             with followed.scope:
-                if followed.connection.era.client.listen_method is None:
+                if followed.connection.server.negotiated.era.client.listen_method is None:
                     await _held_in_session(followed)
                 else:
                     await self._held_by_requests(followed)

@@ -1,4 +1,7 @@
-"""A line for each call: who called what, and how it ended."""
+"""A line for each call: who called what, and how it ended.
+
+A thread writes the entries, so that no call waits for a disk or a network.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,8 @@ __all__ = [
 ]
 
 
-# -- A thread that writes entries, so that no call waits for a disk or a network -------------------------
-
 # Entries that wait to be written, and the bytes of what is shown of their arguments; beyond either of them new ones are
-# lost, and that is told. With masked arguments they take some 10 MiB.
+# lost, and that is logged. With masked arguments they take some 10 MiB.
 MAX_WAITING = 10_000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 # Seconds in which the process writes what waits before it ends.
@@ -129,8 +130,6 @@ def weight_of(value: Any) -> int:
     return min(weight, MAX_WAITING_BYTES)
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Arguments that are named in an entry, and characters of a name: a client may send any number of any length.
 MOST_ARGUMENTS = 32
 LONGEST_NAME = 100
@@ -185,14 +184,14 @@ class AuditLog:
             default the entry is a line of the program's structlog or, if that is not configured, of standard error,
             which a thread writes. What it raises is logged, and the call is answered all the same.
         arguments: Makes of the arguments of a tool or prompt, and of the params of other methods, what is written. By
-            default their values are masked, because nobody knows which of them are secrets. Where it fails they are
-            masked too, so that nobody can keep a call out of the log by odd arguments.
+            default their values are masked, because any of them may be a secret. Where it fails they are
+            masked too, so that odd arguments keep no call out of the log.
         in_thread: Whether a thread calls ``write``, for files, databases and networks, which may be slow or full. Then
             10,000 entries may wait, with 64 MiB of arguments; beyond it they are lost, which is logged and counted in
             ``lost``. When the process ends it writes what waits, for 5 seconds at most.
 
     Raises:
-        TypeError: One of them is no function, or an ``async def``.
+        TypeError: One of them is not a function, or an ``async def``.
     """
 
     for_side: ClassVar = "server"
@@ -306,7 +305,7 @@ def _size(ctx: Context, result: Any) -> int | None:
     try:
         return 0 if result is None else len(as_json(ctx, result))
     except (TypeError, ValueError):
-        # It cannot be sent either, and the client is told so.
+        # It cannot be sent either, and the client gets an error.
         return None
 
 

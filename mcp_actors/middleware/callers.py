@@ -25,13 +25,14 @@ LONGEST_TARGET = 200
 def caller_of(ctx: Context) -> str:
     """Returns a text that is the same for all calls of one caller.
 
-    That is the principal. Without one it is the address, of IPv6 the network of one customer, since whoever is refused
-    could open another session. Where there is no address, with stdio, Unix sockets and in memory, it is the session.
+    That is the principal. Without one it is the address, of IPv6 the network of one customer, since a caller that is
+    refused could open another session. With stdio, Unix sockets and in memory there is no address: it is the session.
 
     Args:
         ctx: The context of a call.
     """
-    principal = ctx.principal
+    # All requests of a session have its principal; only scopes and claims may differ.
+    principal = ctx.call.invocation.principal
     if principal is not None:
         return f"principal {principal.key}"
     holder = holder_of(ctx)

@@ -23,7 +23,7 @@ _OF_TASKS = "tasks/"
 # Calls that a program may allow at once or let wait, and seconds that one may wait: a day.
 MOST = 1_000_000
 LONGEST_WAIT = 86_400.0
-# Seconds that a refused caller is told to wait, whatever the measured calls took.
+# Seconds that a refused caller is asked to wait, whatever the measured calls took.
 SHORTEST_HINT = 0.1
 LONGEST_HINT = 60.0
 # The weight of the latest call in the mean of how long a call holds its place.
@@ -59,10 +59,10 @@ class _Caller:
 class ConcurrencyLimit:
     """Middleware of a server: so many calls run at once, and callers that wait take turns.
 
-    A free place goes to the caller whose turn it is, not to the call that has waited longest: whoever sends a thousand
+    A free place goes to the caller whose turn it is, not to the call that has waited longest: a caller of a thousand
     calls waits behind itself alone. ``per_caller`` keeps places for others where calls take long. A call that finds no
     place waits; when ``waiting`` calls of its caller wait already, or after ``max_wait`` seconds, it is refused with
-    `Overloaded`, and told when to come again. Cancelled, it leaves its place or the queue at once. ``ping``,
+    `Overloaded`, which says when to come again. Cancelled, it leaves its place or the queue at once. ``ping``,
     ``initialize``, ``server/discover``, subscriptions and the requests about tasks need no place; a task that runs has
     one. Functions of notifications count as calls, and are dropped where these are refused. `caller_of` says who is a
     caller.
@@ -75,7 +75,7 @@ class ConcurrencyLimit:
 
     Raises:
         ValueError: A number is out of range.
-        TypeError: One of them is no number.
+        TypeError: One of them is not a number.
     """
 
     for_side: ClassVar = "server"

@@ -28,7 +28,7 @@ _LOOKED_AT = 2
 class RateLimit:
     """Middleware of a server: each caller has a bucket of tokens, which fills, and a request takes one.
 
-    A request that finds no token is refused with `Overloaded`, and told when there is one; a notification for which
+    A request that finds no token is refused with `Overloaded`, which says when there is one; a notification for which
     there is a function is dropped. Everything counts but ``ping`` and ``initialize``, which pass no middleware. Nothing
     waits. Of a caller whose bucket is full again nothing is kept. `caller_of` says who is a caller.
 
@@ -38,7 +38,7 @@ class RateLimit:
 
     Raises:
         ValueError: A number is out of range.
-        TypeError: One of them is no number.
+        TypeError: One of them is not a number.
     """
 
     for_side: ClassVar = "server"
@@ -91,7 +91,7 @@ class RateLimit:
             full_at = now
         # An empty bucket is full after burst / rate seconds; one with a token is nearer to it.
         wait = full_at - now - (self.burst - 1) / self.rate
-        # What is left of a rounding error is no time to wait.
+        # The rest of a rounding error is not waited for.
         if wait > 1e-9:
             self.refused += 1
             self._full_at[caller] = full_at

@@ -18,7 +18,7 @@ from mcp_actors.supervision.arguments import require_number
 __all__ = ["ResultCache"]
 
 # The requests whose results may be kept, with the kinds of changes after which they are old (MCP 2026-07-28, Caching).
-# A resource that was removed, or replaced, is told of as a change of the list.
+# A resource that was removed, or replaced, is reported as a change of the list.
 _KEPT: dict[str, tuple[EventKind, ...]] = {
     "tools/list": ("tools",),
     "prompts/list": ("prompts",),
@@ -55,7 +55,7 @@ class ResultCache:
     MCP 2026-07-28, Caching: ``ttl_ms`` and ``cache_scope`` of the result, or else those of the `Server`. A ``private``
     result, which is the default, is given again to the same principal with the same scopes and claims only, and without
     a principal in the same session only. A result is old earlier when the server says that its list or any resource has
-    changed. Clients of stateless revisions are told the time that is left. Errors are not kept, and neither is the
+    changed. Clients of stateless revisions get the time that is left. Errors are not kept, and neither is the
     result of a call that has asked the client. Of calls that ask for the same at once, and find nothing, each one runs.
     What the middleware inside of it does is kept, too; a check of rights is added before it.
 
@@ -65,7 +65,7 @@ class ResultCache:
 
     Raises:
         ValueError: A number is out of range.
-        TypeError: One of them is no number.
+        TypeError: One of them is not a number.
     """
 
     for_side: ClassVar = "server"
@@ -169,7 +169,7 @@ class ResultCache:
 
 
 def _owner(ctx: Context) -> Key | None:
-    """Returns the texts by which private results are told apart, ``None`` where nobody knows whose they are."""
+    """Returns the texts that distinguish private results, ``None`` where it is unknown whose they are."""
     principal = ctx.principal
     if principal is None:
         return None if ctx.session is None else (f"session {ctx.session.name}",)

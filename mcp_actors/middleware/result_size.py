@@ -35,8 +35,8 @@ class ResultSize:
             fit its schema and is never cut.
 
     Raises:
-        ValueError: An argument is none of these.
-        TypeError: The limit is no whole number.
+        ValueError: An argument is not one of these.
+        TypeError: The limit is not a whole number.
     """
 
     for_side: ClassVar = "server"

@@ -67,7 +67,7 @@ class Retry:
 
     Raises:
         ValueError: A number is out of range.
-        TypeError: One of them is no number, or ``tools`` is one text.
+        TypeError: One of them is not a number, or ``tools`` is one text.
     """
 
     for_side: ClassVar = "client"
@@ -115,9 +115,9 @@ class Retry:
             attempt = attrs.evolve(attempt, options=attrs.evolve(call.options, cap=left))
 
     def _wait(self, error: Exception, pause: float) -> float:
-        told = error.retry_after if isinstance(error, Overloaded | Unavailable) else None
+        asked = error.retry_after if isinstance(error, Overloaded | Unavailable) else None
         wait = pause * random.uniform(0.5, 1.0)
-        return wait if told is None else max(told, wait)
+        return wait if asked is None else max(asked, wait)
 
     def _may_be_repeated(self, call: ClientCall) -> bool:
         if call.retried:

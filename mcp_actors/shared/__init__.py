@@ -1,16 +1,20 @@
-"""The places of what outlives a session: in memory, in SQLite or in Redis. See `mcp_actors.abc.shared`.
+"""The stores of what outlives a session, found by the schemes of their URLs. See `mcp_actors.abc.shared`.
 
-What is not used is not imported: `mcp_actors.shared.sqlite.SqliteShared` and `mcp_actors.shared.redis.RedisShared` are
-imported from their packages, or loaded by `shared_state`; Redis needs the extra ``redis``.
+A store is a callable ``from_url(url)`` that returns a `mcp_actors.abc.SharedState`. Those of this project are in the
+table below; any other is published under its scheme in the entry-point group ``mcp_actors.stores``::
+
+    [project.entry-points."mcp_actors.stores"]
+    etcd = "my_package.etcd:from_url"
+
+Entry points are read when a URL has another scheme than those of this project, and a store is imported when a URL has
+its scheme. It says of itself what it needs: its roles have ``spans_processes``, and its import fails with the words of
+what to install.
 """
 
 from __future__ import annotations
 
 import importlib
-import sys
-from collections.abc import Callable
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from mcp_actors.abc.shared import SharedState
 from mcp_actors.shared.memory import (
@@ -41,6 +45,14 @@ __all__ = [
 ]
 
 
+_GROUP = "mcp_actors.stores"
+_OURS = {
+    "memory": "mcp_actors.shared.memory",
+    "sqlite": "mcp_actors.shared.sqlite",
+    **dict.fromkeys(("redis", "rediss", "unix"), "mcp_actors.shared.redis"),
+}
+
+
 def shared_state(url: str) -> SharedState:
     """Returns the shared state that a URL names; nothing is opened yet.
 
@@ -49,6 +61,7 @@ def shared_state(url: str) -> SharedState:
     ``sqlite:///var/lib/tasks.db``               `mcp_actors.shared.sqlite.SqliteShared` with this absolute path;
                                                  ``sqlite:tasks.db`` has one below the working directory
     ``redis:``, ``rediss:`` and ``unix:`` URLs   `mcp_actors.shared.redis.RedisShared`
+    any other                                    the store that is installed for its scheme
     ============================================ =====================================================================
 
     Raises:
@@ -56,47 +69,16 @@ def shared_state(url: str) -> SharedState:
         ImportError: The library of its extra is missing; the message says how to install it.
     """
     scheme = url.partition(":")[0].lower()
-    make = _BY_SCHEME.get(scheme)
-    if make is None:
-        raise ValueError(
-            f"shared state is at memory:, sqlite:, redis:, rediss: or unix: URLs, not at {scheme[:20]!r}"
-        )
-    return make(url)
-
-
-def _memory(url: str) -> SharedState:
-    if url.partition(":")[2]:
-        raise ValueError("the URL of shared state in memory is 'memory:', without anything behind it")
-    return MemoryShared()
-
-
-def _sqlite(url: str) -> SharedState:
-    parts = urlsplit(url)
-    if not parts.path.strip("/") or parts.netloc or parts.query or parts.fragment:
-        raise ValueError(
-            "the URL of a file is 'sqlite:///absolute/path' or 'sqlite:relative/path', without a host or options"
-        )
-    path = unquote(parts.path)
-    if sys.platform == "win32" and path[2:3] == ":":
-        path = path.removeprefix("/")  # sqlite:///C:/tasks.db names a drive
-    made: SharedState = importlib.import_module("mcp_actors.shared.sqlite").SqliteShared(path)
-    return made
-
-
-def _redis(url: str) -> SharedState:
-    try:
-        module: Any = importlib.import_module("mcp_actors.shared.redis")
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("mcp_actors."):
-            raise
-        message = "shared state in Redis needs a client of it: pip install 'mcp-actors[redis]'"
-        raise ImportError(message, name=error.name) from error
-    made: SharedState = module.RedisShared(url)
-    return made
-
-
-_BY_SCHEME: dict[str, Callable[[str], SharedState]] = {
-    "memory": _memory,
-    "sqlite": _sqlite,
-    **dict.fromkeys(("redis", "rediss", "unix"), _redis),
-}
+    module = _OURS.get(scheme)
+    from_url: Any
+    if module is not None:
+        from_url = importlib.import_module(module).from_url
+    else:
+        metadata = importlib.import_module("importlib.metadata")
+        published = {each.name.lower(): each for each in metadata.entry_points(group=_GROUP)}
+        if scheme not in published:
+            *others, last = (f"{each}:" for each in (*_OURS, *published))
+            raise ValueError(f"shared state is at {', '.join(others)} or {last} URLs, not at {scheme[:20]!r}")
+        from_url = published[scheme].load()
+    state: SharedState = from_url(url)
+    return state

@@ -1,6 +1,11 @@
 """Shared state in the memory of one process: the default, and the reference for all others.
 
-Nothing of it is seen by other processes, and all of it ends with its server.
+Other processes see nothing of it, and all of it ends with its server.
+
+`MemoryEventLog` is the store behind ``Last-Event-ID`` (MCP 2025-11-25, Transports, Resumability and Redelivery). A
+client that lost an event stream asks for it again with the id of the last event it saw, and gets the rest of that
+stream exactly: no event of another stream or session, and nothing at all if a part of the rest is gone, because the
+client could not know of the gap.
 """
 
 from __future__ import annotations
@@ -41,13 +46,7 @@ __all__ = [
 ]
 
 
-# -- The store behind ``Last-Event-ID``: events that are kept for clients which lost a stream ------------
-#
-# MCP 2025-11-25, Transports, Resumability and Redelivery. A client that lost an event stream asks for it again with the
-# id of the last event it saw, and gets the rest of that stream exactly: no event of another stream or session, and none
-# at all if a part of the rest is gone, because the client could not know of the gap.
-#
-# `mcp_actors.abc.EventLog` is the contract; `MemoryEventLog` is the default.
+# -- events ------------------------------------------------------------------------------------------------------------
 
 # Events of one session. A call that reports progress a hundred times a second fills this in almost three minutes, which
 # is longer than a client that lost its network takes to come back.
@@ -278,7 +277,7 @@ def _number(digits: str) -> int | None:
     return int(digits)
 
 
-# -- Tasks in the memory of one process: the default store, and the reference for all others -------------
+# -- tasks -------------------------------------------------------------------------------------------------------------
 
 # Dropped tasks whose place in the list of their owner is remembered, for clients in the middle of their pages: about
 # 200 bytes each.
@@ -368,7 +367,7 @@ class MemoryTaskStore:
         return True
 
     async def page(self, owner: str, after: str | None, limit: int) -> Sequence[TaskRecord]:
-        """See `mcp_actors.abc.TaskStore.page`. Behind a task that is not known, or is another owner's, there is none.
+        """See `mcp_actors.abc.TaskStore.page`. The page behind an unknown task, or another owner's, is empty.
 
         The places of the last 4,096 dropped tasks are known.
         """
@@ -383,7 +382,7 @@ class MemoryTaskStore:
         return [self._tasks[self._ids[number]] for number in numbers]
 
     async def abandoned(self, limit: int) -> Sequence[TaskRecord]:
-        """See `mcp_actors.abc.TaskStore.abandoned`. There are none, because the tasks end with their node."""
+        """See `mcp_actors.abc.TaskStore.abandoned`. Always empty, because the tasks end with their node."""
         await trio.lowlevel.checkpoint()
         return []
 
@@ -432,9 +431,9 @@ def _end_of(record: TaskRecord) -> float | None:
     return None if record.ttl is None else record.created + record.ttl
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- the other roles, and all of them together -------------------------------------------------------------------------
 
-# Names that are remembered so that none is used twice: about 10 MB.
+# Names that are remembered so that each is used once: about 10 MB.
 MAX_NAMES = 50_000
 _NODE_BYTES = 9
 
@@ -468,7 +467,7 @@ class MemorySessionDirectory:
 
 
 class MemoryBus:
-    """A `mcp_actors.abc.Bus` of one node: nobody else hears of anything."""
+    """A `mcp_actors.abc.Bus` of a node that is alone."""
 
     spans_processes = False
 
@@ -575,3 +574,14 @@ class MemoryShared:
     async def open(self, name: str) -> AsyncIterator[MemoryState]:
         """See `mcp_actors.abc.SharedState.open`."""
         yield MemoryState(self._events, self._clock)
+
+
+def from_url(url: str) -> MemoryShared:
+    """Returns the state for the URL ``memory:``.
+
+    Raises:
+        ValueError: It has anything behind the colon.
+    """
+    if url.partition(":")[2]:
+        raise ValueError("the URL of shared state in memory is 'memory:', without anything behind it")
+    return MemoryShared()

@@ -1,4 +1,8 @@
-"""`SqliteShared`: opens the file as a node of it."""
+"""Shared state in a SQLite file: the tasks of all processes of one machine. The other roles stay in memory.
+
+Steps (`mcp_actors.shared.sqlite_steps`) that wait for a connection are run together: by one thread at a time, in one
+transaction, with one write to the disk.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import attrs
 import outcome
@@ -37,8 +42,13 @@ __all__ = [
 ]
 
 
-# -- Steps that wait for a connection are run together: one thread at a time, one transaction, one write to the disk ---
-
+# Seconds. A process that is merely busy renews in time; tasks of one that died wait so long until they are ended.
+DEFAULT_LEASE = 10.0
+# Seconds. A commit takes milliseconds; a disk that takes longer than this does not work.
+DEFAULT_TIMEOUT = 2.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID_OF_MACOS = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+_BOOT_ID_TIME = 2.0
 # Steps of one transaction: other processes wait for its end.
 MAX_BATCH = 256
 # Steps that wait, and their bytes; more are refused.
@@ -200,9 +210,6 @@ def _unavailable(error: Exception) -> SharedStateUnavailable:
     return unavailable
 
 
-# -- The tasks in a file ---------------------------------------------------------------------------------
-
-
 class SqliteTaskStore:
     """A `mcp_actors.abc.TaskStore` in a file, which all processes of one machine may open.
 
@@ -270,7 +277,7 @@ class SqliteTaskStore:
         )
 
     async def page(self, owner: str, after: str | None, limit: int) -> Sequence[TaskRecord]:
-        """See `mcp_actors.abc.TaskStore.page`. Behind a task that is not known, or is another owner's, there is none.
+        """See `mcp_actors.abc.TaskStore.page`. The page behind an unknown task, or another owner's, is empty.
 
         The place of a dropped task is known for an hour.
         """
@@ -283,17 +290,6 @@ class SqliteTaskStore:
         return await self._reading.run(
             lambda connection: sqlite_steps.abandoned(connection, self._place, self._clock(), limit)
         )
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds. A process that is merely busy renews in time; tasks of one that died wait so long until they are ended.
-DEFAULT_LEASE = 10.0
-# Seconds. A commit takes milliseconds; a disk that takes longer than this does not work.
-DEFAULT_TIMEOUT = 2.0
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_BOOT_ID_OF_MACOS = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-_BOOT_ID_TIME = 2.0
 
 
 class SqliteState:
@@ -319,14 +315,14 @@ class SqliteState:
 class SqliteShared:
     """Tasks in a file, for the processes of one machine. A `mcp_actors.abc.SharedState`.
 
-    The tasks survive the death of all processes, and with it a loss of power: a change is on the disk before anybody is
-    told of it. Sessions, events, the bus and the memory of what was used are those of each process alone. The file is
+    The tasks survive the death of all processes, and with it a loss of power: a change is on the disk before anyone
+    learns of it. Sessions, events, the bus and the memory of what was used are those of each process alone. The file is
     made readable for its owner only, because it holds the arguments and results of tasks; it must be on a disk of this
     machine, not of the network, and must not be moved or deleted while a server runs. It does not shrink: the room of
     dropped tasks is used again.
 
     A node that is not heard of for the length of its lease is gone. The leases are measured by the clock of the machine
-    since its start, so that nobody ends one by setting the time. A lock that another program holds, a full disk and
+    since its start, so that setting the time does not end one. A lock that another program holds, a full disk and
     the like raise `~mcp_actors.errors.SharedStateUnavailable` for each call until they are over.
 
     Args:
@@ -446,3 +442,20 @@ def _boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except (OSError, subprocess.SubprocessError):
         return ""
+
+
+def from_url(url: str) -> SqliteShared:
+    """Returns the state in the file that a URL names.
+
+    Raises:
+        ValueError: The URL has no path, or a host or options.
+    """
+    parts = urlsplit(url)
+    if not parts.path.strip("/") or parts.netloc or parts.query or parts.fragment:
+        raise ValueError(
+            "the URL of a file is 'sqlite:///absolute/path' or 'sqlite:relative/path', without a host or options"
+        )
+    path = unquote(parts.path)
+    if sys.platform == "win32" and path[2:3] == ":":
+        path = path.removeprefix("/")  # sqlite:///C:/tasks.db names a drive
+    return SqliteShared(path)

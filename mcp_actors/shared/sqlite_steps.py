@@ -1,4 +1,7 @@
-"""The steps of the store: functions of a connection that run in a thread, inside a transaction."""
+"""The tables of the SQLite file, and the steps of its store.
+
+Everything here blocks and runs in a thread. A step is a function of a connection, and runs inside a transaction.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ __all__ = [
 ]
 
 
-# -- Tasks as the bytes that a store outside of the process keeps ----------------------------------------
+# -- tasks as bytes, also for other stores outside of the process ------------------------------------------------------
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(TaskRecord).decode
@@ -46,10 +49,10 @@ def stored_record(record: TaskRecord) -> bytes:
 
 
 def read_record(data: object) -> TaskRecord | None:
-    """Returns the task that a store has kept; ``None`` for what is none, so that it costs nobody but itself.
+    """Returns the task that a store has kept; ``None`` for anything else.
 
-    Others can write to a store: programs of another version, or people. What they have written is no task then, and is
-    dropped with its time.
+    Others can write to a store: programs of another version, or people. If what they have written is not a task, it
+    costs no other task anything, and is dropped with its time.
     """
     try:
         return _decode(data)  # type: ignore[arg-type]
@@ -59,11 +62,11 @@ def read_record(data: object) -> TaskRecord | None:
 
 
 def read_records(found: Iterable[object]) -> list[TaskRecord]:
-    """Returns the tasks that a store has kept, without what is none."""
+    """Returns the tasks that a store has kept, and leaves out anything else."""
     return [record for data in found if (record := read_record(data)) is not None]
 
 
-# -- The tables of the file, and how it is opened. Everything here blocks and runs in a thread -----------
+# -- the file ----------------------------------------------------------------------------------------------------------
 
 # "mcpa": the file says whose it is, in the place that SQLite has for that.
 APPLICATION_ID = 0x6D637061
@@ -122,7 +125,7 @@ def open_database(path: str, timeout: float) -> sqlite3.Connection:
 
     Raises:
         OSError: The file cannot be made.
-        sqlite3.Error: It is no database, or that of another program or of a later version, or is locked for too long.
+        sqlite3.Error: It is not a database, or one of another program or a later version, or locked for too long.
     """
     # SQLite would make it for everybody; what it makes beside it has the mode of this one.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -196,7 +199,7 @@ def _create(connection: sqlite3.Connection) -> None:
     connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- steps -------------------------------------------------------------------------------------------------------------
 
 # Tasks that are dropped in one transaction: more would hold up what waits behind them.
 DROPPED_AT_ONCE = 200
@@ -218,7 +221,7 @@ class Place(NamedTuple):
 
 
 def now_of_machine() -> float:
-    """Seconds of a clock that all processes of the machine share, and that nobody sets: leases are measured by it."""
+    """Seconds of a clock that all processes of the machine share and cannot set: leases are measured by it."""
     return time.monotonic()
 
 

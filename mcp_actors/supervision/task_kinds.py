@@ -101,17 +101,17 @@ SQLITE_LEASE = TaskKind(
     "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
 )
 
-# -- shared state in Redis -----------------------------------------------------------------------------------
-REDIS_UPKEEP = TaskKind(
-    "redis upkeep",
+# -- shared state on a server --------------------------------------------------------------------------------
+STORE_UPKEEP = TaskKind(
+    "store upkeep",
     "server",
     "member",
     "whoever needs the state meanwhile: SharedStateUnavailable",
     restarted=True,
 )
-REDIS_SOCKET = TaskKind(
-    "redis socket",
-    "redis upkeep",
+STORE_CONNECTION = TaskKind(
+    "store connection",
+    "store upkeep",
     "connection",
     "whoever waits for an answer: SharedStateUnavailable; another connection is made",
 )

@@ -35,7 +35,7 @@ ACTION_TIME = 3.0
 # Nodes that are shown, and questions of theirs that wait to be answered.
 MOST_NODES = 64
 MOST_QUESTIONS = 64
-# Bytes of one answer: half of what the bus in Redis carries.
+# Bytes of one answer: half of what a bus has to carry in one message.
 MOST_BYTES = 512 * 1024
 
 

@@ -116,7 +116,7 @@ def test_a_name_is_its_owners_until_no_list_of_the_owner_has_it(steps: list[tupl
         elif holders:
             claims.release(name)
             holders.pop()
-        owner = claims.owner(name)
+        owner = claims.owners.get(name)
         assert (None if owner is None else owner.upstream) == (holders[0] if holders else None)
 
 

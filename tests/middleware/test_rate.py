@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -326,7 +327,7 @@ class FakeContext:
 
     def __init__(self, name: str) -> None:
         self.method = "tools/call"
-        self.principal = type("P", (), {"key": name})()
+        self.call = SimpleNamespace(invocation=SimpleNamespace(principal=SimpleNamespace(key=name)))
 
 
 STEPS = st.lists(

@@ -95,6 +95,18 @@ def test_a_server_behind_tls_is_verified_unless_its_url_says_otherwise(
     assert (context.verify_mode, context.check_hostname) == (verified, named)
 
 
+def test_a_store_of_another_distribution_is_found_by_its_scheme(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "etcd_store-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: etcd-store\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[mcp_actors.stores]\netcd = etcd_store:from_url\n")
+    (tmp_path / "etcd_store.py").write_text("def from_url(url):\n    return 'opened ' + url\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert repr(shared_state("ETCD://host")) == "'opened ETCD://host'"
+
+
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(sys.modules):
         if name.startswith(("mcp_actors.shared.redis", "coredis")):

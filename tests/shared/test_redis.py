@@ -337,7 +337,7 @@ async def test_a_subscriber_that_fails_costs_no_other_and_nothing_that_comes_lat
                 other.bus.publish("news", key)
             await eventually(lambda: len(heard) == 3)
     assert heard == [("news", "1"), ("news", "2"), ("news", "3")]
-    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["redis upkeep failed"] * 3
+    assert [each["event"] for each in logs if each["log_level"] == "error"] == ["store upkeep failed"] * 3
 
 
 async def test_a_password_is_neither_shown_nor_logged(redis_server: RedisServer) -> None:

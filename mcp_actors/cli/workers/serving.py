@@ -55,7 +55,7 @@ class StateOfSeveral:
             if self._with_tasks and not state.tasks.spans_processes:
                 raise WrongUsage(
                     f"the tool {self._with_tasks[0]} makes tasks, and several workers need one place for them: "
-                    "add --shared sqlite:///PATH or --shared redis://HOST, or serve with --workers 1"
+                    "add --shared with a store that all of them reach, as sqlite:///PATH, or serve with --workers 1"
                 )
             yield state
 

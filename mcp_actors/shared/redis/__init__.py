@@ -22,7 +22,7 @@ key                    content                                                  
 ``heads:SESSION``      the last id of each of its open streams                        the same, or with its node
 ``returning``          the mark that a node has found its lease missing               half a lease after that
 ``used:NAME``          a name that was used                                           after its time
-see `.task_scripts`    tasks                                                          after their time
+see `.stored_tasks`    tasks                                                          after their time
 ====================== ============================================================== ==============================
 
 **Outages.** Each wait ends after the timeout, with `~mcp_actors.errors.SharedStateUnavailable`; while Redis is known to
@@ -31,7 +31,7 @@ have ids of their own, and changes may be heard twice. It may still be carried o
 kept within the timeout breaks its stream: it is sent without an id, and nothing of that stream is replayed any more.
 
 **Loss.** When Redis has forgotten everything, each node finds its lease missing when it renews it next, or at once if
-the connection was lost; then it writes its sessions and the heads of its streams again, and its subscribers are told
+the connection was lost; then it writes its sessions and the heads of its streams again, and its subscribers learn
 that they missed changes. Until the first of them has noticed, and for half a lease from then on, a session or node that
 is not there raises `~mcp_actors.errors.SharedStateUnavailable`, because it may be written again; so it is when Redis
 stood still for longer than a lease, and all leases have ended. Tasks, events and used names are lost. Redis answers
@@ -46,7 +46,15 @@ an outage, no node takes over tasks before all have had the time of a lease to c
 
 from __future__ import annotations
 
-from mcp_actors.shared.redis.bus import MAX_MESSAGE
-from mcp_actors.shared.redis.state import RedisShared, RedisState
+try:
+    from mcp_actors.shared.redis.bus import MAX_MESSAGE
+    from mcp_actors.shared.redis.state import RedisShared, RedisState
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.startswith("mcp_actors."):
+        raise
+    message = "shared state in Redis needs a client of it: pip install 'mcp-actors[redis]'"
+    raise ModuleNotFoundError(message, name=error.name) from error
 
 __all__ = ["MAX_MESSAGE", "RedisShared", "RedisState"]
+
+from_url = RedisShared

@@ -12,7 +12,7 @@ from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.redis.directory import MAY_RETURN
 from mcp_actors.shared.redis.link import Keys, RedisLink, Script
 from mcp_actors.supervision.containment import Containment
-from mcp_actors.supervision.task_kinds import REDIS_UPKEEP
+from mcp_actors.supervision.task_kinds import STORE_UPKEEP
 
 __all__ = ["MAX_MESSAGE", "SCRIPTS", "RedisBus"]
 
@@ -31,7 +31,7 @@ BLOCK = 5.0
 # Messages, and their bytes, that were read and are still in Redis.
 READ_MESSAGES = 256
 READ_BYTES = 1024 * 1024
-# Seconds after which streams that nobody writes to any more are dropped.
+# Seconds after which streams that are not written to any more are dropped.
 STREAM_KEPT = 3600
 PAUSE = 0.2
 
@@ -160,7 +160,7 @@ class RedisBus:
                     await trio.sleep(PAUSE)
 
     async def flush(self) -> None:
-        """Sends some of what was published. What is not known to be sent is sent again: twice is no harm.
+        """Sends some of what was published. What may not have been sent is sent again: twice does no harm.
 
         Raises:
             SharedStateUnavailable: The state cannot be reached.
@@ -223,12 +223,12 @@ class _RedisReader:
     def hand_over(self, number: str, message: bytes) -> None:
         take = self._mailboxes.get(number)
         if take is not None:
-            with Containment(REDIS_UPKEEP):
+            with Containment(STORE_UPKEEP):
                 take(message)
 
     def missed(self) -> None:
         for _, missed in list(self._subscribers.values()):
-            with Containment(REDIS_UPKEEP):
+            with Containment(STORE_UPKEEP):
                 missed()
 
     async def begin(self) -> None:
@@ -279,7 +279,7 @@ class _RedisReader:
                 self.missed()
                 continue
             for take, _ in list(self._subscribers.values()):
-                with Containment(REDIS_UPKEEP):
+                with Containment(STORE_UPKEEP):
                     take(topic.decode("utf-8", "surrogatepass"), key.decode("utf-8", "surrogatepass"))
 
     async def _look_for_a_gap(self, before: bytes) -> None:

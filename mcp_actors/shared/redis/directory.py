@@ -1,4 +1,4 @@
-"""The holders of legacy sessions, in Redis: one key for each session."""
+"""The nodes and their leases in Redis, and the sessions that they hold: a key for each node and each session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp_actors.supervision.logging import log
 __all__ = ["MAY_RETURN", "RENEW", "SCRIPTS", "NodeLease", "RedisSessionDirectory"]
 
 
-# -- The lease of a node: a key that ends by itself when the node does not renew it ----------------------
+# -- the lease of a node: a key that ends by itself when the node does not renew it ------------------------------------
 
 # Renewals in the time of a lease: two may fail.
 RENEWALS = 3
@@ -113,10 +113,10 @@ class NodeLease:
         await self._link.request("bus", b"DEL", self._key)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- sessions ----------------------------------------------------------------------------------------------------------
 
 # Seconds for which a session is known without being written again: longer than a node that died had kept events for its
-# clients (`DEFAULT_MAX_AGE`), so that a client which comes back late is told that its session has ended.
+# clients (`DEFAULT_MAX_AGE`), so that a client which comes back late learns that its session has ended.
 KEPT = 900.0
 # Times that a session is written again in those seconds.
 # Sessions that one request is about.

@@ -1,4 +1,9 @@
-"""The log of events in Redis: a stream for each session, written behind in order."""
+"""The log of events in Redis: a stream for each session, written behind in order.
+
+A session has two keys: a stream of its events, of all its streams, in their order, and a hash of its open streams' last
+ids. An event has its stream's name, its id, the id of the event before it in its stream, its size and its data: so that
+what follows an id is known exactly, also if the event with that id was dropped. Each step is atomic in Redis.
+"""
 
 from __future__ import annotations
 
@@ -17,21 +22,17 @@ from mcp_actors.shared.memory import DEFAULT_MAX_AGE, DEFAULT_MAX_BYTES, DEFAULT
 from mcp_actors.shared.redis.link import Keys, RedisLink, Script
 from mcp_actors.supervision.containment import Containment
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import REDIS_UPKEEP
+from mcp_actors.supervision.task_kinds import STORE_UPKEEP
 
 __all__ = ["AFTER", "APPEND", "BREAK", "BROKEN", "CLOSE", "DROP", "HEADS", "SCRIPTS", "RedisEventLog"]
 
 
-# -- The steps of the log of events, each atomic in Redis ------------------------------------------------
-#
-# A session has two keys: a stream of its events, of all its streams, in their order, and a hash of its open streams'
-# last ids. An event has its stream's name, its id, the id of the event before it in its stream, its size and its
-# data: so that what follows an id is known exactly, also if the event with that id was dropped.
+# -- steps -------------------------------------------------------------------------------------------------------------
 
 BROKEN = "!"
-"""Stands for the last id of a stream with an event that was not kept."""
+"""In place of the last id of a stream with an event that was not kept."""
 
-# The sum of the sizes of a session's events stands among its last ids, under a name that no stream has.
+# The sum of the sizes of a session's events is kept among its last ids, under a name that no stream has.
 # Events, heads; entry, stream, id, id before, size, data; events, bytes, milliseconds.
 APPEND = Script("""
 local events, heads = ARGV[1], ARGV[2]
@@ -110,7 +111,7 @@ redis.call('PEXPIRE', ARGV[1], ARGV[2])
 SCRIPTS = (APPEND, AFTER, BREAK, CLOSE, DROP, HEADS)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- the log -----------------------------------------------------------------------------------------------------------
 
 # Events, and their bytes, that wait to be written by this node, of all its sessions.
 MAX_WAITING = 50_000
@@ -150,7 +151,7 @@ class _Event:
 
     def report(self, is_kept: bool) -> None:
         if self.kept is not None:
-            with Containment(REDIS_UPKEEP):
+            with Containment(STORE_UPKEEP):
                 self.kept(is_kept)
 
 
@@ -223,7 +224,7 @@ class RedisEventLog:
         return id
 
     def _refuse(self, event: _Event) -> None:
-        """Tells of an event that it is not kept: after those that wait, because each is told of in its order."""
+        """Reports that an event is not kept: after those that wait, because events are reported in their order."""
         self._break(event)
         if self._waiting:
             self._put(BREAK, (event.session.heads, event.stream, self._bounds[2]), event)
@@ -337,7 +338,7 @@ class RedisEventLog:
         return batch
 
     def _give_up(self) -> None:
-        """Tells of every event that waits that it is not kept. Steps that are no events go on waiting."""
+        """Reports of every event that waits that it is not kept. Other steps go on waiting."""
         steps, self._waiting = self._waiting, deque()
         self._waiting_bytes = 0
         for step in steps:

@@ -1,4 +1,4 @@
-"""A connection to Redis that comes back: requests are pipelined over it, and each is answered within a bound."""
+"""A connection to Redis that comes back, with pipelined requests of bounded time; and the names of its keys."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.errors.protocol import SharedRole
 from mcp_actors.supervision.containment import start_and_wait
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import REDIS_SOCKET
+from mcp_actors.supervision.task_kinds import STORE_CONNECTION
 
 __all__ = ["Keys", "Redis", "RedisLink", "Script", "short"]
 
 
-# -- The names of keys in Redis --------------------------------------------------------------------------
+# -- keys --------------------------------------------------------------------------------------------------------------
 
 _DIGEST_BYTES = 16
 
 
 def short(text: str | bytes) -> str:
-    """Returns a name of 22 characters for a text of any length: what others chose, or what is secret, is no key."""
+    """Returns a name of 22 characters for any text: keys contain nothing that is secret or that others chose."""
     data = text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
     digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
@@ -82,7 +82,7 @@ class Keys:
         return f"{self.root}used:{short(name)}"
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- the connection ----------------------------------------------------------------------------------------------------
 
 # Seconds between two attempts to connect: doubled from the first to the last, and made unequal for each node, so that
 # ten thousand nodes do not come back at the same moment.
@@ -134,7 +134,7 @@ class Redis:
         try:
             if not (parts.path.strip("/") if by_path else parts.hostname):
                 raise ValueError(f"it names no {'path' if by_path else 'host'}")
-            # coredis would take the first database for one that is no number.
+            # coredis would take the first database for one that is not a number.
             if not by_path and not (parts.path.strip("/") or "0").isdecimal():
                 raise ValueError("a database is a number")
             self.pool("")
@@ -219,11 +219,11 @@ class RedisLink:
     async def _connect(self, nursery: trio.Nursery) -> BaseConnection:
         make, location = self._pool.connection_class, self._pool.location
         with trio.fail_after(2 * self._redis.timeout):
-            # A connection of coredis leaves its streams open when nobody listens, so that is found out before.
+            # A connection of coredis leaves its streams open when no server listens, so that is found out before.
             if location is None or not await location.check():
                 raise OSError("nothing listens there, or the name of the host is unknown")
             connection: BaseConnection = make(location, **self._pool.connection_kwargs)
-            await start_and_wait(nursery, REDIS_SOCKET, connection.run, about=self._redis.place)
+            await start_and_wait(nursery, STORE_CONNECTION, connection.run, about=self._redis.place)
             try:
                 for script in self._scripts:
                     digest: Any = await connection.create_request(b"SCRIPT LOAD", script.text, decode=False)
@@ -259,7 +259,7 @@ class RedisLink:
         """Returns the connection; waits for one until it is away for longer than the timeout.
 
         Raises:
-            SharedStateUnavailable: There is none.
+            SharedStateUnavailable: It cannot be made.
         """
         connection = self._connection
         if connection is not None:
@@ -288,7 +288,7 @@ class RedisLink:
         return await self._answer(role, connection, (command, *arguments), weight, self._redis.timeout)
 
     async def run_script(self, role: SharedRole, script: Script, *arguments: Any, weight: int = 0) -> Any:
-        """Runs a script, as `request` does. Its arguments are ``ARGV``, because there is no cluster to be told keys."""
+        """Runs a script, as `request` does. Its arguments are ``ARGV``, because only a cluster has to know keys."""
         connection = await self.up(role)
         command = (b"EVALSHA", self._digests[script], 0, *arguments)
         return await self._answer(role, connection, command, weight, self._redis.timeout)

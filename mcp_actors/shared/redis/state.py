@@ -18,16 +18,18 @@ from mcp_actors.shared.redis.link import Keys, Redis, RedisLink
 from mcp_actors.shared.redis.stored_tasks import RedisTaskStore
 from mcp_actors.supervision.containment import outliving, start_again
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import REDIS_UPKEEP, SHARED_STATE
+from mcp_actors.supervision.task_kinds import SHARED_STATE, STORE_UPKEEP
 
 __all__ = ["RedisReplayGuard", "RedisShared", "RedisState"]
 
-
-# -- The memory of names that were used, in Redis: a key that ends by itself for each --------------------
+# Seconds. The others believe for so long that a node is there which they do not hear of.
+DEFAULT_LEASE = 10.0
+# Seconds for which an answer of Redis is waited for: longer than a pause of its process or a lost packet takes.
+DEFAULT_TIMEOUT = 2.0
 
 
 class RedisReplayGuard:
-    """A `mcp_actors.abc.ReplayGuard` in Redis.
+    """A `mcp_actors.abc.ReplayGuard` in Redis: a key that ends by itself for each name that was used.
 
     Args:
         link: The connection.
@@ -48,14 +50,6 @@ class RedisReplayGuard:
         milliseconds = max(1, int(seconds * 1000))
         key = self._keys.used(name)
         return await self._link.request("replays", b"SET", key, b"1", b"NX", b"PX", milliseconds) is not None
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds. The others believe for so long that a node is there which they do not hear of.
-DEFAULT_LEASE = 10.0
-# Seconds for which an answer of Redis is waited for: longer than a pause of its process or a lost packet takes.
-DEFAULT_TIMEOUT = 2.0
 
 
 class RedisState:
@@ -96,17 +90,17 @@ class RedisState:
             SharedStateUnavailable: The state cannot be reached.
         """
         link, writing, reading = self._links
-        start_again(nursery, REDIS_UPKEEP, link.run, about="connection for requests")
-        start_again(nursery, REDIS_UPKEEP, writing.run, about="connection for events")
-        start_again(nursery, REDIS_UPKEEP, reading.run, about="connection for reading")
+        start_again(nursery, STORE_UPKEEP, link.run, about="connection for requests")
+        start_again(nursery, STORE_UPKEEP, writing.run, about="connection for events")
+        start_again(nursery, STORE_UPKEEP, reading.run, about="connection for reading")
         await self._lease.take()
         await self.bus.begin()
-        start_again(nursery, REDIS_UPKEEP, self._lease.run, about="lease")
-        start_again(nursery, REDIS_UPKEEP, self.sessions.run, about="sessions")
-        start_again(nursery, REDIS_UPKEEP, self.bus.run, about="published events")
-        start_again(nursery, REDIS_UPKEEP, self.bus.read, about="reader")
-        start_again(nursery, REDIS_UPKEEP, self.events.run, about="log of events")
-        start_again(nursery, REDIS_UPKEEP, self.events.refresh, about="heads of streams")
+        start_again(nursery, STORE_UPKEEP, self._lease.run, about="lease")
+        start_again(nursery, STORE_UPKEEP, self.sessions.run, about="sessions")
+        start_again(nursery, STORE_UPKEEP, self.bus.run, about="published events")
+        start_again(nursery, STORE_UPKEEP, self.bus.read, about="reader")
+        start_again(nursery, STORE_UPKEEP, self.events.run, about="log of events")
+        start_again(nursery, STORE_UPKEEP, self.events.refresh, about="heads of streams")
 
     async def end(self) -> None:
         """Ends this node for the others: what waits is sent, then its lease ends.
@@ -135,7 +129,7 @@ class RedisShared:
         prefix: What every key begins with.
 
     Raises:
-        ValueError: The URL is none of Redis, or has a part that cannot be, or a number is not positive.
+        ValueError: The URL is not one of Redis, or has a part that cannot be, or a number is not positive.
     """
 
     def __init__(

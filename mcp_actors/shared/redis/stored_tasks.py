@@ -1,4 +1,19 @@
-"""The tasks, in Redis: see `mcp_actors.shared.redis.stored_tasks` for its keys."""
+"""The tasks, in Redis. Each step is a script, which is atomic and gets the root of all keys and the time first.
+
+===================== ===============================================================================================
+key                   content
+===================== ===============================================================================================
+``task:TASK``         hash: ``v`` the record, ``r`` its revision, ``t`` 1 if it is terminal, ``n`` its node, ``x`` the
+                      time when it is dropped
+``weight:OWNER``      hash: the weight of each task of an owner, and under ``=`` their sum
+``order:OWNER``       sorted set: the tasks of an owner by creation; one that was dropped stays for an hour, so that a
+                      page can begin behind it
+``weights``           hash: number and bytes of all tasks
+``expiry``, ``gone``  sorted sets: the times when tasks are dropped, and when they leave the order of their owner
+``running:NODE``      set: the tasks that are not terminal and that a node runs
+``nodes``             set: the nodes with such tasks
+===================== ===============================================================================================
+"""
 
 from __future__ import annotations
 
@@ -13,23 +28,6 @@ from mcp_actors.shared.redis.link import Keys, RedisLink, Script, short
 from mcp_actors.shared.sqlite_steps import read_record, read_records, stored_record
 
 __all__ = ["ABANDONED", "CREATE", "GET", "PAGE", "REPLACE", "SCRIPTS", "RedisTaskStore"]
-
-
-# -- The steps of the store of tasks, each atomic in Redis -----------------------------------------------
-#
-# ===================== ===============================================================================================
-# ``task:TASK``         hash: ``v`` the record, ``r`` its revision, ``t`` 1 if it is terminal, ``n`` its node,
-# ``x`` the time when it is dropped
-# ``weight:OWNER``      hash: the weight of each task of an owner, and under ``=`` their sum
-# ``order:OWNER``       sorted set: the tasks of an owner by creation; one that was dropped stays for an hour, so that a
-# page can begin behind it
-# ``weights``           hash: number and bytes of all tasks
-# ``expiry``, ``gone``  sorted sets: the times when tasks are dropped, and when they leave the order of their owner
-# ``running:NODE``      set: the tasks that are not terminal and that a node runs
-# ``nodes``             set: the nodes with such tasks
-# ===================== ===============================================================================================
-#
-# Each script is given the root of all keys and the time as its first arguments.
 
 _BEGIN = """
 local call, root, now = redis.call, ARGV[1], tonumber(ARGV[2])
@@ -177,8 +175,6 @@ return records
 SCRIPTS = (CREATE, REPLACE, GET, PAGE, ABANDONED)
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _Side = Literal["owner", "all"]
 _OUTCOMES: dict[int, _Side | None] = {0: None, 1: "owner", 2: "all"}
 
@@ -186,7 +182,7 @@ _OUTCOMES: dict[int, _Side | None] = {0: None, 1: "owner", 2: "all"}
 class RedisTaskStore:
     """A `mcp_actors.abc.TaskStore` in Redis.
 
-    Tasks survive their processes, and a restart of Redis as far as it is told to keep what it has.
+    Tasks survive their processes, and a restart of Redis as far as it is configured to keep what it has.
 
     Args:
         link: The connection.
