@@ -16,7 +16,7 @@ import trio
 import trustme
 
 from mcp_transports._sockets import InvalidSocketPath, ListenError
-from mcp_transports.http.h1.listeners import HttpListener, open_tcp, open_unix
+from mcp_transports.http.h1.http_server import HttpListener, open_tcp, open_unix
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 

@@ -23,12 +23,11 @@ from mcp_actors.supervision.task_kinds import POLLER, TICKER
 from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._poller import Poller, open_poller
 from mcp_transports._ticker import Ticker
+from mcp_transports.http.h1.connection import ConnectionCounts
+from mcp_transports.http.h1.http_server import PortShare, share_port
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import ListenUrl, Request
 from mcp_transports.http.h1.response import Response
-from mcp_transports.http.h1.server_state import ConnectionCounts
-from mcp_transports.http.h1.shared_port import PortShare
-from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import (
     Authenticate,
     HttpExchange,
@@ -241,18 +240,19 @@ class WebSocketServerTransport:
                 channel.close_soon()
 
     async def _listen(self, served: _Serving, task_status: trio.TaskStatus[str]) -> None:
-        async with share_port(
+        documents = () if self._authentication is None else self._authentication.documents
+        shared = share_port(
             self._address,
             self,
             ssl_context=self._ssl_context,
             limits=self._limits,
             upgrades=True,
-            documents=() if self._authentication is None else self._authentication.documents,
-        ) as shared:
-            served.share = shared
-            task_status.started(self._url(shared.port))
-            with as_engine_errors():
-                await shared.serve(served.handler.stopping)
+            documents=documents,
+        )
+        with as_engine_errors():
+            async with shared as served.share:
+                task_status.started(self._url(served.share.port))
+                await served.share.serve(served.handler.stopping)
 
     def statistics(self) -> WebSocketServerStatistics:
         """Returns a snapshot of the counters."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Protocol
 
@@ -16,15 +16,13 @@ from mcp_transports._ticker import Ticker
 from mcp_transports.http.asgi.answer import AsgiAnswer, start_message
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.h1.response import Response, ResponseStateError, Successor
+from mcp_transports.http.h1.response import Headers, Response, Successor
 
 __all__ = ["AsgiResponse", "ResponseListener"]
 
 # Seconds between two looks at an answer that is not complete: whether its client takes anything, and whether the
 # server ends.
 LOOK_AGAIN = 1.0
-
-Headers = Iterable[tuple[str, str]]
 
 
 class ResponseListener(Protocol):
@@ -56,6 +54,7 @@ class AsgiResponse(Response):
     __slots__ = (
         "_answer",
         "_gone",
+        "_head_only",
         "_listener",
         "_put",
         "_room",
@@ -67,6 +66,7 @@ class AsgiResponse(Response):
 
     def __init__(self, listener: ResponseListener, request: Request, answer: AsgiAnswer) -> None:
         self._state = "new"
+        self._closes = False
         self._head_only = request.method == "HEAD"
         self.on_gone = None
         self.request = request
@@ -80,9 +80,6 @@ class AsgiResponse(Response):
         self._scopes: tuple[trio.CancelScope, ...] = ()
         self.deadline = -1.0
         """When the ticker looks at it: first at its next tick, which has the client watched."""
-
-    def __repr__(self) -> str:
-        return f"<AsgiResponse {self._state}{' gone' if self._gone else ''}>"
 
     @property
     def gone(self) -> bool:
@@ -276,10 +273,6 @@ class AsgiResponse(Response):
         if not self._gone:
             self._post(self._answer.cut_off)
             self.lose()
-
-    def _must_be_new(self) -> None:
-        if self._state != "new":
-            raise ResponseStateError("this request was answered already")
 
     def _post(self, step: Callable[[], object]) -> None:
         if self._gone:

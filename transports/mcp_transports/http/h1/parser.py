@@ -19,7 +19,8 @@ from typing import Literal, NoReturn
 import httptools
 import msgspec
 
-from mcp_actors.supervision.budget import Budget
+from mcp_actors.supervision.budget import Account, Budget, holder_of
+from mcp_actors.supervision.logging import log
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import (
     ABSOLUTE_FORM,
@@ -32,7 +33,7 @@ from mcp_transports.http.h1.request import (
     Request,
 )
 
-__all__ = ["ParserPool", "RequestParser"]
+__all__ = ["HeldBodies", "ParserPool", "PartialRequest", "RequestParser"]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -64,7 +65,7 @@ class _Target(msgspec.Struct, frozen=True, gc=False):
     query: str
 
 
-class _Message(msgspec.Struct, gc=False):
+class PartialRequest(msgspec.Struct, gc=False):
     """The state of the request that is being read."""
 
     url: bytes = b""
@@ -90,7 +91,7 @@ class _Message(msgspec.Struct, gc=False):
     """The time at which the body began; set and used by the connection, for the time limit of the body."""
 
 
-_NO_MESSAGE = _Message()
+_NO_MESSAGE = PartialRequest()
 
 
 class RequestParser:
@@ -180,7 +181,7 @@ class RequestParser:
             raise _Stop
         self.state = "head"
         self._fresh = True
-        self.message = _Message(is_first=not self.ready)
+        self.message = PartialRequest(is_first=not self.ready)
 
     def on_url(self, url: bytes) -> None:
         """Takes a piece of the target."""
@@ -407,3 +408,33 @@ class ParserPool:
         """Closes the parsers that are kept."""
         while self._spare:
             self._spare.pop().close()
+
+
+class HeldBodies:
+    """Charges the bodies of one connection to its peer, until the requests are answered.
+
+    Args:
+        budget: What the bodies of all connections are charged to.
+        peer: The address of the peer.
+    """
+
+    __slots__ = ("_account",)
+
+    def __init__(self, budget: Budget, peer: str) -> None:
+        self._account = Account(budget, holder_of(peer))
+
+    def charge(self, body: PartialRequest) -> str | None:
+        """Charges what has come of a body since the last call; returns the reason if there is no room for it."""
+        amount = body.body_size - body.charged
+        over = self._account.charge(amount)
+        if over is None:
+            body.charged += amount
+            return None
+        log.debug("a request body is refused", holder=self._account.holder, limit_of=over)
+        whose = "one address" if over == "holder" else "all clients together"
+        limit = self._account.budget.limit_of(over)
+        return f"too many bytes in bodies of unanswered requests of {whose}: the limit is {limit}"
+
+    def release(self, kept: int) -> None:
+        """Takes back what was charged for requests that are answered, all but ``kept`` bytes."""
+        self._account.keep(kept)

@@ -301,9 +301,6 @@ class ForwardedResponse(Response):
         begun = taken.begun
         self.sender = AnswerSender(listener.outbox, listener.address, begun.source, begun.number)
 
-    def __repr__(self) -> str:
-        return f"<ForwardedResponse {self._state}{' gone' if self._gone else ''}>"
-
     @property
     def gone(self) -> bool:
         return self._gone

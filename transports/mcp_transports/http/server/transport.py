@@ -16,11 +16,10 @@ from mcp_actors.supervision.budget import BudgetStatistics
 from mcp_actors.supervision.containment import reraised
 from mcp_actors.supervision.logging import log
 from mcp_transports._listen_errors import as_engine_errors
+from mcp_transports.http.h1.connection import ConnectionCounts
+from mcp_transports.http.h1.http_server import PortShare, share_port
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import ListenUrl
-from mcp_transports.http.h1.server_state import ConnectionCounts
-from mcp_transports.http.h1.shared_port import PortShare
-from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import Authenticate, Protection
 from mcp_transports.http.server.endpoint import Endpoint
 from mcp_transports.http.server.routes import Routes, RouteTable
@@ -195,23 +194,26 @@ class HttpServerTransport:
         self, handler: ServerHandler, endpoint: Endpoint, task_status: trio.TaskStatus[str]
     ) -> None:
         url, service = self._listen_url, self._service
+        documents = () if service.authentication is None else service.authentication.documents
+        shared = share_port(
+            url,
+            endpoint,
+            ssl_context=self._ssl_context,
+            limits=service.limits,
+            documents=documents,
+            to_the_end=self._routes.has_health,
+        )
         try:
-            async with share_port(
-                url,
-                endpoint,
-                ssl_context=self._ssl_context,
-                limits=service.limits,
-                documents=() if service.authentication is None else service.authentication.documents,
-                to_the_end=self._routes.has_health,
-            ) as share:
-                self._share = share
-                with reraised() as body:
-                    async with trio.open_nursery() as nursery:
-                        service.start_tasks(nursery, handler.stopping, endpoint)
-                        with body, as_engine_errors():
-                            task_status.started(url.url(share.port))
-                            await share.serve(handler.stopping)
-                        nursery.cancel_scope.cancel(reason="the listener is done")
+            with as_engine_errors():
+                async with shared as self._share:
+                    share = self._share
+                    with reraised() as body:
+                        async with trio.open_nursery() as nursery:
+                            service.start_tasks(nursery, handler.stopping, endpoint)
+                            with body:
+                                task_status.started(url.url(share.port))
+                                await share.serve(handler.stopping)
+                            nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
             self._share = None
 
