@@ -31,15 +31,19 @@ from mcp_transports.http.h1.response import Response
 from mcp_transports.http.server.authentication import (
     Authenticate,
     HttpExchange,
-    Identity,
-    IdentityLater,
     Protection,
     access_scope,
     answer_document,
     authentication_of,
 )
 from mcp_transports.http.server.origin_policy import OriginPolicy
-from mcp_transports.http.server.responses import SERVER_STOPPING, Refusal, method_not_allowed
+from mcp_transports.http.server.responses import (
+    SERVER_STOPPING,
+    Identity,
+    IdentityLater,
+    Refusal,
+    method_not_allowed,
+)
 from mcp_transports.sockets.stream import ConnectedSocket
 from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
 from mcp_transports.websocket.opening import accept

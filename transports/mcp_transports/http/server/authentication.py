@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import lru_cache, partial
 from inspect import isawaitable
 from typing import Any, Protocol
@@ -26,6 +26,8 @@ from mcp_transports.http.server.responses import (
     JSON,
     RETRY_LATER,
     Header,
+    Identity,
+    IdentityLater,
     Refusal,
     method_not_allowed,
 )
@@ -36,8 +38,6 @@ __all__ = [
     "Continuation",
     "HookAuthentication",
     "HttpExchange",
-    "Identity",
-    "IdentityLater",
     "Protection",
     "access_scope",
     "answer_document",
@@ -50,12 +50,6 @@ __all__ = [
 Authenticate = Callable[
     [Request], "str | Principal | Refusal | Awaitable[str | Principal | Refusal | None] | None"
 ]
-
-# The caller, a refusal, or ``None`` for a caller that is served without being anybody.
-Identity = Principal | Refusal | None
-
-# Called and awaited for an identity. A `partial`, so that it is distinguished by its class.
-IdentityLater = partial[Coroutine[Any, Any, Identity]]
 
 # Names whose principals are remembered, so that a request of a known name makes none.
 _MOST_NAMES = 1024

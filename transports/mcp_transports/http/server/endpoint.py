@@ -21,8 +21,6 @@ from mcp_transports.http.server.authentication import (
     Authentication,
     Continuation,
     HttpExchange,
-    Identity,
-    IdentityLater,
     answer_document,
 )
 from mcp_transports.http.server.forwarder import RemoteSessions
@@ -42,6 +40,8 @@ from mcp_transports.http.server.responses import (
     UNSUPPORTED_MEDIA_TYPE,
     USUAL_ACCEPT,
     Header,
+    Identity,
+    IdentityLater,
     Refusal,
     accepts_both,
     accepts_events,

@@ -6,7 +6,9 @@ convention of the protocol's official servers where the specification names no s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import attrs
 
@@ -19,6 +21,7 @@ from mcp_actors.errors import (
     Overloaded,
     SharedStateUnavailable,
 )
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.response import BAD_REQUEST_CODE, NO_ROOM_AFTER, error_body
 
 __all__ = [
@@ -29,6 +32,8 @@ __all__ = [
     "RETRY_LATER",
     "USUAL_ACCEPT",
     "Header",
+    "Identity",
+    "IdentityLater",
     "Refusal",
     "StatusTable",
     "accepts_both",
@@ -166,6 +171,12 @@ class Refusal:
     # Written as a default that type checkers understand.
     body: bytes = attrs.field(repr=False, default=attrs.Factory(_error_body, takes_self=True))
 
+
+Identity = Principal | Refusal | None
+"""The caller of a request, the answer to one that is not served, or ``None`` for a caller that may be anyone."""
+
+IdentityLater = partial[Coroutine[Any, Any, Identity]]
+"""Called and awaited for an identity. A `partial`, so that it is distinguished by its class."""
 
 RETRY_LATER: tuple[Header, ...] = (("retry-after", NO_ROOM_AFTER),)
 
