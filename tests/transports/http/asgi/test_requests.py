@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from mcp_actors import Context, Server
-from mcp_transports.http.asgi.answer import AnswerCutOff
+from mcp_transports.http.asgi.response import AnswerCutOff
 from mcp_transports.http.h1.limits import HttpLimits
 from tests import messages
 from tests.messages import LEGACY

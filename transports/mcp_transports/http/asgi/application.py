@@ -14,19 +14,19 @@ from mcp_actors.abc.http import AsgiMessage, AsgiReceive, AsgiSend
 from mcp_actors.errors import EngineStopped, LocalProtocolError
 from mcp_actors.supervision.budget import Budget, holder_of
 from mcp_actors.supervision.logging import log
-from mcp_transports.http.asgi.answer import (
+from mcp_transports.http.asgi.loops import LoopSide, current_side
+from mcp_transports.http.asgi.response import (
     AsgiAnswer,
+    AsgiListener,
+    AsgiResponse,
     body_message,
     refusal_messages,
     start_message,
     websocket_refusal_messages,
 )
-from mcp_transports.http.asgi.loops import LoopSide, current_side
-from mcp_transports.http.asgi.response import AsgiResponse
 from mcp_transports.http.asgi.transport import (
     CLOSE_TIME,
     AppServing,
-    AsgiListener,
     AsgiStatistics,
     AsgiTransport,
     ServerWasStopped,

@@ -14,21 +14,15 @@ from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
 from mcp_actors.supervision.containment import reraised, start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import STOP_STREAMS, TICKER
-from mcp_transports._ticker import Ticker
 from mcp_transports.http.asgi.loops import LoopSide, LoopWaiter
-from mcp_transports.http.asgi.response import AsgiResponse
-from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.server.endpoint import Endpoint
+from mcp_transports.http.asgi.response import AsgiListener
 from mcp_transports.http.server.service import HttpService
 from mcp_transports.http.server.sessions import HttpSessionStatistics
 
-__all__ = ["AppServing", "AsgiListener", "AsgiStatistics", "AsgiTransport", "ServerWasStopped"]
+__all__ = ["AppServing", "AsgiStatistics", "AsgiTransport", "ServerWasStopped"]
 
 
 # ----------------------------------------------------------------------------------------------------
-
-# Seconds until a client is watched whose request is not answered. Most answers come sooner, and then nobody has to.
-WATCH_AFTER = 0.1
 
 
 @attrs.frozen
@@ -43,38 +37,6 @@ class AsgiStatistics:
     """Responses that carry server-sent events now, of all kinds."""
     unanswered: int
     """Requests whose answer is not complete, those that were answered at once left out."""
-
-
-class AsgiListener:
-    """Serves requests in the engine, while the application is served.
-
-    Args:
-        nursery: Where answers run that have to wait.
-        endpoint: Answers the requests.
-        limits: The bounds on HTTP peers.
-    """
-
-    def __init__(
-        self, nursery: trio.Nursery, handler: ServerHandler, endpoint: Endpoint, limits: HttpLimits
-    ) -> None:
-        self.nursery = nursery
-        self.handler = handler
-        self.limits = limits
-        self.ticker: Ticker[AsgiResponse] = Ticker(WATCH_AFTER)
-        self._endpoint = endpoint
-
-    def __repr__(self) -> str:
-        return f"<AsgiListener {len(self.ticker)} unanswered>"
-
-    def serve(self, response: AsgiResponse) -> None:
-        """Begins to answer a request. A step of the engine."""
-        request = response.request
-        try:
-            self._endpoint(request, response)
-        except BaseException as error:
-            response.app_raised(error, request.peer)
-        if response.is_pending:
-            self.ticker.add(response)
 
 
 class AsgiTransport:

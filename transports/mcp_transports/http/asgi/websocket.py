@@ -20,9 +20,8 @@ from mcp_actors.supervision.containment import Containment, start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.supervision.task_kinds import SOCKET_CONNECTION
-from mcp_transports.http.asgi.answer import websocket_refusal_messages
 from mcp_transports.http.asgi.loops import Interruptible, LoopSide
-from mcp_transports.http.asgi.transport import AsgiListener
+from mcp_transports.http.asgi.response import AsgiListener, websocket_refusal_messages
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.authentication import access_scope
 from mcp_transports.http.server.responses import INTERNAL_ERROR, SERVER_STOPPING, Refusal
