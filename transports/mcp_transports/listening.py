@@ -10,7 +10,6 @@ from __future__ import annotations
 import attrs
 
 from mcp_actors.errors import TransportNotFound
-from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._sockets import (
     ListeningSocket,
     bind_tcp,
@@ -21,6 +20,7 @@ from mcp_transports._sockets import (
     tcp_key,
     unix_key,
 )
+from mcp_transports._transports import as_engine_errors
 from mcp_transports.http.h1.request import ListenUrl
 from mcp_transports.sockets.address import parse_tcp, parse_unix
 

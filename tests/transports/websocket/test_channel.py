@@ -11,7 +11,7 @@ import trio.testing
 
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
-from mcp_transports._ticker import Ticker
+from mcp_transports._poller import Ticker
 from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
 
 from .raw import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, RawPeer, closing, frame

@@ -19,7 +19,7 @@ from mcp_actors.supervision.logging import write_to_stderr
 from mcp_actors.supervision.task_kinds import ADMIN_FEED
 from mcp_actors.telemetry.cluster import ClusterView
 from mcp_actors.telemetry.live_view import Feed, LiveView, ServerView
-from mcp_transports._listen_errors import as_engine_errors
+from mcp_transports._transports import as_engine_errors
 from mcp_transports.admin.endpoint import (
     AdminAccess,
     AdminEndpoint,

@@ -20,9 +20,8 @@ from mcp_actors.supervision.containment import reraised, start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.supervision.task_kinds import POLLER, TICKER
-from mcp_transports._listen_errors import as_engine_errors
-from mcp_transports._poller import Poller, open_poller
-from mcp_transports._ticker import Ticker
+from mcp_transports._poller import Poller, Ticker, open_poller
+from mcp_transports._transports import as_engine_errors
 from mcp_transports.http.h1.connection import ConnectionCounts
 from mcp_transports.http.h1.http_server import PortShare, share_port
 from mcp_transports.http.h1.limits import HttpLimits

@@ -14,6 +14,13 @@ from mcp_actors.abc.http import AsgiMessage, AsgiReceive, AsgiSend
 from mcp_actors.errors import EngineStopped, LocalProtocolError
 from mcp_actors.supervision.budget import Budget, holder_of
 from mcp_actors.supervision.logging import log
+from mcp_transports.http.asgi.asgi_transport import (
+    CLOSE_TIME,
+    AppServing,
+    AsgiStatistics,
+    AsgiTransport,
+    ServerWasStopped,
+)
 from mcp_transports.http.asgi.loops import LoopSide, current_side
 from mcp_transports.http.asgi.response import (
     AsgiAnswer,
@@ -23,13 +30,6 @@ from mcp_transports.http.asgi.response import (
     refusal_messages,
     start_message,
     websocket_refusal_messages,
-)
-from mcp_transports.http.asgi.transport import (
-    CLOSE_TIME,
-    AppServing,
-    AsgiStatistics,
-    AsgiTransport,
-    ServerWasStopped,
 )
 from mcp_transports.http.asgi.websocket import AsgiWebSocket, AsgiWebSocketChannel
 from mcp_transports.http.h1.limits import HttpLimits

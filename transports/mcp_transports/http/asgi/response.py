@@ -22,7 +22,7 @@ from mcp_actors.errors import LoopClosed
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
-from mcp_transports._ticker import Ticker
+from mcp_transports._poller import Ticker
 from mcp_transports.http.asgi.loops import Interruptible, LoopSide
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
@@ -318,7 +318,6 @@ class AsgiResponse(Response):
 
     def __init__(self, listener: AsgiListener, request: Request, answer: AsgiAnswer) -> None:
         self._state = "new"
-        self._closes = False
         self._head_only = request.method == "HEAD"
         self.on_gone = None
         self.request = request

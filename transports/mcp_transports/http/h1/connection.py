@@ -33,8 +33,7 @@ from mcp_actors.supervision.budget import BudgetStatistics
 from mcp_actors.supervision.containment import Containment, TaskKind, start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import HTTP_FLUSH, HTTP_RESPONSE, HTTP_SERVE, SOCKET_CONNECTION
-from mcp_transports._poller import open_poller
-from mcp_transports._ticker import Ticker
+from mcp_transports._poller import Ticker, open_poller
 from mcp_transports.http.h1.byte_stream import RECEIVE_BYTES, ByteStream
 from mcp_transports.http.h1.limits import HttpClock, HttpLimits
 from mcp_transports.http.h1.parser import HeldBodies, ParserPool, RequestParser

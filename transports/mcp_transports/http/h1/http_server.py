@@ -19,8 +19,16 @@ from mcp_actors.supervision.budget import Budget, Limited
 from mcp_actors.supervision.containment import Containment, start, start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
-from mcp_transports._socket_options import is_unix, send_without_delay
-from mcp_transports._sockets import BACKLOG, ListenError, ListeningSocket, accept_until, bind_tcp, bind_unix
+from mcp_transports._sockets import (
+    BACKLOG,
+    ListenError,
+    ListeningSocket,
+    accept_until,
+    bind_tcp,
+    bind_unix,
+    is_unix,
+    send_without_delay,
+)
 from mcp_transports.http.h1.byte_stream import ByteStream, SocketByteStream, WrappedByteStream
 from mcp_transports.http.h1.connection import App, Connection, ConnectionCounts, ServerState
 from mcp_transports.http.h1.limits import HttpLimits

@@ -15,7 +15,7 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision.budget import BudgetStatistics
 from mcp_actors.supervision.containment import reraised
 from mcp_actors.supervision.logging import log
-from mcp_transports._listen_errors import as_engine_errors
+from mcp_transports._transports import as_engine_errors
 from mcp_transports.http.h1.connection import ConnectionCounts
 from mcp_transports.http.h1.http_server import PortShare, share_port
 from mcp_transports.http.h1.limits import HttpLimits
