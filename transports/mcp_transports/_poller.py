@@ -349,7 +349,7 @@ class Ticker(Generic[TimedT]):
         self.members.discard(member)
 
     async def run(self) -> None:
-        """Keeps time until cancelled. Sleeps while there is no member, so that an idle program is never woken."""
+        """Keeps time until cancelled. Sleeps while it has no members, so that an idle program is never woken."""
         while True:
             if not self.members:
                 self._has_members = trio.Event()

@@ -136,7 +136,7 @@ class ListeningSocket:
         """Returns one connection and its peer's address, without waiting.
 
         Raises:
-            OSError: As the system's ``accept`` does; `BlockingIOError` when there is no connection.
+            OSError: As the system's ``accept`` does; `BlockingIOError` when no connection waits.
         """
         return self.socket.accept()
 
@@ -352,7 +352,7 @@ def new_unix_socket() -> socket.socket:
     """Returns a Unix socket that does not block.
 
     Raises:
-        InvalidSocketPath: This system has none.
+        InvalidSocketPath: This system has no Unix sockets.
         OSError: The process has no descriptor left.
     """
     if sys.platform == "win32":

@@ -135,7 +135,7 @@ class WebSocketServerTransport:
 
     Raises:
         ImportError: ``auth`` needs the extra ``auth``, which is missing.
-        TypeError: ``auth`` is no `ResourceServer`.
+        TypeError: ``auth`` is not a `ResourceServer`.
         ValueError: for ``auth`` with ``authenticate``, a URL that cannot be served, ``wss`` without an
             ``ssl_context`` or ``ws`` with one, and for limits and times that are not greater than zero.
     """
@@ -341,7 +341,7 @@ class WebSocketServerTransport:
         served = self._served
         if not opened or served is None:
             return
-        # The request is kept for as long as the connection; what was read of it is of no use any more.
+        # The request is kept for as long as the connection; the bytes of its head are not needed any more.
         request.head = b""
         if isinstance(stream, trio.SocketStream):
             stream = ConnectedSocket.adopt(stream, served.poller)

@@ -1,4 +1,8 @@
-"""A server as an ASGI 3 application, for uvicorn, hypercorn, granian and others, and for mounts in frameworks."""
+"""A server as an ASGI 3 application, for uvicorn, hypercorn, granian and others, and for mounts in frameworks.
+
+`AsgiApp` is the application. `request_of` and `BodyReader` turn a scope and the messages behind it into a `Request`,
+with the checks that the parser of our own listener makes.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +43,6 @@ from mcp_transports.http.server.service import HttpService
 
 __all__ = ["AsgiApp", "BodyReader", "RequestRefused", "request_of"]
 
-
-# -- From an ASGI scope and the messages behind it to a `Request`, with the checks that our own parser makes ---
-
 _METHODS = frozenset(METHODS.values())
 # A body of this many bytes is what one read brings, and is not counted as held.
 _UNCOUNTED = 64 * 1024
@@ -49,6 +50,12 @@ _UNCOUNTED = 64 * 1024
 _MOST_EMPTY = 100
 # Messages between two checkpoints: a server that has everything never waits.
 _MESSAGES_AT_ONCE = 64
+# Characters of a path in the log.
+_SHOWN_PATH = 200
+# Methods whose body means nothing here, and is not read.
+_WITHOUT_BODY = ("GET", "HEAD", "DELETE", "OPTIONS")
+# Tries to find a server that serves, while another one of the application ends.
+_TRIES = 3
 
 
 class RequestRefused(Exception):
@@ -243,16 +250,6 @@ class BodyReader:
             )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-# Characters of a path in the log.
-_SHOWN_PATH = 200
-# Methods whose body means nothing here, and is not read.
-_WITHOUT_BODY = ("GET", "HEAD", "DELETE", "OPTIONS")
-# Tries to find a server that serves, while another one of the application ends.
-_TRIES = 3
-
-
 class ServedServer(Protocol):
     """The part of a `mcp_actors.Server` that an application uses."""
 
@@ -379,7 +376,7 @@ class AsgiApp:
             self._forget(serving)
 
     def _current(self, side: LoopSide) -> AppServing:
-        """Returns what serves, begun if there is none."""
+        """Returns what serves, and begins it if nothing serves yet."""
         with self._lock:
             serving = self._serving
             if serving is not None and serving.is_stale(side):
@@ -458,7 +455,7 @@ class AsgiApp:
             self._bodies.release(request.peer, charged)
 
     def _warn(self, scope: AsgiMessage, request: Request) -> None:
-        """Tells the developer once where a wrong path would be right. The client is not told: paths may be secret."""
+        """Logs once where a wrong path would be right. The client does not learn it: paths may be secret."""
         self._has_warned = True
         log.warning(
             "a message was posted to a path at which no MCP is served",

@@ -50,7 +50,7 @@ __all__ = [
 # Seconds between two looks at an answer that is not complete: whether its client takes anything, and whether the
 # server ends.
 LOOK_AGAIN = 1.0
-# Seconds until a client is watched whose request is not answered. Most answers come sooner, and then nobody has to.
+# Seconds until a client is watched whose request is not answered. Most answers come sooner and need no watching.
 WATCH_AFTER = 0.1
 # Messages of a server behind the body that are not a disconnect: ASGI has none.
 _MOST_STRAY = 16
@@ -158,7 +158,7 @@ class AsgiAnswer:
         self._begun: AsgiMessage | None = None
         self._pieces: deque[bytes] = deque()
         self._is_complete = False
-        # It leads back to this, so it is kept while somebody waits alone.
+        # It leads back to this, so it is kept only while a task waits.
         self._on_progress: Step | None = None
         self._has_ended = False
         self._ending: Literal["cut off", "left"] | None = None

@@ -73,7 +73,7 @@ class AsgiWebSocket:
         """Carries messages until the engine has closed ``channel``.
 
         Raises:
-            Exception: What the server's ``send`` raises but for `OSError`, after the engine was told.
+            Exception: What the server's ``send`` raises but for `OSError`, after the engine was notified.
         """
         engine = self._side.bridge.engine
         try:
@@ -263,7 +263,7 @@ class AsgiWebSocketChannel(FrameChannel):
         self._finish(trio.EndOfChannel())
 
     def broke(self, why: str, cause: BaseException | None, code: int | None = None) -> None:
-        """Takes note that the connection is of no use any more; the peer is told why by ``code``, if given."""
+        """Notes that the connection is of no use any more; ``code``, if given, says why to the peer."""
         if not self.is_over:
             if code is not None:
                 self._socket.put({"type": "websocket.close", "code": code, "reason": ""})

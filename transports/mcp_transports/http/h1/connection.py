@@ -428,7 +428,7 @@ class Connection:
         self._output = WriteBuffer(limits, server.clock, stream, self)
         self._corked: list[bytes] | None = None  # what the application writes at once leaves in one piece
         self._successor: Successor | None = None
-        # A TLS handshake has a head's time, since a client begins it at once, as whoever asks a stopping server does.
+        # A client begins a TLS handshake, or its request to a server that stops, at once: these have a head's time.
         at_once = stream.secure or server.stopping
         self.read_deadline = server.clock.in_seconds(limits.head_time if at_once else limits.idle_time)
 

@@ -89,7 +89,7 @@ async def open_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> 
     """Listens on a Unix socket as `bind_unix` does: only this user may connect unless ``mode`` says otherwise.
 
     Raises:
-        InvalidSocketPath: The path is too long for the system, or is none.
+        InvalidSocketPath: The path is malformed or too long for the system.
         ListenError: Something is in the way.
     """
     opened = await bind_unix(path, mode=mode, backlog=backlog)
@@ -113,7 +113,7 @@ class HttpServer:
         self.limits = limits or HttpLimits()
         self.listeners = list(listeners)
         self._state = ServerState(app, self.limits)
-        # Accepted and not closed; those whose task has not run yet are no members of the ticker.
+        # Accepted and not closed; the ticker does not yet have those whose task has not run.
         self._connections = Budget(self.limits.connections, self.limits.connections_per_address)
         self.answers_to_the_end = False
         """Whether connections are accepted until the last answer is given; they get one answer each. For applications
@@ -422,7 +422,7 @@ async def share_port(
 
     Raises:
         ListenError: The address cannot be listened at, or is served with another ``ssl_context``.
-        InvalidSocketPath: The path of a Unix socket is too long for the system, or is none.
+        InvalidSocketPath: The path of a Unix socket is malformed or too long for the system.
     """
     address = (where.host, where.port)
     path = where.path if upgrades else None

@@ -35,20 +35,16 @@ from mcp_transports.http.h1.request import (
 
 __all__ = ["HeldBodies", "ParserPool", "PartialRequest", "RequestParser"]
 
-
-# ----------------------------------------------------------------------------------------------------
-
 State = Literal["between", "head", "body"]
-
 # Framing may cost so many bytes for each byte of a chunked body ("1\r\nx\r\n" costs five), beside a head's worth.
 _CHUNK_OVERHEAD = 8
 # Digits of 2**64, the limit of llhttp for lengths. It would accept any number of leading zeros.
 _LONGEST_LENGTH = 20
-
-
 # Read again in front of a body whose request asked for another protocol: only their framing is used.
 _CHUNKED_HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 _LENGTH_HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+# Parsers kept for the next request: some more than are in the middle of a request at one time.
+_SPARE_PARSERS = 64
 
 
 class _Stop(Exception):
@@ -95,10 +91,10 @@ _NO_MESSAGE = PartialRequest()
 
 
 class RequestParser:
-    """Takes the bytes of one connection; the requests that are complete stand in `ready`, in order.
+    """Takes the bytes of one connection; complete requests are put into `ready`, in order.
 
-    Nothing more may be fed once `finished` is true: then a request that closes the connection, or a refusal, stands
-    last in `ready`.
+    Nothing more may be fed once `finished` is true: then the last item of `ready` is
+    a request that closes the connection, or a refusal.
     """
 
     __slots__ = (
@@ -376,12 +372,6 @@ class RequestParser:
             self.refuse(400, str(error))
 
 
-# -- The parsers that the connections of one server share ------------------------------------------------
-
-# Parsers kept for the next request: some more than are in the middle of a request at one time.
-_SPARE_PARSERS = 64
-
-
 class ParserPool:
     """Parsers between two requests, kept for the next request of any connection; and the budget of what they read."""
 
@@ -424,7 +414,7 @@ class HeldBodies:
         self._account = Account(budget, holder_of(peer))
 
     def charge(self, body: PartialRequest) -> str | None:
-        """Charges what has come of a body since the last call; returns the reason if there is no room for it."""
+        """Charges the bytes of a body since the last call; returns the reason if there is no room for them."""
         amount = body.body_size - body.charged
         over = self._account.charge(amount)
         if over is None:

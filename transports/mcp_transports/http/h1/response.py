@@ -43,7 +43,7 @@ Successor = Callable[[trio.abc.Stream], Awaitable[None]]
 
 HEADERS_OF_EVERY_RESPONSE: list[tuple[bytes, bytes]] = []
 """Headers, with names in lower case, of every answer: of a listener, of an ASGI application, and of a listener that
-turns a connection away. None is needed today."""
+turns a connection away. Empty by default."""
 
 # The convention of the protocol's official servers, where the protocol names no code of its own.
 BAD_REQUEST_CODE = -32000

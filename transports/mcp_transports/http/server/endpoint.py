@@ -58,7 +58,7 @@ __all__ = ["Endpoint", "EndpointPaths"]
 # Serves one method at one path, for a principal: it answers, or returns a function that waits and answers then.
 Route = Callable[[HttpExchange, "Principal | None"], "Continuation | None"]
 
-# A message that stands in for the body of GET and DELETE, which have none: the engine is given it to check
+# A message in place of the body that GET and DELETE do not have: the engine gets it in order to check
 # MCP-Protocol-Version (MCP 2025-11-25, Transports, Protocol Version Header).
 _STAND_IN_MESSAGE = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 
@@ -85,9 +85,9 @@ class Endpoint:
         paths: The paths that are served.
         sessions: The sessions of legacy clients; ``None`` where they are served without sessions.
         http_sse: The connections of HTTP+SSE; ``None`` where it is not served.
-        authentication: Knows the callers; ``None`` where everybody is served.
+        authentication: Knows the callers; ``None`` where anyone is served.
         remote_sessions: Serves the sessions of other nodes; ``None`` where there are none.
-        beside: Serves paths that are none of MCP.
+        beside: Serves the paths at which there is no MCP.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Endpoint:
             elif (continuation := _serve(exchange, route, authentication, identity)) is not None:
                 exchange.run(continuation)
         except BaseException:
-            # It is made here, and not round the block, because requests that go well outnumber the others.
+            # It is made here, not around the block, because most requests go well.
             with exchange.containment("authenticate"):
                 raise
 
@@ -241,7 +241,7 @@ class Endpoint:
     def _lacks_scope(self, exchange: HttpExchange, arrival: Arrival, principal: Principal | None) -> bool:
         """Refuses a request of a caller that lacks a scope, before anything of it is begun, and returns whether it did.
 
-        Without authentication nobody has a scope, and the engine refuses what needs one.
+        Without authentication no caller has a scope, and the engine refuses requests that need one.
         """
         authentication = self._authentication
         if authentication is None:

@@ -1,4 +1,9 @@
-"""The sessions that a listener does not hold: those of other nodes, and those whose node is gone."""
+"""The sessions that a listener does not hold: those of other nodes, and those whose node is gone.
+
+A `Forwarder` is the part of a listener that forwards requests to other nodes and takes those that other nodes forward
+to it. `SessionPlaces` makes the sessions of this listener known to the other nodes, and `RemoteSessions` answers the
+requests of all other sessions.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +52,9 @@ from mcp_transports.http.sse import encode_event
 
 __all__ = ["Forwarder", "RemoteSessions", "ServeTaken", "SessionPlaces", "open_forwarder", "owner_key"]
 
-
-# -- The part of a listener that forwards requests to other nodes, and takes those that other nodes forward to it ---
-
 # Serves a request that was taken, as the endpoint serves its own: (request, response, headers of every answer,
 # whether it is a POST of HTTP+SSE).
 ServeTaken = Callable[[Request, Response, tuple[Header, ...], bool], None]
-
 # Seconds between two signs of life to a node with which requests are open, and for which such a node may be silent.
 # Together they are about the usual lease of a node.
 WATCH_INTERVAL = 2.0
@@ -70,6 +71,45 @@ _NUMBER_BITS = 60
 _AT_ONCE = 10_000
 # Seconds for the last answers to leave when the listener ends.
 _LAST_ANSWERS = 2.0
+
+
+@asynccontextmanager
+async def open_forwarder(state: OpenState) -> AsyncIterator[Forwarder | None]:
+    """Opens the mailbox of a listener for the length of the block; ``None`` if no other node could send to it.
+
+    When the block ends, the answers that were given still leave, and what is not answered is dropped.
+    """
+    if not (state.sessions.spans_processes and state.bus.spans_processes):
+        yield None
+        return
+    ending = trio.Event()
+    with reraised() as body:
+        async with trio.open_nursery() as nursery:
+            try:
+                forwarder = await start_and_wait(nursery, FORWARDED_REQUESTS, _hold, state, ending)
+                with body:
+                    yield forwarder
+            finally:
+                ending.set()
+
+
+async def _hold(
+    state: OpenState,
+    ending: trio.Event,
+    *,
+    task_status: trio.TaskStatus[Forwarder] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Owns the tasks of a forwarder, which outlive a cancelled listener until its last answers have left."""
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.shield = True
+        forwarder = Forwarder(state, nursery)
+        try:
+            task_status.started(forwarder)
+            await ending.wait()
+            await forwarder.finish()
+        finally:
+            forwarder.close()
+            nursery.cancel_scope.cancel(reason="the last answers have left")
 
 
 class Forwarder:
@@ -250,7 +290,7 @@ class Forwarder:
             serve(taken.request(), response, tuple(taken.begun.answer_headers), taken.begun.http_sse)
 
     def forget_taken(self, taken: InboundRequest) -> None:
-        """Removes a request whose answer was handed over, or that nobody waits for any more."""
+        """Removes a request whose answer was handed over, or that its client does not wait for any more."""
         if self._taken.pop(taken.key, None) is not None and taken.held:
             self._bodies.release(taken.begun.source, taken.held)
         if not self._taken:
@@ -325,9 +365,6 @@ class Forwarder:
                 [each.state for each in taken[first:behind]],
             )
             self.outbox.post(address, message)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 def owner_key(principal: Principal | None) -> str:
@@ -410,42 +447,3 @@ class RemoteSessions:
             return
         events = b"".join(encode_event(data, id=id) for id, data in replay.events)
         SseResponse(exchange, self._open_responses, lambda gone: None, events).end()
-
-
-@asynccontextmanager
-async def open_forwarder(state: OpenState) -> AsyncIterator[Forwarder | None]:
-    """Opens the mailbox of a listener for the length of the block; ``None`` if no other node could send to it.
-
-    When the block ends, the answers that were given still leave, and what is not answered is dropped.
-    """
-    if not (state.sessions.spans_processes and state.bus.spans_processes):
-        yield None
-        return
-    ending = trio.Event()
-    with reraised() as body:
-        async with trio.open_nursery() as nursery:
-            try:
-                forwarder = await start_and_wait(nursery, FORWARDED_REQUESTS, _hold, state, ending)
-                with body:
-                    yield forwarder
-            finally:
-                ending.set()
-
-
-async def _hold(
-    state: OpenState,
-    ending: trio.Event,
-    *,
-    task_status: trio.TaskStatus[Forwarder] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Owns the tasks of a forwarder, which outlive a cancelled listener until its last answers have left."""
-    async with trio.open_nursery() as nursery:
-        nursery.cancel_scope.shield = True
-        forwarder = Forwarder(state, nursery)
-        try:
-            task_status.started(forwarder)
-            await ending.wait()
-            await forwarder.finish()
-        finally:
-            forwarder.close()
-            nursery.cancel_scope.cancel(reason="the last answers have left")

@@ -69,7 +69,7 @@ class HttpServerTransport:
             to which sessions are bound, ``None`` without one, or a `Refusal`. It is called for every request that
             `OriginPolicy` allows, but not for CORS preflights. If it raises, the error is logged and answered with 500.
         auth: A `mcp_actors.auth.ResourceServer`: every request must have an access token for it, and its metadata is
-            served to everybody, GET alone, below ``/.well-known/``. In place of ``authenticate``.
+            served to anyone, by GET alone, below ``/.well-known/``. In place of ``authenticate``.
         ssl_context: The context of TLS, for ``https`` only.
         keepalive: Seconds of silence, at most, after which an event stream gets a comment, so that no proxy closes it.
             A POST that is unanswered for as long gets its head and a comment, if its client accepts an event stream:
@@ -95,7 +95,7 @@ class HttpServerTransport:
 
     Raises:
         ImportError: ``auth`` needs the extra ``auth``, which is missing.
-        TypeError: ``auth`` is no `ResourceServer`, or a route is neither a function of one argument nor an application.
+        TypeError: ``auth`` is not a `ResourceServer`, or a route is not a function of one argument or an application.
         ValueError: ``auth`` and ``authenticate`` are given, the URL cannot be served, paths collide, ``https``
             comes without an ``ssl_context`` or the other way round, ``keepalive`` is negative, or an entry of
             ``allowed_hosts`` or ``allowed_origins`` could never match.
@@ -176,7 +176,7 @@ class HttpServerTransport:
             raise LocalProtocolError(f"{self._listen_url.url()} is served already")
         if self._service.origin_policy.refuses_all:
             log.warning(
-                "the listener answers nobody: list its names in the setting allowed_hosts",
+                "the listener refuses every request: list its names in the setting allowed_hosts",
                 url=self._listen_url.url(),
             )
         self._serving = True

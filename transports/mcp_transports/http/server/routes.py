@@ -1,4 +1,8 @@
-"""The routes of an HTTP listener beside MCP: which path leads to which function or application."""
+"""The routes of an HTTP listener beside MCP: which path leads to which function or application.
+
+`RouteTable` is asked about every path at which no MCP is served. What a function returns becomes a `Reply`. Two routes
+are made here: `health`, which orchestrators and load balancers ask, and `metrics_page`, which Prometheus scrapes.
+"""
 
 from __future__ import annotations
 
@@ -38,23 +42,29 @@ __all__ = [
     "send_reply",
 ]
 
-
-# -- The place of routes in the endpoint: they are asked about a path that is none of MCP ----------------
-
 Beside = Callable[[HttpExchange, Verdict], bool]
 """Answers a request, now or later, if its path is one of its own, and returns whether it is. Never waits."""
+_TEXT = "text/plain; charset=utf-8"
+_BYTES = "application/octet-stream"
+_JSON = "application/json"
+# No cache may answer in place of the server.
+_HEALTH_HEADERS = (("cache-control", "no-store"),)
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+RouteHandler = Callable[[Request], "Answer | Awaitable[Answer]"]
+Routes = Mapping[str, "RouteHandler | AsgiApplication | HealthRoute"]
+"""By path: what is served there. See `RouteTable`."""
+_KEY = re.compile(r"(?:([A-Z]+) )?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]*)", re.ASCII)
+_READING = ("GET", "HEAD")
+# Plain functions that run at a time, so that some that hang leave the threads of tools and of the program alone.
+_MOST_THREADS = 20
+_FORMS = (
+    "a function of one argument, the request, or an ASGI application, which takes scope, receive and send"
+)
 
 
 def nothing_beside(exchange: HttpExchange, verdict: Verdict) -> bool:
     """Serves no path."""
     return False
-
-
-# -- The answers of plain handlers, as they are returned and as they are sent ----------------------------
-
-_TEXT = "text/plain; charset=utf-8"
-_BYTES = "application/octet-stream"
-_JSON = "application/json"
 
 
 @attrs.frozen
@@ -86,7 +96,7 @@ def reply_of(answer: object) -> Reply:
     """Returns what a handler returned as a `Reply`.
 
     Raises:
-        TypeError: It is none of the types of `Answer`.
+        TypeError: It has another type than those of `Answer`.
     """
     if isinstance(answer, Reply):
         return answer
@@ -119,12 +129,6 @@ def send_reply(response: Response, reply: Reply, headers: Sequence[Header]) -> N
     response.answer(reply.status, data, content_type=content_type, headers=(*headers, *reply.headers))
 
 
-# -- The health of a server, as orchestrators and load balancers ask for it ------------------------------
-
-# No cache may answer in place of the server.
-_HEADERS = (("cache-control", "no-store"),)
-
-
 class HealthRoute:
     """The handler that a route is given as `health`. It answers GET and HEAD, of anybody and for any ``Host``.
 
@@ -148,16 +152,11 @@ class HealthRoute:
         """Returns what is true now."""
         draining = handler.stopping.is_set()
         state = {"live": True, "ready": not draining, "draining": draining}
-        return Reply(state, 503 if draining else 200, headers=_HEADERS)
+        return Reply(state, 503 if draining else 200, headers=_HEALTH_HEADERS)
 
 
 health = HealthRoute()
 """The handler of a route that says how the server is: ``routes={"/health": health}``."""
-
-
-# -- The metrics of a server, as Prometheus scrapes them -------------------------------------------------
-
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsText(Protocol):
@@ -180,24 +179,9 @@ def metrics_page(metrics: MetricsText) -> Callable[[Request], Reply]:
     """
 
     def page(request: Request) -> Reply:
-        return Reply(metrics.text(), content_type=_CONTENT_TYPE, headers=_HEADERS, closes=True)
+        return Reply(metrics.text(), content_type=_METRICS_TYPE, headers=_HEALTH_HEADERS, closes=True)
 
     return page
-
-
-# ----------------------------------------------------------------------------------------------------
-
-RouteHandler = Callable[[Request], "Answer | Awaitable[Answer]"]
-Routes = Mapping[str, "RouteHandler | AsgiApplication | HealthRoute"]
-"""By path: what is served there. See `RouteTable`."""
-
-_KEY = re.compile(r"(?:([A-Z]+) )?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]*)", re.ASCII)
-_READING = ("GET", "HEAD")
-# Plain functions that run at a time, so that some that hang leave the threads of tools and of the program alone.
-_MOST_THREADS = 20
-_FORMS = (
-    "a function of one argument, the request, or an ASGI application, which takes scope, receive and send"
-)
 
 
 @attrs.frozen
@@ -217,8 +201,8 @@ class RouteTable:
         taken: The paths that the listener serves itself.
 
     Raises:
-        ValueError: A key is no path or is taken.
-        TypeError: A value is none of the three.
+        ValueError: A key is malformed, or its path is taken.
+        TypeError: A value is of another kind than these three.
     """
 
     def __init__(self, routes: Routes, taken: Collection[str]) -> None:

@@ -1,4 +1,9 @@
-"""A response that carries server-sent events, and the task that ends the silence of responses."""
+"""Responses that carry server-sent events, and the settings that all streams of a listener share.
+
+`OpenSseResponses` has the task that ends the silence of responses. A `KeptSseResponse` sends an event only once a log
+that spans processes has kept it: a client that got an event may come back to any node and ask for the events behind
+it, so no node may send one that the others could not find if this node were lost.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +34,41 @@ __all__ = [
     "Unanswered",
 ]
 
-
-# ----------------------------------------------------------------------------------------------------
-
 # No intermediary may hold events back (MCP 2026-07-28, Streamable HTTP, Receiving Messages).
 _HEADERS: tuple[Header, ...] = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 # Responses that are written to before other tasks run: some milliseconds' worth.
 _RESPONSES_AT_ONCE = 64
 # Seconds between two looks for responses whose access has ended: little beside the grace that they have.
 _EXPIRY_INTERVAL = 5.0
+SessionEnding = Literal["deleted", "closed", "failed"]
+"""Why a session ended: its client deleted it, this side closed it, or it failed."""
+# Bytes of events that are not known to be kept: from the first on their writer waits, and over the second the
+# response is cut off, as `HttpLimits.write_buffer` and `HttpLimits.max_buffered` by default.
+WRITE_BUFFER = 256 * 1024
+MAX_PENDING = 8 * 1024 * 1024
+# Seconds that a client which resumes waits for an event to be kept; longer than any log tries.
+_LONGEST_WAIT = 10.0
+
+
+@attrs.frozen
+class StreamSettings:
+    """The settings that all streams of a listener share."""
+
+    open_responses: OpenSseResponses
+    """The registry of the responses that carry events now."""
+    longest: int
+    """Bytes of the longest message that is sent."""
+    store: EventLog | None
+    """Keeps events for clients that resume a stream; without a store no stream can be resumed."""
+    json_replies: bool
+    """Whether a POST is always answered with JSON."""
+    retry: int
+    """Milliseconds after which a client comes back when its stream was closed on purpose (SEP-1699)."""
+
+    @property
+    def waits_for_log(self) -> bool:
+        """Whether an event may leave only once the log has kept it, because other nodes have to find it then."""
+        return self.store is not None and self.store.spans_processes
 
 
 class SseResponse:
@@ -222,46 +253,6 @@ class OpenSseResponses:
     def _break_off(self, response: SseResponse, error: BaseException) -> None:
         self._responses.discard(response)
         response.break_off()
-
-
-# -- The settings that all streams of a listener share ---------------------------------------------------
-
-SessionEnding = Literal["deleted", "closed", "failed"]
-"""Why a session ended: its client deleted it, this side closed it, or it failed."""
-
-
-@attrs.frozen
-class StreamSettings:
-    """The settings that all streams of a listener share."""
-
-    open_responses: OpenSseResponses
-    """The registry of the responses that carry events now."""
-    longest: int
-    """Bytes of the longest message that is sent."""
-    store: EventLog | None
-    """Keeps events for clients that resume a stream; without a store no stream can be resumed."""
-    json_replies: bool
-    """Whether a POST is always answered with JSON."""
-    retry: int
-    """Milliseconds after which a client comes back when its stream was closed on purpose (SEP-1699)."""
-
-    @property
-    def waits_for_log(self) -> bool:
-        """Whether an event may leave only once the log has kept it, because other nodes have to find it then."""
-        return self.store is not None and self.store.spans_processes
-
-
-# -- A response whose events leave only once a log that spans processes has kept them --------------------
-#
-# A client that got an event may come back to any node and ask for what follows it. So no node may send an event that
-# the others cannot find, should this one be lost.
-
-# Bytes of events that are not known to be kept: from the first on their writer waits, and over the second the
-# response is cut off, as `HttpLimits.write_buffer` and `HttpLimits.max_buffered` by default.
-WRITE_BUFFER = 256 * 1024
-MAX_PENDING = 8 * 1024 * 1024
-# Seconds that a client which resumes waits for an event to be kept; longer than any log tries.
-_LONGEST_WAIT = 10.0
 
 
 class PendingEvent:
