@@ -183,11 +183,11 @@ class AsgiAnswer:
         self._waiter.set()
 
     def watch(self) -> None:
-        """Has the client watched from now on, since it has to wait."""
+        """Watches the client from now on, since it has to wait."""
         self._waiter.set()
 
     def report(self, on_progress: Step) -> None:
-        """Has ``on_progress``, a step of the engine, called when bytes were sent, and now."""
+        """Calls ``on_progress``, a step of the engine, now and whenever bytes were sent."""
         if not self._has_ended:
             self._on_progress = on_progress
         self.side.bridge.engine.post(on_progress)
@@ -325,7 +325,7 @@ class AsgiResponse(Response):
         self._answer = answer
         self._gone = False
         self._put = 0
-        # Made for answers that do not come at once.
+        # Only for answers that do not come at once.
         self._stall: _Stall | None = None
         self._room: trio.Event | None = None
         self._scopes: tuple[trio.CancelScope, ...] = ()
@@ -483,7 +483,7 @@ class AsgiResponse(Response):
             self._room = None
 
     def expire(self, now: float) -> None:
-        """Has the client watched the first time; then ends what is stalled, and streams whose server ends."""
+        """Has the client watched at first; then ends answers that are stalled, and streams whose server ends."""
         if self.deadline < 0 and self._state == "new":
             self._post(self._answer.watch)
         sent, unsent = self._answer.sent, self._unsent
@@ -503,7 +503,7 @@ class AsgiResponse(Response):
 
     @property
     def _server_ends(self) -> bool:
-        """Whether the server ends, and waits for this stream, which does not end by itself."""
+        """Whether the server ends and waits for this stream, which would not end by itself."""
         request = self.request
         return (
             request.method == "GET"

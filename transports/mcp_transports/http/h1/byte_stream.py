@@ -40,7 +40,7 @@ class ByteStream(ABC):
 
     @abstractmethod
     async def read(self, received: Received) -> None:
-        """Gives ``received`` the bytes that arrive, until it returns false, or `stopped_reading`.
+        """Gives ``received`` the bytes that arrive, until that returns false or `stopped_reading` is true.
 
         Raises:
             trio.BrokenResourceError: The connection broke.
@@ -48,7 +48,7 @@ class ByteStream(ABC):
 
     @abstractmethod
     def stop_reading(self) -> None:
-        """Has `read` return without taking another byte."""
+        """Makes `read` return without taking another byte."""
 
     @abstractmethod
     def send_now(self, data: bytes) -> int:

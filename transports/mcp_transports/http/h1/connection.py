@@ -222,9 +222,9 @@ class WriteBuffer:
             raise trio.BrokenResourceError("the peer is gone, or took nothing for too long")
 
     def close(self) -> None:
-        """Drops the unsent bytes, sends nothing more, and has `drained` raise. Called once."""
+        """Drops the unsent bytes, sends nothing more, and makes `drained` raise. Called once."""
         self._closed = True
-        # It has this buffer, and must not wait for the garbage collector.
+        # The connection refers to this buffer: a cycle would have to wait for the garbage collector.
         del self._sender
         self._unsent = None
         self.deadline = math.inf
@@ -505,7 +505,7 @@ class Connection:
             stream.close_now()  # the peer need not wait for tasks that outlive their answers
 
     def _peer_ended(self) -> None:
-        """Notes that no byte comes any more; nothing is left to note where that was this side's wish."""
+        """Ends what the end of the received bytes ends; does nothing where this side stopped reading."""
         if self._response is not None or self._pipeline.waiting:
             self.lost()
         elif self._output.unsent:
@@ -558,7 +558,7 @@ class Connection:
             self.read_deadline = clock.in_seconds(self._server.limits.head_time)
 
     def _refuse_unfinished(self, parser: RequestParser, status: int, reason: str) -> None:
-        """Has the request that is half read answered with an error, after those before it."""
+        """Answers the request that is half read with an error, after those before it."""
         parser.refuse(status, reason)
         self._pipeline.waiting += parser.ready
         self._take_no_more()
@@ -612,7 +612,7 @@ class Connection:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Updates the state after something was received, answered or sent, and begins whatever the new state needs."""
+        """Updates the state after something was received, answered or sent, and does what the new state needs."""
         parser = self._parser
         if self._response is not None or self._pipeline.waiting:
             if parser is None:

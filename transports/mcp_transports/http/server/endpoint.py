@@ -257,7 +257,7 @@ class Endpoint:
     def _may_stream(self, accept: str | None, stateless: bool) -> bool:
         """Whether a POST outside of sessions may be answered with an event stream."""
         if self._settings.json_replies:
-            # Legacy clients get none at all then, and others need not accept one.
+            # Legacy clients never get a stream then, and others need not accept one.
             return stateless and accepts_events(accept)
         return True
 
@@ -281,8 +281,8 @@ class Endpoint:
     ) -> Continuation | None:
         """Answers a request that would begin something new while this node stops.
 
-        Where there are other nodes, a client of a session is to begin anew at one of them, and goes on if its session
-        is there already.
+        Where there are other nodes, a client with a session begins anew at one of them, or goes on if its session is
+        there already.
         """
         if self._remote_sessions is None or session_id is None:
             exchange.refuse(SERVER_STOPPING)
@@ -323,7 +323,7 @@ class Endpoint:
     def _session_without_message(self, exchange: HttpExchange) -> str | None:
         """Returns the session that a GET or DELETE names, or refuses the request.
 
-        MCP 2025-11-25, Transports, Session Management: 400 without an id; and 400 for a version that no session has.
+        MCP 2025-11-25, Transports, Session Management: 400 without an id; and 400 for a version without sessions.
         """
         frame = Frame(_STAND_IN_MESSAGE, metadata=exchange.request.headers)
         refusal = self._handler.sort(frame, in_session=True).refusal
@@ -397,7 +397,7 @@ def _serve(
     if identity is not None:
         request = exchange.request
         request.principal = identity
-        # It has the token too, and no other protocol is spoken here.
+        # It contains the token too, and no other protocol is spoken here.
         request.head = b""
         if headers := authentication.response_headers(identity):
             exchange.headers = (*exchange.headers, *headers)

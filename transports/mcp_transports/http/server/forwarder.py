@@ -77,7 +77,7 @@ _LAST_ANSWERS = 2.0
 async def open_forwarder(state: OpenState) -> AsyncIterator[Forwarder | None]:
     """Opens the mailbox of a listener for the length of the block; ``None`` if no other node could send to it.
 
-    When the block ends, the answers that were given still leave, and what is not answered is dropped.
+    When the block ends, the answers that were given still leave, and unanswered requests are dropped.
     """
     if not (state.sessions.spans_processes and state.bus.spans_processes):
         yield None
@@ -129,7 +129,7 @@ class Forwarder:
         self._all_answered = trio.Event()
         self._bodies = Budget(HELD_BYTES)
         self._places: dict[str, str] = {}
-        # When a node with which requests are open was heard of last, by its mailbox.
+        # By the mailbox of a node with which requests are open: when its last message came.
         self._last_seen: dict[str, float] = {}
         self.outbox = Outbox(state.bus, self._lose_node)
         self.address, self._close_mailbox = state.bus.open_mailbox(self._arrived)
@@ -140,11 +140,11 @@ class Forwarder:
         return f"<Forwarder {len(self._sent)} sent, {len(self._taken)} taken>"
 
     def serve_with(self, serve: ServeTaken) -> None:
-        """Names the function that serves what is taken. Nothing is taken before."""
+        """Sets the function that serves the requests of other nodes. None of them is taken before."""
         self._serve = serve
 
     def close(self) -> None:
-        """Drops all that was taken or sent and not answered, and takes and sends nothing more. Never raises."""
+        """Drops all unanswered requests in both directions, and takes and sends no more. Never raises."""
         self._serve = None
         self._close_mailbox()
         for sent in tuple(self._sent.values()):
@@ -154,7 +154,7 @@ class Forwarder:
         self._taken.clear()
 
     async def all_answered(self) -> None:
-        """Waits until nothing that was taken is unanswered, and the answers have left."""
+        """Waits until all requests that were taken are answered, and the answers have left."""
         while self._taken:
             self._all_answered = trio.Event()
             await self._all_answered.wait()
@@ -172,8 +172,8 @@ class Forwarder:
         """Answers a request of a session that this listener does not hold.
 
         Returns:
-            ``None`` if it is answered, else the place of the session, whose node is gone, or does not answer a request
-            that resumes a stream. Nothing was answered then.
+            ``None`` if it is answered. Otherwise the request is open, and this is the place of the session,
+            whose node is gone or did not answer a request that resumes a stream.
         """
         if self._serve is None:
             exchange.refuse(shared_state_unavailable(SharedStateUnavailable("bus", "nothing is forwarded")))
@@ -211,7 +211,7 @@ class Forwarder:
             if not sent.ended:
                 self.outbox.post(address, ClientGone(self.address, [number]))
 
-    # -- messages, none of which waits ------------------------------------------------------------------------------
+    # -- messages; handling one never waits -------------------------------------------------------------------------
 
     def _arrived(self, data: bytes) -> None:
         with Containment(FORWARDED_ANSWER):
@@ -304,7 +304,7 @@ class Forwarder:
     # -- nodes that are gone ----------------------------------------------------------------------------------------
 
     def _compare(self, watch: OpenRequests) -> None:
-        """Notices, by what the other side has open with this one, the messages that were lost."""
+        """Compares the requests that the other side has open with this one, and notices lost messages."""
         unknown = []
         for state in watch.sent:
             taken = self._taken.get((watch.source, state.number))

@@ -130,19 +130,19 @@ def send_reply(response: Response, reply: Reply, headers: Sequence[Header]) -> N
 
 
 class HealthRoute:
-    """The handler that a route is given as `health`. It answers GET and HEAD, of anybody and for any ``Host``.
+    """The handler of the route `health`. It answers GET and HEAD from any client and for any ``Host``.
 
-    Load balancers ask at an address, and send it as ``Host``, so the names that are served do not matter here. The
-    answer is a JSON object that tells nothing else of the server:
+    Load balancers send the address as ``Host``, so the names that are served do not matter here. The answer is a JSON
+    object that reveals nothing else of the server:
 
     - ``live``: always true, since it was answered.
     - ``draining``: whether the server was stopped and lets calls in flight end. A listener with this route accepts
       connections until they have ended, so that it can say so; new work is answered with 503.
-    - ``ready``: whether it takes new work. It answers before nothing else does: a listener accepts connections once
-      everything was started, and what is asked before is refused a connection.
+    - ``ready``: whether it takes new work. It is never false at the start, because a listener accepts connections only
+      once everything was started.
 
     The status is 200 when it is ready, and 503 when not. Shared state that is away for a while does not make a node
-    unready: what needs no state is served on, and all nodes would leave their load balancer at once.
+    unready: requests that need no state are still served, and all nodes would leave their load balancer at once.
     """
 
     def __repr__(self) -> str:
@@ -156,23 +156,23 @@ class HealthRoute:
 
 
 health = HealthRoute()
-"""The handler of a route that says how the server is: ``routes={"/health": health}``."""
+"""The handler of a route that reports the health of the server: ``routes={"/health": health}``."""
 
 
 class MetricsText(Protocol):
     """The metrics of a server, such as `mcp_actors.telemetry.Metrics`."""
 
     def text(self) -> str:
-        """Returns them in the text format of Prometheus, 0.0.4; legal in any thread."""
+        """Returns them in the text format of Prometheus, 0.0.4; may be called in any thread."""
 
 
 def metrics_page(metrics: MetricsText) -> Callable[[Request], Reply]:
     """Returns the handler of a route that shows metrics: ``routes={"/metrics": metrics_page(metrics)}``.
 
     It answers GET and HEAD as other routes do: with the names by which the listener is served, and without a token. It
-    shows the names of tools and how often they are called, so a listener that is open to others gets none: serve it at
-    one of its own. It runs in a worker thread, so a long page holds up no call. The connection ends behind it: of
-    several processes that share the address, the next scrape may then reach another one.
+    shows the names of tools and how often they are called, so do not put it on a listener that is open to others:
+    serve it at one of its own. It runs in a worker thread, so a long page delays no call. The connection ends behind
+    it: of several processes that share the address, the next scrape may then reach another one.
 
     Args:
         metrics: What the server was given: ``Server(telemetry=metrics)``.
@@ -186,7 +186,7 @@ def metrics_page(metrics: MetricsText) -> Callable[[Request], Reply]:
 
 @attrs.frozen
 class _Mount:
-    """An ASGI application and what its startup has left for its requests."""
+    """An ASGI application and the state from its startup for its requests."""
 
     path: str
     app: AsgiApplication
@@ -237,7 +237,7 @@ class RouteTable:
 
     @property
     def has_health(self) -> bool:
-        """Whether somebody may ask how the server is, also while it drains."""
+        """Whether there is a health route, which is answered also while the server drains."""
         return bool(self._health)
 
     def started(self) -> AbstractAsyncContextManager[None]:
@@ -326,7 +326,7 @@ class RouteTable:
 
 
 def _run(exchange: HttpExchange, serve: Callable[[], Awaitable[None]]) -> None:
-    """Runs what serves a request in a task of its connection, which is cancelled when the client leaves."""
+    """Runs ``serve`` in a task of the request's connection, which is cancelled when the client leaves."""
     exchange.response.run(partial(_contained, exchange, serve))
 
 

@@ -180,7 +180,7 @@ class SessionStream(ResponseOutlet):
         return event
 
     def _send_once_kept(self, store: EventLog, name: str, data: bytes) -> str:
-        """Keeps an event, which goes out on the response once it is kept, and returns its id."""
+        """Gives an event to the log, which has it sent on the response once it is kept, and returns its id."""
         event = PendingEvent(data, partial(self._lose_log, name))
         event.id = id = _checked(store.append(self.session.id, name, data, event.kept))
         self._newest = event
@@ -200,7 +200,7 @@ class SessionStream(ResponseOutlet):
     def _priming_event(self) -> bytes:
         """Makes an empty event with an id, so that a client can resume before the first message (SEP-1699).
 
-        Clients of revisions before 2025-11-25 get none, because they would read it as a message. It raises the
+        Clients of revisions before 2025-11-25 do not get it, because they would read it as a message. It raises the
         errors of `_event`.
         """
         return self._event(b"") if self.name is not None and self.session.engine.resumes else b""

@@ -181,7 +181,7 @@ class OpenSseResponses:
         """The requests whose responses have not begun. They enter and leave it themselves."""
         self._keepalive = keepalive
         self._responses: set[SseResponse] = set()
-        # When the responses end whose access ends, by the clock of Trio.
+        # By the clock of Trio: when responses end because the access of their callers does.
         self._deadlines: dict[SseResponse, float] = {}
 
     def __repr__(self) -> str:
@@ -201,12 +201,12 @@ class OpenSseResponses:
             self._deadlines.pop(response, None)
 
     def end_with_access(self, response: SseResponse, principal: Principal | None) -> None:
-        """Has a response end some time after the access of its principal: see `Principal.seconds_left`."""
+        """Ends a response some time after the access of its principal has ended: see `Principal.seconds_left`."""
         if principal is not None and principal.expires_at is not None:
             self._deadlines[response] = trio.current_time() + principal.seconds_left(time.time())
 
     async def end_expired(self) -> None:
-        """Runs until cancelled, and ends the responses whose access has ended. One on which that fails is cut off."""
+        """Runs until cancelled, and ends responses whose access has ended; if that fails, it cuts them off."""
         while True:
             await trio.sleep(_EXPIRY_INTERVAL)
             now = trio.current_time()
@@ -281,7 +281,7 @@ class PendingEvent:
         return len(self._data)
 
     def kept(self, is_kept: bool) -> None:
-        """Takes the log's word; see `mcp_actors.abc.EventLog.append`. It may come before the id."""
+        """Takes the decision of the log, perhaps before the id is known; see `mcp_actors.abc.EventLog.append`."""
         self.is_kept = is_kept
         if not is_kept:
             self._on_lost()
@@ -291,7 +291,7 @@ class PendingEvent:
             self.response.flush()
 
     async def wait(self) -> bool:
-        """Waits for the log's word, for a bounded time, and returns false if it has come before or does not come."""
+        """Waits for the decision of the log, for a bounded time; false if it was known before or does not come."""
         if self.is_kept is not None:
             return False
         if self._decided is None:
@@ -301,14 +301,14 @@ class PendingEvent:
         return self.is_kept is not None
 
     def encoded(self) -> bytes:
-        """Returns what is sent of it. Without an id an event without data says nothing."""
+        """Returns the bytes to send: nothing for an event with neither an id nor data."""
         if self.is_kept:
             return encode_event(self._data, id=self.id)
         return encode_event(self._data) if self._data else b""
 
 
 class KeptSseResponse(SseResponse):
-    """An `SseResponse` in which events wait for the log, and what follows waits behind them."""
+    """An `SseResponse` in which events wait for the log, and later ones wait behind them."""
 
     __slots__ = ("_ends", "_last", "_moved", "_pending", "_weight")
 
@@ -375,7 +375,7 @@ class KeptSseResponse(SseResponse):
             super().end(last)
 
     def abort(self) -> None:
-        """Closes the connection without ending the response; what waits is dropped."""
+        """Closes the connection without ending the response, and drops the events that wait."""
         self._drop()
         super().abort()
 
