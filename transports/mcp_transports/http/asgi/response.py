@@ -352,12 +352,6 @@ class AsgiResponse(Response):
     def answer(
         self, status: int, body: bytes = b"", *, content_type: str | None = None, headers: Headers = ()
     ) -> None:
-        """Sends a whole answer.
-
-        Raises:
-            ResponseStateError: The request was answered already.
-            ValueError: The status, the content type or a header must not be sent.
-        """
         self._must_be_new()
         message = start_message(status, content_type, headers, len(body))
         self._state = "ended"
@@ -370,12 +364,6 @@ class AsgiResponse(Response):
     def start(
         self, status: int = 200, *, content_type: str | None, headers: Headers = (), first: bytes = b""
     ) -> None:
-        """Begins a streamed answer.
-
-        Raises:
-            ResponseStateError: The request was answered already.
-            ValueError: The status, the content type or a header must not be sent.
-        """
         self._must_be_new()
         message = start_message(status, content_type, headers, None)
         self._state = "streaming"
@@ -384,12 +372,6 @@ class AsgiResponse(Response):
         self._post(partial(self._answer.begin, message, content, False))
 
     def write(self, data: bytes) -> None:
-        """Sends a piece of a streamed answer.
-
-        Raises:
-            trio.BrokenResourceError: The peer is gone, or was dropped because too much would wait for it.
-            ResponseStateError: No stream is open.
-        """
         self._must_stream()
         unsent = self._unsent
         if unsent and unsent + len(data) > self._listener.limits.max_buffered:
@@ -401,11 +383,6 @@ class AsgiResponse(Response):
             self._post(partial(self._answer.put, data, False))
 
     async def drained(self) -> None:
-        """Waits until few bytes are unsent. Cancelling it loses nothing.
-
-        Raises:
-            trio.BrokenResourceError: The peer is gone.
-        """
         await trio.lowlevel.checkpoint()
         while not self._gone and self.full:
             if self._room is None:
@@ -416,11 +393,6 @@ class AsgiResponse(Response):
             raise trio.BrokenResourceError("the peer is gone, or took nothing for too long")
 
     def end(self, last: bytes = b"") -> None:
-        """Ends a streamed answer.
-
-        Raises:
-            ResponseStateError: No stream is open.
-        """
         self._must_stream()
         self._state = "ended"
         content = b"" if self._head_only else last
@@ -430,7 +402,6 @@ class AsgiResponse(Response):
             self._listener.ticker.discard(self)
 
     def abort(self) -> None:
-        """Cuts the answer off, unless it is complete."""
         if self._state != "ended":
             self._state = "ended"
             self._cut_off()
@@ -440,7 +411,6 @@ class AsgiResponse(Response):
         return False
 
     def run(self, fn: Callable[[], Awaitable[None]]) -> None:
-        """Runs ``fn`` in a task that is cancelled when the peer leaves."""
         if not self._gone:
             start(
                 self._listener.nursery,

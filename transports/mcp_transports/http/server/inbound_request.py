@@ -6,7 +6,7 @@ The answer goes back in messages: in order, and as far as the other listener has
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import trio
@@ -17,7 +17,7 @@ from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.supervision.task_kinds import FORWARDED_ANSWER, HTTP_RESPONSE
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.h1.response import Response, ResponseStateError, Successor
+from mcp_transports.http.h1.response import Headers, Response, Successor
 from mcp_transports.http.server.forwarded_messages import (
     CHUNK,
     WINDOW,
@@ -42,11 +42,10 @@ Beginning = tuple[int, str | None, list[tuple[str, str]]]
 # and `HttpLimits.max_buffered` by default.
 WRITE_BUFFER = CHUNK
 MAX_BUFFERED = 8 * 1024 * 1024
-Headers = Iterable[tuple[str, str]]
 
 
 class TakingListener(Protocol):
-    """The attributes and methods of a listener that a request uses which it has taken."""
+    """The part of a listener that a request uses which it has taken."""
 
     address: str
     nursery: trio.Nursery
@@ -176,11 +175,6 @@ class ForwardedResponse(Response):
     def answer(
         self, status: int, body: bytes = b"", *, content_type: str | None = None, headers: Headers = ()
     ) -> None:
-        """Sends a whole answer.
-
-        Raises:
-            ResponseStateError: The request was answered already.
-        """
         self._begin(status, content_type, headers)
         self._state = "ended"
         self._put(body, last=True)
@@ -188,22 +182,11 @@ class ForwardedResponse(Response):
     def start(
         self, status: int = 200, *, content_type: str | None, headers: Headers = (), first: bytes = b""
     ) -> None:
-        """Begins a streamed answer.
-
-        Raises:
-            ResponseStateError: The request was answered already.
-        """
         self._begin(status, content_type, headers)
         self._state = "streaming"
         self._put(first)
 
     def write(self, data: bytes) -> None:
-        """Sends a piece of a streamed answer.
-
-        Raises:
-            trio.BrokenResourceError: The peer is gone, or was dropped because too much would wait for it.
-            ResponseStateError: No stream is open.
-        """
         self._must_stream()
         unsent = self.sender.unsent
         if unsent and unsent + len(data) > MAX_BUFFERED:
@@ -215,28 +198,17 @@ class ForwardedResponse(Response):
             self._put(data)
 
     async def drained(self) -> None:
-        """Waits until few bytes are unsent. Cancelling it loses nothing.
-
-        Raises:
-            trio.BrokenResourceError: The peer is gone.
-        """
         await trio.lowlevel.checkpoint()
         await self.sender.drained(WRITE_BUFFER)
         if self._gone:
             raise trio.BrokenResourceError("the peer is gone, or took nothing for too long")
 
     def end(self, last: bytes = b"") -> None:
-        """Ends a streamed answer.
-
-        Raises:
-            ResponseStateError: No stream is open.
-        """
         self._must_stream()
         self._state = "ended"
         self._put(last, last=True)
 
     def abort(self) -> None:
-        """Cuts the answer off, unless it is complete."""
         if self._state != "ended":
             self._state = "ended"
             self.lose(tell=True)
@@ -246,7 +218,6 @@ class ForwardedResponse(Response):
         return False
 
     def run(self, fn: Callable[[], Awaitable[None]]) -> None:
-        """Runs ``fn`` in a task that is cancelled when the peer leaves."""
         if not self._gone:
             nursery, about = self._listener.nursery, self._taken.begun.peer
             start(nursery, HTTP_RESPONSE, self._run_scoped, fn, about=about, on_crash=lambda _: self.fail())
@@ -276,8 +247,7 @@ class ForwardedResponse(Response):
         self.peer_left(self._taken.begun.peer)
 
     def _begin(self, status: int, content_type: str | None, headers: Headers) -> None:
-        if self._state != "new":
-            raise ResponseStateError("this request was answered already")
+        self._must_be_new()
         self.sender.begin((status, content_type, list(headers)))
 
     def _put(self, data: bytes, *, last: bool = False) -> None:

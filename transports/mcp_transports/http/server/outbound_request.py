@@ -34,7 +34,7 @@ _REPORTED_AFTER = WINDOW // 4
 
 
 class SendingListener(Protocol):
-    """The attributes and methods of a listener that a request uses which it forwards."""
+    """The part of a listener that a request uses which it forwards."""
 
     address: str
     outbox: Outbox
