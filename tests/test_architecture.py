@@ -97,9 +97,7 @@ ONLY_IN = {
 # Packages of ours that know nothing of ours but this, and themselves.
 _SHARED_BY_LISTENERS = (
     "mcp_transports._sockets",
-    "mcp_transports._socket_options",
     "mcp_transports._poller",
-    "mcp_transports._ticker",
 )
 KNOWS_ONLY = {
     "mcp_transports.http.h1": ("mcp_transports.http.h1", "mcp_actors.supervision", *_SHARED_BY_LISTENERS),
@@ -439,12 +437,12 @@ RULES: list[tuple[Rule, str, str]] = [
     (names_say_something, "mcp_actors.server", "def json_helper(): ..."),
     (everything_but_the_bridges_runs_on_trio, "mcp_actors.server", "import asyncio"),
     (special_packages_stay_where_they_belong, "mcp_actors.server", "from rich.table import Table"),
-    (http_and_sockets_know_nothing_of_mcp, "mcp_transports.http.h1.server", "import mcp_actors.errors"),
+    (http_and_sockets_know_nothing_of_mcp, "mcp_transports.http.h1.http_server", "import mcp_actors.errors"),
     (http_and_sockets_know_nothing_of_mcp, "mcp_transports.http.h1.x", "from mcp_transports.http import sse"),
     (http_and_sockets_know_nothing_of_mcp, "mcp_transports.http.h1.x", "from ..server import endpoint"),
     (http_and_sockets_know_nothing_of_mcp, "mcp_transports._sockets", "from mcp_actors import errors"),
     (http_and_sockets_know_nothing_of_mcp, "mcp_transports._poller", "import mcp_transports._sockets"),
-    (http_and_sockets_know_nothing_of_mcp, "mcp_transports._ticker", "import mcp_transports.http.h1.limits"),
+    (http_and_sockets_know_nothing_of_mcp, "mcp_transports._poller", "import mcp_transports.http.h1.limits"),
     (nothing_swallows_what_it_does_not_know, "mcp_actors.server", "try: f()\nexcept BaseException: g()"),
     (nothing_swallows_what_it_does_not_know, "mcp_actors.server", "try: f()\nexcept Exception: pass"),
 ]

@@ -243,8 +243,8 @@ _REMARKS = {
     _OPERATORS: "--metrics answers those who may call this server by its name, and --health anybody (with 503 while "
     "the server ends its calls), both without a token.",
     _PROCESSES: "SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is "
-    "refused and no call is lost. Without a --shared that keeps sessions, clients over HTTP have none, and no HTTP+SSE: "
-    "a request may reach any of them. Each counts its own metrics, and its lines have its number.",
+    "refused and no call is lost. Without a --shared that keeps sessions, clients over HTTP have none, and no "
+    "HTTP+SSE: a request may reach any of them. Each counts its own metrics, and its lines have its number.",
     _DEVELOPMENT: "A reload keeps the connections; an error in a file is shown, and what was there serves on.",
 }
 

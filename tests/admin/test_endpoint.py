@@ -24,7 +24,7 @@ from mcp_actors.telemetry.snapshot import NodeSnapshot, cleaned
 from mcp_actors.types import Implementation
 from mcp_transports._sockets import inherit, unix_key
 from mcp_transports.admin import AdminTransport
-from mcp_transports.http.h1.listeners import open_unix
+from mcp_transports.http.h1.http_server import open_unix
 from mcp_transports.http.server import HttpServerTransport, Request
 
 from .served import loopback, make_server, operator, serving

@@ -19,7 +19,7 @@ from mcp_actors import Client, ConnectFailed, LocalProtocolError, Server
 from mcp_actors.cli.workers import serving
 from mcp_actors.shared import sqlite
 from mcp_actors.supervision.platform import wait_for_input
-from mcp_transports import _socket_options, _sockets
+from mcp_transports import _sockets
 from mcp_transports._sockets import ListenError, ListeningSocket, bind_tcp, bind_unix
 from mcp_transports.sockets import UnixTransport
 from mcp_transports.stdio import streams
@@ -216,7 +216,7 @@ def test_probes_of_a_silent_peer_have_another_name(
 ) -> None:
     monkeypatch.setattr(socket, "TCP_KEEPALIVE", socket.TCP_KEEPIDLE, raising=False)
     monkeypatch.delattr(socket, "TCP_KEEPIDLE")
-    _socket_options.enable_keepalive(connected[0], idle=77, interval=7, probes=3)
+    _sockets.enable_keepalive(connected[0], idle=77, interval=7, probes=3)
     options = (socket.TCP_KEEPALIVE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)  # type: ignore[attr-defined]
     assert [connected[0].getsockopt(socket.IPPROTO_TCP, each) for each in options] == [77, 7, 3]
 
@@ -230,8 +230,8 @@ def test_options_of_a_connection_whose_peer_is_gone_are_refused_without_harm() -
             raise OSError(errno.EINVAL, "Invalid argument")
 
     gone: Any = Gone()
-    _socket_options.send_without_delay(gone)
-    _socket_options.enable_keepalive(gone, idle=1, interval=1, probes=1)
+    _sockets.send_without_delay(gone)
+    _sockets.enable_keepalive(gone, idle=1, interval=1, probes=1)
     assert Gone.refused == 2
 
 
@@ -244,22 +244,22 @@ def test_what_is_under_way_is_asked_as_macos_wants_it(
         def getsockopt(self, level: int, option: int, *length: int) -> Any:
             return Asked.unsent if (level, option) == (socket.SOL_SOCKET, 0x1024) else None
 
-    on_macos(_socket_options)
+    on_macos(_sockets)
     with Asked(fileno=os.dup(connected[0].fileno())) as asked:
-        assert _socket_options.nothing_is_under_way(asked)
+        assert _sockets.nothing_is_under_way(asked)
         Asked.unsent = 1
-        assert not _socket_options.nothing_is_under_way(asked)
+        assert not _sockets.nothing_is_under_way(asked)
     Asked.unsent = 0
     with Asked(socket.AF_UNIX) as unix:
-        assert not _socket_options.nothing_is_under_way(unix)
+        assert not _sockets.nothing_is_under_way(unix)
 
 
 def test_a_system_that_says_nothing_is_not_believed(
     connected: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _socket_options.nothing_is_under_way(connected[0])
-    monkeypatch.setattr(_socket_options, "sys", SimpleNamespace(platform="freebsd14"))
-    assert not _socket_options.nothing_is_under_way(connected[0])
+    assert _sockets.nothing_is_under_way(connected[0])
+    monkeypatch.setattr(_sockets, "sys", SimpleNamespace(platform="freebsd14"))
+    assert not _sockets.nothing_is_under_way(connected[0])
 
 
 async def test_a_pipe_does_not_say_what_its_reader_has_read(on_macos: Callable[..., None]) -> None:

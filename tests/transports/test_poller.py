@@ -15,8 +15,7 @@ import trio.testing
 
 from mcp_actors.supervision.containment import RESTART_PAUSE, start_again
 from mcp_actors.supervision.task_kinds import TICKER
-from mcp_transports._poller import EpollPoller, Poller, PortablePoller, Waiter, open_poller
-from mcp_transports._ticker import Ticker
+from mcp_transports._poller import EpollPoller, Poller, PortablePoller, Ticker, Waiter, open_poller
 
 # ----------------------------------------------------------------------------------------------------
 

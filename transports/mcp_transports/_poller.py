@@ -1,7 +1,13 @@
-"""Waiting for many sockets at once: the contract of those that wait, and a task that sleeps meanwhile.
+"""One task that waits on behalf of many connections: a `Poller` for bytes, a `Ticker` for deadlines.
 
-Waiting for one socket costs a system call and a task switch, each time. A `Poller` waits for all connections of a
-listener, and how it does that is the system's affair: `mcp_transports._poller` has the choice.
+Waiting for one socket costs a system call and a task switch each time, and a timer of its own costs memory. With a
+`Poller` and a `Ticker` an idle connection costs neither.
+
+How a poller waits depends on the system. On Linux it is epoll (docs/platforms.md has the figures): each socket is
+registered with the kernel once, and the sockets that are ready are read in a row, so that the busier a listener is, the
+less each read costs. With many thousand connections, a task that has slept for long has left the caches of the
+processor; here it need not wake. Elsewhere each socket has a task that waits as Trio waits, with kqueue on macOS and
+the BSDs.
 """
 
 from __future__ import annotations
@@ -13,18 +19,15 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import outcome
 import trio
 
 from mcp_actors.supervision.containment import Containment, start
-from mcp_actors.supervision.task_kinds import POLLER, SOCKET_WAIT
+from mcp_actors.supervision.task_kinds import POLLER, SOCKET_WAIT, TICKER
 
-__all__ = ["EpollPoller", "Pollable", "Poller", "PortablePoller", "Waiter", "open_poller"]
-
-
-# ----------------------------------------------------------------------------------------------------
+__all__ = ["EpollPoller", "Pollable", "Poller", "PortablePoller", "Ticker", "Timed", "Waiter", "open_poller"]
 
 
 class Pollable(Protocol):
@@ -61,7 +64,7 @@ class Poller(ABC):
 
     @abstractmethod
     def remove(self, descriptor: int) -> None:
-        """Forgets a socket, before it is closed. Legal any number of times."""
+        """Forgets a socket, before it is closed. Idempotent."""
 
     @abstractmethod
     async def run(self) -> None:
@@ -69,10 +72,10 @@ class Poller(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Forgets all sockets and gives back what the poller has of the system's. `run` must have ended."""
+        """Forgets all sockets and frees the resources of the system. `run` must have ended."""
 
     def _contain(self, descriptor: int, reader: Pollable, error: BaseException) -> None:
-        """Removes a reader that has raised ``error``, and tells it."""
+        """Removes a reader that has raised ``error``, and calls its `Pollable.crashed`."""
         with Containment(POLLER, reader.crashed, {"reader": reader}):
             if self._readers.get(descriptor) is reader:
                 self.remove(descriptor)
@@ -95,7 +98,7 @@ class Waiter:
         return f"<Waiter for {self._descriptor}{'' if self._task is None else ', asleep'}>"
 
     async def wait(self, read: Callable[[], bool]) -> None:
-        """Has ``read`` called whenever there is something to read, until it returns false or raises.
+        """Sleeps while ``read`` is called whenever there is something to read, until it returns false or raises.
 
         Cancelled, ``read`` is not called any more.
 
@@ -120,13 +123,13 @@ class Waiter:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def forget(self) -> None:
-        """Lets other tasks wait for the socket, once `wait` has returned. Legal any number of times."""
+        """Lets other tasks wait for the socket, once `wait` has returned. Idempotent."""
         if self._added:
             self._added = False
             self._poller.remove(self._descriptor)
 
     def close(self) -> None:
-        """Forgets the socket before it is closed; a task that waits goes on. Legal any number of times."""
+        """Forgets the socket before it is closed; a task that waits goes on. Idempotent."""
         self.forget()
         self._wake(outcome.Value(None))
 
@@ -155,11 +158,6 @@ class Waiter:
         if task is not None:
             trio.lowlevel.reschedule(task, how)
 
-
-# -- Waiting for many sockets with Linux's epoll: each socket is registered with the kernel once, and one task waits ---
-#
-# The sockets that are ready are read in a row: the busier a listener, the less each read costs. With many thousand
-# connections, a task that has slept for long has left the caches of the processor; it need not wake here.
 
 # Sockets that are read before other tasks run: some milliseconds.
 _AT_ONCE = 64
@@ -201,9 +199,6 @@ if sys.platform == "linux":
             self._epoll.close()
 
 
-# -- Waiting for many sockets on every system that Trio runs on: each has a task, which waits as Trio waits ---
-
-
 class _Wait:
     """The task of one socket, from `Poller.add` to `Poller.remove`."""
 
@@ -215,14 +210,14 @@ class _Wait:
 
 
 class PortablePoller(Poller):
-    """A `Poller` of Trio's own means.
+    """A `Poller` that waits as Trio does, with a task for each socket.
 
-    A socket that is removed is one that Trio has forgotten when `remove` returns, so that it may be closed at once.
+    When `remove` returns, Trio has forgotten the socket too, so that it may be closed at once.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        # There are none while `run` does not run.
+        # Empty while `run` does not run.
         self._waits: dict[int, _Wait] = {}
         self._nursery: trio.Nursery | None = None
         self._closed = False
@@ -284,16 +279,10 @@ class PortablePoller(Poller):
         reader.crashed(error)
 
 
-# -- The choice of a way to wait for many sockets: epoll where there is one, and otherwise Trio's own way ---
-#
-# On Linux epoll is the faster one (docs/platforms.md has the figures). Trio's way works on every system that Trio runs
-# on, with kqueue on macOS and the BSDs.
-
 if sys.platform == "linux":
     _OF_THE_SYSTEM: type[Poller] = EpollPoller
 else:
     _OF_THE_SYSTEM = PortablePoller
-
 
 _VARIABLE = "MCP_ACTORS_WAITING"
 
@@ -309,3 +298,75 @@ def open_poller() -> Poller:
     if asked not in ("", "portable"):
         raise ValueError(f"{_VARIABLE} may be 'portable' or not be set, not {asked!r}")
     return PortablePoller() if asked else _OF_THE_SYSTEM()
+
+
+class Timed(Protocol):
+    """A member of a `Ticker`."""
+
+    @property
+    def deadline(self) -> float:
+        """The time at which `expire` is due, in Trio's time: ``math.inf`` for never, ``-math.inf`` for every tick."""
+
+    def expire(self, now: float) -> None:
+        """Called once a tick as long as the deadline is not in the future. Must not wait."""
+
+    def crashed(self, error: BaseException) -> None:
+        """Called when `expire` has raised ``error`` and the ticker has discarded the member. Must not wait."""
+
+
+TimedT = TypeVar("TimedT", bound=Timed)
+
+
+class Ticker(Generic[TimedT]):
+    """Expires its members, late by up to one tick, never early.
+
+    An error of `Timed.expire` is logged, and the member is discarded (`Timed.crashed` is called); all others go on.
+
+    Args:
+        tick: Seconds from one look at the members to the next.
+        on_tick: Called before each look, and must not wait.
+    """
+
+    def __init__(self, tick: float, on_tick: Callable[[], None] | None = None) -> None:
+        self.tick = tick
+        self.members: set[TimedT] = set()
+        self._on_tick = on_tick
+        self._has_members = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Ticker of {len(self.members)}, every {self.tick:g} s>"
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def add(self, member: TimedT) -> None:
+        """Keeps the deadlines of ``member`` until `discard`."""
+        self.members.add(member)
+        self._has_members.set()
+
+    def discard(self, member: TimedT) -> None:
+        """Forgets ``member``; does nothing for any other object."""
+        self.members.discard(member)
+
+    async def run(self) -> None:
+        """Keeps time until cancelled. Sleeps while it has no members, so that an idle program is never woken."""
+        while True:
+            if not self.members:
+                self._has_members = trio.Event()
+                await self._has_members.wait()
+            await trio.sleep(self.tick)
+            if self._on_tick is not None:
+                self._on_tick()
+            self.expire(trio.current_time())
+
+    def expire(self, now: float) -> None:
+        """Expires every member whose deadline is not later than ``now``."""
+        for member in [each for each in self.members if each.deadline <= now]:
+            if member not in self.members:
+                continue  # ended by the expiry of another one
+            try:
+                member.expire(now)
+            except BaseException as error:
+                self.members.discard(member)
+                with Containment(TICKER, member.crashed, {"member": member}):
+                    raise error

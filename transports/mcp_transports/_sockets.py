@@ -1,6 +1,9 @@
-"""Listening sockets: opening them for TCP on one or more addresses, and accepting from them.
+"""Sockets for the bindings: listening at TCP and Unix addresses, accepting, and the settings of connections.
 
-Shared by the bindings that listen. `mcp_transports._sockets` opens those of Unix sockets.
+A process that serves with others at the same addresses accepts from sockets that they all have. It gets them when it
+is started (`inherit`), and a listener that would bind an address first looks here for them (`taken`). When the process
+is replaced by a younger one (`retire`), it accepts nothing more, and its connections of HTTP end with the next answer,
+while the others go on accepting: no client is refused or surprised.
 """
 
 from __future__ import annotations
@@ -22,6 +25,14 @@ from mcp_actors.supervision.containment import start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import ACCEPT
 
+if sys.platform != "win32":
+    import fcntl
+if sys.platform == "linux":
+    import struct
+    import termios
+
+    _ZERO = struct.pack("i", 0)
+
 __all__ = [
     "BACKLOG",
     "REFUSED_TIME",
@@ -34,124 +45,29 @@ __all__ = [
     "bind_tcp",
     "bind_unix",
     "check_unix_path",
+    "enable_keepalive",
     "has_more_than_others",
+    "holds_bytes",
     "inherit",
     "inherit_counts",
     "is_abstract",
     "is_refused_when_full",
+    "is_unix",
     "new_unix_socket",
+    "nothing_is_under_way",
     "retire",
+    "send_without_delay",
     "taken",
     "tcp_key",
     "unix_key",
 ]
 
-
-# -- Listening sockets that another process has opened for this one, and the time when it is replaced by a younger one
-# ---
-#
-# A process that serves with others at the same addresses accepts from sockets that they all have. It gets them when
-# it is started (`inherit`), and whoever would bind an address asks here first (`taken`). When it is replaced
-# (`retire`) it accepts nothing more, and its connections of HTTP end with the next answer, while the others go on
-# accepting: no client is refused, and none is surprised.
-
-# The sockets of each address that nobody has taken yet. Two listeners at port 0 have different ones.
-_waiting: dict[str, list[list[socket.socket]]] = {}
-_at_retirement: set[Callable[[], object]] = set()
-# The numbers of open connections of all processes, in memory that they share, and the place of this one's.
-_counts: list[memoryview] = []
-_place = 0
-_BYTES_OF_A_COUNT = 8
-
-
-def tcp_key(host: str | None, port: int) -> str:
-    """Returns the name of an address as it was asked for, whatever it was bound to."""
-    return f"tcp:{'localhost' if host is None else host}:{port}"
-
-
-def unix_key(path: str) -> str:
-    """Returns the name of a Unix socket's address."""
-    return f"unix:{path}"
-
-
-def inherit(sockets: Mapping[str, Sequence[Sequence[int]]]) -> None:
-    """Makes the descriptors of listening sockets known, which belong to this module then.
-
-    Args:
-        sockets: By the name of an address: for each listener there, the descriptors of its sockets.
-
-    Raises:
-        OSError: A descriptor is not open, or is no socket.
-    """
-    for key, listeners in sockets.items():
-        for descriptors in listeners:
-            opened = [socket.socket(fileno=each) for each in descriptors]
-            for each in opened:
-                each.setblocking(False)
-                os.set_inheritable(each.fileno(), False)
-            _waiting.setdefault(key, []).append(opened)
-
-
-def inherit_counts(descriptor: int, place: int, processes: int) -> None:
-    """Takes the memory in which each process notes how many connections it has, so that all get about as many.
-
-    Args:
-        descriptor: A file of 8 bytes for each process.
-        place: That of this process, from 0 on.
-        processes: How many there are.
-
-    Raises:
-        OSError: The descriptor is no such file.
-    """
-    global _place
-    shared = mmap.mmap(descriptor, processes * _BYTES_OF_A_COUNT)
-    os.close(descriptor)
-    _place = place
-    _counts[:] = [memoryview(shared).cast("q")]
-    _counts[0][place] = 0
-
-
-def has_more_than_others(connections: int) -> bool:
-    """Notes how many connections this process has, and returns whether another process has fewer."""
-    if not _counts:
-        return False
-    _counts[0][_place] = connections
-    return min(_counts[0]) < connections
-
-
-def taken(key: str) -> list[socket.socket] | None:
-    """Returns the sockets of an address, which belong to the caller then; ``None`` if it has to be bound."""
-    waiting = _waiting.get(key)
-    return waiting.pop(0) if waiting else None
-
-
-def retire() -> None:
-    """Has every listener of this process accept nothing more, and its connections end where that costs nothing.
-
-    Must be called in the event loop. What is left when the server is stopped ends as it always does then.
-    """
-    for each in list(_at_retirement):
-        each()
-
-
-@contextmanager
-def at_retirement(call: Callable[[], object]) -> Iterator[None]:
-    """Has ``call()``, which must not wait, called if this process retires while the block runs."""
-    _at_retirement.add(call)
-    try:
-        yield
-    finally:
-        _at_retirement.discard(call)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # The kernel limits it to its own maximum (4096 on Linux). A burst of clients that connect at once must fit.
 BACKLOG = 2048
 # Attempts to share a port that the kernel chose for one family with the other one, where it may be taken.
 _TRIES_FOR_A_PORT = 20
-# Connections accepted before other tasks run. Of what several processes accept from, each takes one after the other:
-# so that a burst of connections goes to all of them, and to those that are busy with calls less often.
+# Connections accepted before other tasks run. From a socket that several processes share each takes one
+# at a time, so that a burst of connections is spread over all of them, and busy ones get fewer.
 _ACCEPT_AT_ONCE = 64
 _ACCEPT_AT_ONCE_OF_OTHERS = 1
 # Seconds for which a process with more connections leaves a new one to the others: some calls of theirs.
@@ -164,6 +80,16 @@ _NO_SUCH_FAMILY = frozenset((errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EPRO
 
 # The listening socket itself cannot be used; every other error is about the connection that would have been accepted.
 _UNUSABLE = frozenset((errno.EBADF, errno.EINVAL, errno.ENOTSOCK))
+# Seconds for which another server may hold the folder's lock; all it does meanwhile is probe, bind and listen.
+_LOCK_TIME = 2.0
+_LOCK_PAUSE = 0.01
+# Bytes that sockaddr_un has room for, without a terminator: 108 on Linux, 104 on macOS and the BSDs.
+_LONGEST_PATH = 107 if sys.platform == "linux" else 103
+# Seconds for which a refused connection is tried again, where a live server refuses too when its queue is full. It
+# accepts what waits within some turns of its loop.
+REFUSED_TIME = 0.5
+_REFUSED_PAUSE = 0.01
+_NONE_ON_WINDOWS = "Python has no Unix sockets on Windows: use tcp: or http: at 127.0.0.1"
 
 
 class ListenError(Exception):
@@ -210,7 +136,7 @@ class ListeningSocket:
         """Returns one connection and its peer's address, without waiting.
 
         Raises:
-            OSError: As the system's ``accept`` does; `BlockingIOError` when there is no connection.
+            OSError: As the system's ``accept`` does; `BlockingIOError` when no connection waits.
         """
         return self.socket.accept()
 
@@ -278,11 +204,11 @@ class ListeningSocket:
         return "unix" if self.path is not None else address_text(address)
 
     def holder_of(self, peer: str) -> str | None:
-        """Returns who answers for a connection of ``peer``; ``None`` over Unix sockets, whose peers have no address."""
+        """Returns the holder of the budget for ``peer``; ``None`` over Unix sockets, whose peers have no address."""
         return None if self.path is not None else holder_of(peer)
 
     def close(self) -> None:
-        """Closes the socket and removes its path, unless another socket has replaced it. Legal any number of times."""
+        """Closes the socket and removes its path, unless another socket has replaced it. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -301,7 +227,7 @@ class ListeningSocket:
 
 
 def address_text(address: object) -> str:
-    """Returns a socket's address as people write it; ``unix`` for one that is no pair of host and port."""
+    """Returns a socket's address as people write it; ``unix`` for one that is not a pair of host and port."""
     if not isinstance(address, tuple):
         return "unix"
     host, port = address[0], address[1]
@@ -309,7 +235,7 @@ def address_text(address: object) -> str:
 
 
 def is_abstract(path: str) -> bool:
-    """Whether a Unix socket's name is one of Linux's abstract ones, which no file stands for."""
+    """Whether a Unix socket's name is one of Linux's abstract ones, which have no file."""
     return path.startswith("\0")
 
 
@@ -323,11 +249,14 @@ def _identity(path: str) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
+# -- TCP ---
+
+
 async def bind_tcp(host: str | None, port: int, *, backlog: int = BACKLOG) -> list[ListeningSocket]:
     """Listens on every address of ``host``, or takes the sockets that this process has inherited for it.
 
     Args:
-        host: ``None`` and ``"localhost"`` mean the loopback of IPv4 and, where there is one, of IPv6, on the same port;
+        host: ``None`` and ``"localhost"`` mean the loopback of IPv4 and, if there is one, of IPv6, on the same port;
             ``""`` means every interface.
         port: 0 lets the system choose it.
         backlog: Connections that the kernel keeps until they are accepted.
@@ -408,26 +337,11 @@ def _bind(family: socket.AddressFamily, address: str, port: int, backlog: int) -
     return listening
 
 
-# -- Opening listening Unix sockets whose path survives crashes ------------------------------------------
-
-if sys.platform != "win32":
-    import fcntl
-
-
-# Seconds for which another server may hold the folder's lock; all it does meanwhile is probe, bind and listen.
-_LOCK_TIME = 2.0
-_LOCK_PAUSE = 0.01
-# Bytes that sockaddr_un has room for, without a terminator: 108 on Linux, 104 on macOS and the BSDs.
-_LONGEST_PATH = 107 if sys.platform == "linux" else 103
-# Seconds for which a refused connection is tried again, where that does not say that nobody listens. A server that
-# works accepts what waits within some turns of its loop.
-REFUSED_TIME = 0.5
-_REFUSED_PAUSE = 0.01
-_NONE_ON_WINDOWS = "Python has no Unix sockets on Windows: use tcp: or http: at 127.0.0.1"
+# -- Unix sockets, whose paths survive crashes ---
 
 
 def is_refused_when_full() -> bool:
-    """Whether this system refuses a connection to a Unix socket whose queue is full, as if nobody listened there.
+    """Whether this system refuses a connection to a Unix socket whose queue is full, as if no server listened.
 
     macOS and the BSDs do. On Linux `connect` says EAGAIN then.
     """
@@ -438,7 +352,7 @@ def new_unix_socket() -> socket.socket:
     """Returns a Unix socket that does not block.
 
     Raises:
-        InvalidSocketPath: This system has none.
+        InvalidSocketPath: This system has no Unix sockets.
         OSError: The process has no descriptor left.
     """
     if sys.platform == "win32":
@@ -460,8 +374,8 @@ async def bind_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> 
         backlog: Connections that the kernel keeps until they are accepted.
 
     Raises:
-        InvalidSocketPath: The path is too long for the system, or is none.
-        ListenError: Something is in the way: a live server, or a file that is no socket.
+        InvalidSocketPath: The path is malformed or too long for the system.
+        ListenError: Something is in the way: a live server, or a file that is not a socket.
     """
     if sys.platform == "win32":
         raise InvalidSocketPath(_NONE_ON_WINDOWS)
@@ -531,13 +445,13 @@ async def _remove_stale(path: str) -> None:
         raise ListenError(f"cannot listen on {path}: there is something that is no socket")
     if is_refused_when_full():
         for _ in range(round(REFUSED_TIME / _REFUSED_PAUSE)):
-            _require_nobody(path)
+            _require_unused(path)
             await trio.sleep(_REFUSED_PAUSE)
-    _require_nobody(path)
+    _require_unused(path)
     os.unlink(path)  # no server listens any more
 
 
-def _require_nobody(path: str) -> None:
+def _require_unused(path: str) -> None:
     """Returns if a connection to a path is refused.
 
     Raises:
@@ -568,7 +482,7 @@ def _bind_unix(path: str, mode: int | None, backlog: int) -> socket.socket:
     return listening
 
 
-# -- Accepting connections from listening sockets, until the server stops or its process retires ---------
+# -- accepting, until the server stops or its process retires ---
 
 ListenerT = TypeVar("ListenerT", bound=ListeningSocket)
 
@@ -581,8 +495,8 @@ async def accept_until(
 ) -> ListenError | None:
     """Accepts from every listener, each in a task of its own, until ``stopping`` is set or this process retires.
 
-    A task that crashes is started again. A listening socket that is broken ends all of this: its address is served no
-    more, and starting again would not help.
+    A task that crashes is started again. A listening socket that is broken ends the accepting from all of them,
+    since its address is not served any more and starting again would not help.
 
     Args:
         stopping: Ends the accepting; nothing that was accepted is lost.
@@ -591,7 +505,7 @@ async def accept_until(
         connections: Returns how many of them are open.
 
     Returns:
-        Why a listener cannot accept any more, or ``None`` when it was told to end.
+        Why a listener cannot accept any more, or ``None`` if it was stopped.
     """
     broken: list[ListenError] = []
 
@@ -613,3 +527,163 @@ async def accept_until(
             await stopping.wait()
             accepting.cancel_scope.cancel(reason="the server stops")
     return broken[0] if broken else None
+
+
+# -- several processes at the same addresses ---
+
+# The sockets of each address that are not taken yet. Two listeners at port 0 have different ones.
+_waiting: dict[str, list[list[socket.socket]]] = {}
+_at_retirement: set[Callable[[], object]] = set()
+# The numbers of open connections of all processes, in memory that they share, and the place of this one's.
+_counts: list[memoryview] = []
+_place = 0
+_BYTES_OF_A_COUNT = 8
+
+
+def tcp_key(host: str | None, port: int) -> str:
+    """Returns the name of an address as it was asked for, whatever it was bound to."""
+    return f"tcp:{'localhost' if host is None else host}:{port}"
+
+
+def unix_key(path: str) -> str:
+    """Returns the name of a Unix socket's address."""
+    return f"unix:{path}"
+
+
+def inherit(sockets: Mapping[str, Sequence[Sequence[int]]]) -> None:
+    """Takes over the descriptors of listening sockets that this process was started with.
+
+    Args:
+        sockets: By the name of an address: for each listener there, the descriptors of its sockets.
+
+    Raises:
+        OSError: A descriptor is not open, or is not a socket's.
+    """
+    for key, listeners in sockets.items():
+        for descriptors in listeners:
+            opened = [socket.socket(fileno=each) for each in descriptors]
+            for each in opened:
+                each.setblocking(False)
+                os.set_inheritable(each.fileno(), False)
+            _waiting.setdefault(key, []).append(opened)
+
+
+def inherit_counts(descriptor: int, place: int, processes: int) -> None:
+    """Takes the memory in which each process notes how many connections it has, so that all get about as many.
+
+    Args:
+        descriptor: A file of 8 bytes for each process.
+        place: That of this process, from 0 on.
+        processes: How many there are.
+
+    Raises:
+        OSError: The descriptor is not that of such a file.
+    """
+    global _place
+    shared = mmap.mmap(descriptor, processes * _BYTES_OF_A_COUNT)
+    os.close(descriptor)
+    _place = place
+    _counts[:] = [memoryview(shared).cast("q")]
+    _counts[0][place] = 0
+
+
+def has_more_than_others(connections: int) -> bool:
+    """Notes how many connections this process has, and returns whether another process has fewer."""
+    if not _counts:
+        return False
+    _counts[0][_place] = connections
+    return min(_counts[0]) < connections
+
+
+def taken(key: str) -> list[socket.socket] | None:
+    """Returns the sockets of an address, which belong to the caller then; ``None`` if it has to be bound."""
+    waiting = _waiting.get(key)
+    return waiting.pop(0) if waiting else None
+
+
+def retire() -> None:
+    """Makes every listener of this process stop accepting, and ends connections where that costs nothing.
+
+    Must be called in the event loop. Connections that are left end when the server is stopped.
+    """
+    for each in list(_at_retirement):
+        each()
+
+
+@contextmanager
+def at_retirement(call: Callable[[], object]) -> Iterator[None]:
+    """Calls ``call()``, which must not wait, if this process retires while the block runs."""
+    _at_retirement.add(call)
+    try:
+        yield
+    finally:
+        _at_retirement.discard(call)
+
+
+# -- connected sockets: settings, and questions about them, which differ between systems ---
+
+# The name of the time of silence differs: macOS has the second one only. A setting that a system lacks stays at its
+# default.
+_NAMES_OF_IDLE = ("TCP_KEEPIDLE", "TCP_KEEPALIVE")
+# sys/socket.h of macOS; the module `socket` does not name it. Bytes in the sending buffer that the peer has not got.
+_SO_NWRITE = 0x1024
+
+
+def is_unix(connected: socket.socket) -> bool:
+    """Whether a socket is a Unix socket; never where there are none."""
+    return sys.platform != "win32" and connected.family == socket.AF_UNIX
+
+
+def send_without_delay(connected: socket.socket) -> None:
+    """Makes TCP send small messages at once.
+
+    macOS refuses to set options of a connection whose peer is gone already. The next read finds that out, so the
+    error is dropped here.
+    """
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError:
+        return
+
+
+def enable_keepalive(
+    connected: socket.socket | trio.socket.SocketType, *, idle: int, interval: int, probes: int
+) -> None:
+    """Makes TCP probe a silent peer. An error is dropped, as in `send_without_delay`.
+
+    Args:
+        connected: A TCP socket.
+        idle: Seconds of silence before the first probe.
+        interval: Seconds from one probe to the next.
+        probes: How many go unanswered before the connection counts as lost.
+    """
+    settings = {**dict.fromkeys(_NAMES_OF_IDLE, idle), "TCP_KEEPINTVL": interval, "TCP_KEEPCNT": probes}
+    try:
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in settings.items():
+            option = getattr(socket, name, None)
+            if option is not None:
+                connected.setsockopt(socket.IPPROTO_TCP, option, value)
+    except OSError:
+        return
+
+
+def nothing_is_under_way(connected: socket.socket) -> bool:
+    """Whether the peer of a TCP connection has received everything; false where the system does not say.
+
+    Raises:
+        OSError: The connection is broken, or the socket is closed.
+    """
+    if sys.platform == "linux":
+        return fcntl.ioctl(connected, termios.TIOCOUTQ, _ZERO) == _ZERO
+    if sys.platform == "darwin":
+        return not is_unix(connected) and connected.getsockopt(socket.SOL_SOCKET, _SO_NWRITE) == 0
+    return False
+
+
+def holds_bytes(connected: socket.socket) -> bool:
+    """Whether the kernel holds bytes of the peer that were not read. The socket does not block."""
+    try:
+        return connected.recv(1, socket.MSG_PEEK) != b""
+    except OSError:
+        return False  # nothing was sent, or the connection is broken

@@ -10,7 +10,6 @@ from __future__ import annotations
 import attrs
 
 from mcp_actors.errors import TransportNotFound
-from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._sockets import (
     ListeningSocket,
     bind_tcp,
@@ -21,6 +20,7 @@ from mcp_transports._sockets import (
     tcp_key,
     unix_key,
 )
+from mcp_transports._transports import as_engine_errors
 from mcp_transports.http.h1.request import ListenUrl
 from mcp_transports.sockets.address import parse_tcp, parse_unix
 
@@ -36,7 +36,7 @@ class OpenedSockets:
     key: str
     """The name of the address, for `inherit`."""
     sockets: tuple[ListeningSocket, ...]
-    """Where ``localhost`` has addresses of IPv4 and of IPv6, two."""
+    """Two for ``localhost`` where it has addresses of IPv4 and of IPv6."""
 
     @property
     def descriptors(self) -> list[int]:
@@ -56,7 +56,7 @@ async def open_sockets(urls: list[str]) -> list[OpenedSockets]:
         urls: Those of HTTP, WebSocket, TCP and Unix sockets.
 
     Raises:
-        TransportNotFound: A URL has another scheme: its binding opens its own sockets, if it has any.
+        TransportNotFound: A URL has another scheme: its binding opens its own sockets, if it needs any.
         ConnectFailed: An address cannot be listened at.
         LocalProtocolError: A URL of TCP or of a Unix socket is malformed.
         ValueError: A URL of HTTP or WebSocket is malformed.

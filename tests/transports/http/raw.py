@@ -9,11 +9,10 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 
+from mcp_transports.http.h1.http_server import HttpListener, HttpServer, open_tcp
 from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.listeners import HttpListener, open_tcp
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
-from mcp_transports.http.h1.server import HttpServer
 
 HOST = b"Host: x\r\n"
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

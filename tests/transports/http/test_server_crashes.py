@@ -13,7 +13,8 @@ import trio
 
 from mcp_transports._poller import EpollPoller
 from mcp_transports.http.h1.byte_stream import SocketByteStream
-from mcp_transports.http.h1.listeners import HttpListener, open_tcp
+from mcp_transports.http.h1.connection import ConnectionResponse
+from mcp_transports.http.h1.http_server import HttpListener, open_tcp
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 
@@ -215,7 +216,7 @@ async def test_the_task_that_goes_on_with_pipelined_requests(
             await peer.send(GET + GET)
             await eventually(lambda: bool(responses))
             monkeypatch.setattr(served.server._state, "app", None)
-            crash_once(monkeypatch, Response, "__init__", crash)
+            crash_once(monkeypatch, ConnectionResponse, "__init__", crash)
             responses[0].answer(200)
             assert (await peer.answer()).status == 200
             assert await peer.ended()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -11,7 +12,7 @@ import ssl
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,10 +26,11 @@ from mcp_actors import Client
 from mcp_actors.types import ElicitFormParams, ElicitResult
 from mcp_transports._sockets import InvalidSocketPath, ListenError
 from mcp_transports.http.client import HttpClientTransport
-from mcp_transports.http.h1.listeners import HttpListener, open_tcp, open_unix
+from mcp_transports.http.h1.http_server import HttpListener, open_tcp, open_unix
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.h1.response import Response
+from mcp_transports.http.h1.response import HEADERS_OF_EVERY_RESPONSE, Response
 
+from .asgi.test_requests import INITIALIZE, Site, ask
 from .raw import GET, RawPeer, Slow, echo, eventually, post, serving
 
 # ----------------------------------------------------------------------------------------------------
@@ -210,6 +212,41 @@ async def test_more_connections_than_allowed() -> None:
         again = await served.connect()
         await again.send(GET)
         assert (await again.answer()).status == 200
+
+
+@pytest.fixture
+def common_header() -> Iterator[tuple[str, str]]:
+    HEADERS_OF_EVERY_RESPONSE.append((b"x-common", b"yes"))
+    yield "x-common", "yes"
+    HEADERS_OF_EVERY_RESPONSE.pop()
+
+
+async def test_a_header_of_every_response_is_sent_by_the_listener_full_or_not(
+    common_header: tuple[str, str],
+) -> None:
+    async with serving(echo, connections=1, connections_per_address=1) as served:
+        peer = await served.connect()
+        for request, status in ((GET, 200), (b"rubbish\r\n", 400)):
+            await peer.send(request)
+            answer = await peer.answer()
+            assert answer.status == status
+            assert common_header in answer.headers.items()
+            if status == 200:
+                turned_away = await (await served.connect()).answer()
+                assert turned_away.status == 503
+                assert common_header in turned_away.headers.items()
+
+
+@pytest.mark.parametrize(("path", "status"), [("/mcp", 200), ("/elsewhere", 404), ("/" + "x" * 9000, 414)])
+def test_a_header_of_every_response_is_sent_by_an_asgi_application(
+    path: str, status: int, common_header: tuple[str, str]
+) -> None:
+    async def run() -> None:
+        answer = await ask(Site().app, INITIALIZE, path=path)
+        assert answer.status == status
+        assert answer.headers[b"x-common"] == b"yes"
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("times", [1, 10])

@@ -11,10 +11,15 @@ import trio
 import trio.testing
 
 from mcp_transports.http.h1.byte_stream import ByteStream, WrappedByteStream
-from mcp_transports.http.h1.connection import NEXT_STATE, Connection, ConnectionEvent, ConnectionState
+from mcp_transports.http.h1.connection import (
+    NEXT_STATE,
+    Connection,
+    ConnectionEvent,
+    ConnectionState,
+    ServerState,
+)
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
-from mcp_transports.http.h1.server_state import ServerState
 
 from .raw import GET, RawPeer, Served, Slow, echo, eventually, post, serving
 

@@ -13,7 +13,7 @@ import trio.testing
 from mcp_actors import Client, ConnectionLost, Limits, Server
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
-from mcp_transports._ticker import Ticker
+from mcp_transports._poller import Ticker
 from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
 from mcp_transports.websocket.protocol import FRAMES_IN_A_TURN
 from tests.actors.peers import Dials, Serves

@@ -240,7 +240,7 @@ Route = Callable[[Request, Response, Caller], Awaitable[None]]
 
 
 class AdminEndpoint:
-    """Answers requests; an application of `mcp_transports.http.h1.server.HttpServer`.
+    """Answers requests; an application of `mcp_transports.http.h1.http_server.HttpServer`.
 
     Args:
         feed: What is shown.

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import trio
 
 from mcp_actors.supervision.logging import log
-from mcp_transports.http.h1.listeners import HttpListener
+from mcp_transports.http.h1.http_server import HttpListener
 
 __all__ = ["OwnedListener", "Owner", "is_trusted", "owner_of"]
 

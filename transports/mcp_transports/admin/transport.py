@@ -19,7 +19,7 @@ from mcp_actors.supervision.logging import write_to_stderr
 from mcp_actors.supervision.task_kinds import ADMIN_FEED
 from mcp_actors.telemetry.cluster import ClusterView
 from mcp_actors.telemetry.live_view import Feed, LiveView, ServerView
-from mcp_transports._listen_errors import as_engine_errors
+from mcp_transports._transports import as_engine_errors
 from mcp_transports.admin.endpoint import (
     AdminAccess,
     AdminEndpoint,
@@ -28,9 +28,8 @@ from mcp_transports.admin.endpoint import (
     TokenAccess,
 )
 from mcp_transports.admin.owner import OwnedListener
+from mcp_transports.http.h1.http_server import HttpListener, HttpServer, open_tcp, open_unix
 from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.listeners import HttpListener
-from mcp_transports.http.h1.server import HttpServer, open_tcp, open_unix
 from mcp_transports.http.server.authentication import Authenticate, Protection, authentication_of
 from mcp_transports.http.server.origin_policy import LOOPBACK_NAMES, OriginPolicy
 

@@ -15,8 +15,7 @@ from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
 from mcp_actors.supervision.principal import Principal
 from mcp_transports.auth.fetcher import Fetcher
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.server.authentication import Identity, IdentityLater, Protection
-from mcp_transports.http.server.responses import Header, Refusal
+from mcp_transports.http.server.responses import Header, Identity, IdentityLater, Refusal
 
 __all__ = ["JoinedFetches", "TokenAuthentication"]
 
@@ -102,7 +101,7 @@ class TokenAuthentication:
         ImportError: The extra ``auth`` is missing, and the settings need it.
     """
 
-    def __init__(self, settings: Protection) -> None:
+    def __init__(self, settings: object) -> None:
         if not isinstance(settings, ResourceServer):
             raise TypeError(
                 f"auth is a {type(settings).__name__}: write auth=ResourceServer(resource=…, issuer=…), which is in "

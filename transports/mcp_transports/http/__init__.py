@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from mcp_actors.abc import HttpRequests, HttpRequestTransport
-from mcp_transports._two_sided import TwoSidedTransport
+from mcp_transports._transports import TwoSidedTransport
 
 __all__ = ["HttpTransport", "from_url"]
 

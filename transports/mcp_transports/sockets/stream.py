@@ -18,7 +18,7 @@ from mcp_actors.abc.framing import LineChannel
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.supervision.budget import Account
 from mcp_transports._poller import Poller, Waiter
-from mcp_transports._socket_options import (
+from mcp_transports._sockets import (
     enable_keepalive,
     holds_bytes,
     is_unix,

@@ -23,7 +23,6 @@ from mcp_actors.supervision.budget import Account, Budget, BudgetStatistics, hol
 from mcp_actors.supervision.containment import start, start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import POLLER, SOCKET_CONNECTION
-from mcp_transports._listen_errors import as_engine_errors
 from mcp_transports._poller import open_poller
 from mcp_transports._sockets import (
     REFUSED_TIME,
@@ -37,6 +36,7 @@ from mcp_transports._sockets import (
     is_refused_when_full,
     new_unix_socket,
 )
+from mcp_transports._transports import as_engine_errors
 from mcp_transports.sockets.address import parse_tcp, parse_unix, unix_url
 from mcp_transports.sockets.stream import ConnectedSocket, Secured, SocketChannel
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from mcp_transports._two_sided import TwoSidedTransport
+from mcp_transports._transports import TwoSidedTransport
 
 __all__ = ["WebSocketTransport", "from_url"]
 

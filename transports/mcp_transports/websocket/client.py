@@ -18,7 +18,7 @@ from mcp_actors.auth.client.settings import BearerToken, ClientAuth, OAuth
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.supervision.containment import reraised, start_again
 from mcp_actors.supervision.task_kinds import TICKER
-from mcp_transports._ticker import Ticker
+from mcp_transports._poller import Ticker
 from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
 from mcp_transports.websocket.opening import HandshakeFailed, OpeningRefused, WebSocketRefused, ask
 

@@ -20,27 +20,29 @@ from mcp_actors.supervision.containment import reraised, start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.supervision.task_kinds import POLLER, TICKER
-from mcp_transports._listen_errors import as_engine_errors
-from mcp_transports._poller import Poller, open_poller
-from mcp_transports._ticker import Ticker
+from mcp_transports._poller import Poller, Ticker, open_poller
+from mcp_transports._transports import as_engine_errors
+from mcp_transports.http.h1.connection import ConnectionCounts
+from mcp_transports.http.h1.http_server import PortShare, share_port
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import ListenUrl, Request
 from mcp_transports.http.h1.response import Response
-from mcp_transports.http.h1.server_state import ConnectionCounts
-from mcp_transports.http.h1.shared_port import PortShare
-from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import (
     Authenticate,
     HttpExchange,
-    Identity,
-    IdentityLater,
     Protection,
     access_scope,
     answer_document,
     authentication_of,
 )
 from mcp_transports.http.server.origin_policy import OriginPolicy
-from mcp_transports.http.server.responses import SERVER_STOPPING, Refusal, method_not_allowed
+from mcp_transports.http.server.responses import (
+    SERVER_STOPPING,
+    Identity,
+    IdentityLater,
+    Refusal,
+    method_not_allowed,
+)
 from mcp_transports.sockets.stream import ConnectedSocket
 from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
 from mcp_transports.websocket.opening import accept
@@ -133,7 +135,7 @@ class WebSocketServerTransport:
 
     Raises:
         ImportError: ``auth`` needs the extra ``auth``, which is missing.
-        TypeError: ``auth`` is no `ResourceServer`.
+        TypeError: ``auth`` is not a `ResourceServer`.
         ValueError: for ``auth`` with ``authenticate``, a URL that cannot be served, ``wss`` without an
             ``ssl_context`` or ``ws`` with one, and for limits and times that are not greater than zero.
     """
@@ -241,18 +243,19 @@ class WebSocketServerTransport:
                 channel.close_soon()
 
     async def _listen(self, served: _Serving, task_status: trio.TaskStatus[str]) -> None:
-        async with share_port(
+        documents = () if self._authentication is None else self._authentication.documents
+        shared = share_port(
             self._address,
             self,
             ssl_context=self._ssl_context,
             limits=self._limits,
             upgrades=True,
-            documents=() if self._authentication is None else self._authentication.documents,
-        ) as shared:
-            served.share = shared
-            task_status.started(self._url(shared.port))
-            with as_engine_errors():
-                await shared.serve(served.handler.stopping)
+            documents=documents,
+        )
+        with as_engine_errors():
+            async with shared as served.share:
+                task_status.started(self._url(served.share.port))
+                await served.share.serve(served.handler.stopping)
 
     def statistics(self) -> WebSocketServerStatistics:
         """Returns a snapshot of the counters."""
@@ -338,7 +341,7 @@ class WebSocketServerTransport:
         served = self._served
         if not opened or served is None:
             return
-        # The request is kept for as long as the connection; what was read of it is of no use any more.
+        # The request is kept for as long as the connection; the bytes of its head are not needed any more.
         request.head = b""
         if isinstance(stream, trio.SocketStream):
             stream = ConnectedSocket.adopt(stream, served.poller)

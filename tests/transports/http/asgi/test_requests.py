@@ -15,7 +15,7 @@ import trio
 from mcp_actors import Context, Server
 from mcp_actors.asyncio import Client
 from mcp_transports.http.asgi import websocket
-from mcp_transports.http.asgi.answer import AnswerCutOff
+from mcp_transports.http.asgi.response import AnswerCutOff
 from mcp_transports.http.h1.limits import HttpLimits
 from tests import messages
 from tests.messages import LEGACY

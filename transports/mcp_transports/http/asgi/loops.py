@@ -28,8 +28,9 @@ __all__ = [
     "current_side",
 ]
 
-
-# -- The bridge of whatever runs in this thread ----------------------------------------------------------
+# Seconds that a task of the server's may go on once it was cancelled; then it is not waited for any more.
+CANCEL_TIME = 1.0
+T = TypeVar("T")
 
 
 def current_bridge() -> AsyncioBridge | TrioBridge | ThreadBridge:
@@ -48,19 +49,11 @@ def current_bridge() -> AsyncioBridge | TrioBridge | ThreadBridge:
     return AsyncioBridge.of_running_loop()
 
 
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds that a task of the server's may go on once it was cancelled; then nobody waits for it any more.
-CANCEL_TIME = 1.0
-
-T = TypeVar("T")
-
-
 class LoopWaiter(Protocol):
     """Waits for one thing after the other. Both methods belong to the loop."""
 
     def set(self) -> None:
-        """Ends the wait, or the next one if nobody waits now."""
+        """Ends the wait, or the next one if no task waits now."""
 
     async def wait(self) -> None:
         """Waits for `set`."""
@@ -168,7 +161,7 @@ class _AsyncioInterruptible:
         self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         task, self._task = self._task, None
-        # Whoever has cancelled the task for another reason is not to wait in vain.
+        # If the task was cancelled for another reason, that must not wait in vain.
         return (
             self.is_interrupted
             and task is not None
@@ -287,7 +280,7 @@ class TrioSide:
     @asynccontextmanager
     async def beside(self, fn: Callable[[], Awaitable[object]]) -> AsyncIterator[None]:
         async with trio.open_nursery() as nursery:
-            # Nobody would learn that the client leaves: so the block ends, and what it has begun is cut off.
+            # The departure of the client would go unnoticed: so the block ends, and its answer is cut off.
             start(
                 nursery,
                 ASGI_WATCH,

@@ -1,38 +1,288 @@
-"""The answer to a request that an ASGI server has brought: made in the engine, sent in the server's loop."""
+"""The answer to a request of an ASGI server, in two halves: made in the engine, and sent in the server's loop.
+
+`AsgiResponse` is the half in the engine, which applications see. It posts steps to `AsgiAnswer`, the half in the loop
+of the server, which sends the messages of ASGI. `AsgiListener` hands requests to the endpoint and has the answers
+looked at that do not come at once.
+"""
 
 from __future__ import annotations
 
+import http
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Protocol
+from typing import Literal
 
 import trio
 
+from mcp_actors.abc import ServerHandler
+from mcp_actors.abc.http import AsgiMessage, AsgiReceive, AsgiSend
+from mcp_actors.bridges.steps import Step
 from mcp_actors.errors import LoopClosed
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
-from mcp_transports._ticker import Ticker
-from mcp_transports.http.asgi.answer import AsgiAnswer, start_message
+from mcp_transports._poller import Ticker
+from mcp_transports.http.asgi.loops import Interruptible, LoopSide
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.h1.response import Response, ResponseStateError, Successor
+from mcp_transports.http.h1.response import (
+    HEADERS_OF_EVERY_RESPONSE,
+    Headers,
+    Response,
+    Successor,
+    check_header,
+)
+from mcp_transports.http.server.endpoint import Endpoint
+from mcp_transports.http.server.responses import JSON, Refusal
 
-__all__ = ["AsgiResponse", "ResponseListener"]
+__all__ = [
+    "AnswerCutOff",
+    "AsgiAnswer",
+    "AsgiListener",
+    "AsgiResponse",
+    "body_message",
+    "refusal_messages",
+    "start_message",
+    "websocket_refusal_messages",
+]
 
 # Seconds between two looks at an answer that is not complete: whether its client takes anything, and whether the
 # server ends.
 LOOK_AGAIN = 1.0
+# Seconds until a client is watched whose request is not answered. Most answers come sooner and need no watching.
+WATCH_AFTER = 0.1
+# Messages of a server behind the body that are not a disconnect: ASGI has none.
+_MOST_STRAY = 16
+_WEBSOCKET_ANSWERS = "websocket.http.response"
+# RFC 6455 section 7.4.1.
+_POLICY = 1008
+_JSON_LINE = (b"content-type", JSON.encode())
+# RFC 9110 section 6.4.1: answers that never have a body.
+_WITHOUT_BODY = (204, 304)
 
-Headers = Iterable[tuple[str, str]]
+
+def start_message(
+    status: int, content_type: str | None, headers: Iterable[tuple[str, str]], length: int | None
+) -> AsgiMessage:
+    """Returns the message that begins an answer.
+
+    Args:
+        status: The HTTP status.
+        content_type: Of the body.
+        headers: Further headers.
+        length: Bytes of the body; ``None`` for a stream.
+
+    Raises:
+        ValueError: A status, a content type or a header must not be sent.
+    """
+    if not 200 <= status <= 599:
+        raise ValueError(f"not the status of an answer: {status}")
+    lines = HEADERS_OF_EVERY_RESPONSE.copy()
+    if content_type is not None:
+        lines.append(
+            _JSON_LINE if content_type == JSON else (b"content-type", content_type.encode("latin-1"))
+        )
+    if length is not None and status not in _WITHOUT_BODY:
+        lines.append((b"content-length", b"%d" % length))
+    for name, value in headers:
+        check_header(name, value)
+        lines.append((name.lower().encode("latin-1"), value.encode("latin-1")))
+    return {"type": "http.response.start", "status": status, "headers": lines}
 
 
-class ResponseListener(Protocol):
-    """The attributes of a listener that an answer uses."""
+def body_message(body: bytes, *, more: bool) -> AsgiMessage:
+    """Returns the message of a piece of the body."""
+    return {"type": "http.response.body", "body": body, "more_body": more}
 
-    nursery: trio.Nursery
-    limits: HttpLimits
-    ticker: Ticker[AsgiResponse]
+
+def refusal_messages(status: int, reason: str, *, closes: bool) -> tuple[AsgiMessage, AsgiMessage]:
+    """Returns the answer to a request that was not understood, as our own listener gives it.
+
+    ``closes`` says whether the connection is closed behind it, which HTTP/2 has no header for.
+    """
+    text = f"{status} {http.HTTPStatus(status).phrase}: {reason}\n".encode()
+    start = start_message(status, "text/plain", (), len(text))
+    if closes:
+        start["headers"].append((b"connection", b"close"))
+    return start, body_message(text, more=False)
+
+
+def websocket_refusal_messages(scope: AsgiMessage, refusal: Refusal) -> list[AsgiMessage]:
+    """Returns the answer to a request for a WebSocket: with a status where the server can, else it says 403."""
+    if _WEBSOCKET_ANSWERS not in (scope.get("extensions") or {}):
+        return [{"type": "websocket.close", "code": _POLICY, "reason": ""}]
+    head = start_message(refusal.status, JSON, refusal.headers, len(refusal.body))
+    return [
+        {**head, "type": f"{_WEBSOCKET_ANSWERS}.start"},
+        {"type": f"{_WEBSOCKET_ANSWERS}.body", "body": refusal.body, "more_body": False},
+    ]
+
+
+# -- the half in the loop of the server ---
+
+
+class AnswerCutOff(Exception):
+    """An answer ends where it is. Raised in the application, so that the server closes the connection."""
+
+
+class AsgiAnswer:
+    """The half of an answer in the server's loop: sends what the engine gives it.
+
+    Args:
+        side: The loop.
+        receive: Of the request.
+        send: Of the request.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_ending",
+        "_has_ended",
+        "_interruptible",
+        "_is_complete",
+        "_on_progress",
+        "_pieces",
+        "_receive",
+        "_send",
+        "_waiter",
+        "sent",
+        "side",
+    )
+
+    def __init__(self, side: LoopSide, receive: AsgiReceive, send: AsgiSend) -> None:
+        self.side = side
+        self._receive = receive
+        self._send = send
+        self._waiter = side.waiter()
+        self._begun: AsgiMessage | None = None
+        self._pieces: deque[bytes] = deque()
+        self._is_complete = False
+        # It leads back to this, so it is kept only while a task waits.
+        self._on_progress: Step | None = None
+        self._has_ended = False
+        self._ending: Literal["cut off", "left"] | None = None
+        self._interruptible: Interruptible | None = None
+        self.sent = 0
+        """Bytes of the body that the server has taken. Read by the engine."""
+
+    # -- steps of the loop, which the engine posts -------------------------------------------------------------------
+
+    def begin(self, start: AsgiMessage, first: bytes, last: bool) -> None:
+        """Takes the beginning of the answer, or the whole."""
+        self._begun = start
+        self._is_complete = last
+        if first or last:
+            self._pieces.append(first)
+        self._waiter.set()
+
+    def put(self, piece: bytes, last: bool) -> None:
+        """Takes a piece of the body."""
+        self._pieces.append(piece)
+        self._is_complete = last
+        self._waiter.set()
+
+    def watch(self) -> None:
+        """Watches the client from now on, since it has to wait."""
+        self._waiter.set()
+
+    def report(self, on_progress: Step) -> None:
+        """Calls ``on_progress``, a step of the engine, now and whenever bytes were sent."""
+        if not self._has_ended:
+            self._on_progress = on_progress
+        self.side.bridge.engine.post(on_progress)
+
+    def cut_off(self) -> None:
+        """Ends the answer where it is."""
+        self._stop("cut off")
+
+    def leave(self) -> None:
+        """Ends the answer for a client that has left, or whose server ends."""
+        self._stop("left")
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the server closes the connection behind the answer, as far as it can be seen. Read by the engine.
+
+        ASGI has no message for the end of a server. uvicorn waits for every answer, without a bound by default, and
+        ends the lifespan only then; what it does at once is to end the life of the connection, in the object whose
+        method ``receive`` is.
+        """
+        return getattr(getattr(self._receive, "__self__", None), "keep_alive", None) is False
+
+    # -- the application's task --------------------------------------------------------------------------------------
+
+    async def deliver(self, response: AsgiResponse) -> None:
+        """Sends the answer to the end.
+
+        Raises:
+            AnswerCutOff: It is not complete.
+            Exception: What ``send`` raises.
+        """
+        try:
+            await self._waiter.wait()
+            if self._begun is not None and self._is_complete and len(self._pieces) == 1:
+                await self._send(self._begun)
+                body = self._pieces[0]
+                await self._send(body_message(body, more=False))
+                self._pieces.clear()
+                self._taken(len(body))
+                return
+            await self._deliver_watched()
+        finally:
+            self._on_progress, self._has_ended = None, True
+            if not self._is_complete or self._pieces:
+                self.side.bridge.engine.post(response.lose)
+        if self._ending == "cut off":
+            raise AnswerCutOff("the answer was cut off")
+
+    async def _deliver_watched(self) -> None:
+        with self.side.interruptible() as self._interruptible:
+            async with self.side.beside(self._watch):
+                while self._ending is None:
+                    if self._begun is not None:
+                        start, self._begun = self._begun, None
+                        await self._send(start)
+                    while self._pieces:
+                        await self._send_pieces()
+                    if self._is_complete:
+                        return
+                    await self._waiter.wait()
+
+    async def _send_pieces(self) -> None:
+        pieces = self._pieces
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        last = self._is_complete
+        pieces.clear()
+        if data or last:
+            await self._send(body_message(data, more=not last))
+        self._taken(len(data))
+
+    async def _watch(self) -> None:
+        """Waits until the server says that the client has left."""
+        try:
+            for _ in range(_MOST_STRAY):
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    break
+        except Exception as error:
+            log.warning("an ASGI server failed to say whether a client is there", error=repr(error)[:200])
+        if not self._is_complete or self._pieces:
+            self.leave()
+
+    def _taken(self, size: int) -> None:
+        self.sent += size
+        if self._on_progress is not None:
+            self.side.bridge.engine.post(self._on_progress)
+
+    def _stop(self, ending: Literal["cut off", "left"]) -> None:
+        self._ending = self._ending or ending
+        if self._interruptible is not None:
+            self._interruptible.interrupt()
+        self._waiter.set()
+
+
+# -- the half in the engine ---
 
 
 class _Stall:
@@ -56,6 +306,7 @@ class AsgiResponse(Response):
     __slots__ = (
         "_answer",
         "_gone",
+        "_head_only",
         "_listener",
         "_put",
         "_room",
@@ -65,7 +316,7 @@ class AsgiResponse(Response):
         "request",
     )
 
-    def __init__(self, listener: ResponseListener, request: Request, answer: AsgiAnswer) -> None:
+    def __init__(self, listener: AsgiListener, request: Request, answer: AsgiAnswer) -> None:
         self._state = "new"
         self._head_only = request.method == "HEAD"
         self.on_gone = None
@@ -74,15 +325,12 @@ class AsgiResponse(Response):
         self._answer = answer
         self._gone = False
         self._put = 0
-        # Made for answers that do not come at once.
+        # Only for answers that do not come at once.
         self._stall: _Stall | None = None
         self._room: trio.Event | None = None
         self._scopes: tuple[trio.CancelScope, ...] = ()
         self.deadline = -1.0
         """When the ticker looks at it: first at its next tick, which has the client watched."""
-
-    def __repr__(self) -> str:
-        return f"<AsgiResponse {self._state}{' gone' if self._gone else ''}>"
 
     @property
     def gone(self) -> bool:
@@ -104,12 +352,6 @@ class AsgiResponse(Response):
     def answer(
         self, status: int, body: bytes = b"", *, content_type: str | None = None, headers: Headers = ()
     ) -> None:
-        """Sends a whole answer.
-
-        Raises:
-            ResponseStateError: The request was answered already.
-            ValueError: The status, the content type or a header must not be sent.
-        """
         self._must_be_new()
         message = start_message(status, content_type, headers, len(body))
         self._state = "ended"
@@ -122,12 +364,6 @@ class AsgiResponse(Response):
     def start(
         self, status: int = 200, *, content_type: str | None, headers: Headers = (), first: bytes = b""
     ) -> None:
-        """Begins a streamed answer.
-
-        Raises:
-            ResponseStateError: The request was answered already.
-            ValueError: The status, the content type or a header must not be sent.
-        """
         self._must_be_new()
         message = start_message(status, content_type, headers, None)
         self._state = "streaming"
@@ -136,12 +372,6 @@ class AsgiResponse(Response):
         self._post(partial(self._answer.begin, message, content, False))
 
     def write(self, data: bytes) -> None:
-        """Sends a piece of a streamed answer.
-
-        Raises:
-            trio.BrokenResourceError: The peer is gone, or was dropped because too much would wait for it.
-            ResponseStateError: No stream is open.
-        """
         self._must_stream()
         unsent = self._unsent
         if unsent and unsent + len(data) > self._listener.limits.max_buffered:
@@ -153,11 +383,6 @@ class AsgiResponse(Response):
             self._post(partial(self._answer.put, data, False))
 
     async def drained(self) -> None:
-        """Waits until few bytes are unsent. Cancelling it loses nothing.
-
-        Raises:
-            trio.BrokenResourceError: The peer is gone.
-        """
         await trio.lowlevel.checkpoint()
         while not self._gone and self.full:
             if self._room is None:
@@ -168,11 +393,6 @@ class AsgiResponse(Response):
             raise trio.BrokenResourceError("the peer is gone, or took nothing for too long")
 
     def end(self, last: bytes = b"") -> None:
-        """Ends a streamed answer.
-
-        Raises:
-            ResponseStateError: No stream is open.
-        """
         self._must_stream()
         self._state = "ended"
         content = b"" if self._head_only else last
@@ -182,7 +402,6 @@ class AsgiResponse(Response):
             self._listener.ticker.discard(self)
 
     def abort(self) -> None:
-        """Cuts the answer off, unless it is complete."""
         if self._state != "ended":
             self._state = "ended"
             self._cut_off()
@@ -192,7 +411,6 @@ class AsgiResponse(Response):
         return False
 
     def run(self, fn: Callable[[], Awaitable[None]]) -> None:
-        """Runs ``fn`` in a task that is cancelled when the peer leaves."""
         if not self._gone:
             start(
                 self._listener.nursery,
@@ -235,7 +453,7 @@ class AsgiResponse(Response):
             self._room = None
 
     def expire(self, now: float) -> None:
-        """Has the client watched the first time; then ends what is stalled, and streams whose server ends."""
+        """Has the client watched at first; then ends answers that are stalled, and streams whose server ends."""
         if self.deadline < 0 and self._state == "new":
             self._post(self._answer.watch)
         sent, unsent = self._answer.sent, self._unsent
@@ -255,7 +473,7 @@ class AsgiResponse(Response):
 
     @property
     def _server_ends(self) -> bool:
-        """Whether the server ends, and waits for this stream, which does not end by itself."""
+        """Whether the server ends and waits for this stream, which would not end by itself."""
         request = self.request
         return (
             request.method == "GET"
@@ -277,10 +495,6 @@ class AsgiResponse(Response):
             self._post(self._answer.cut_off)
             self.lose()
 
-    def _must_be_new(self) -> None:
-        if self._state != "new":
-            raise ResponseStateError("this request was answered already")
-
     def _post(self, step: Callable[[], object]) -> None:
         if self._gone:
             return
@@ -289,3 +503,35 @@ class AsgiResponse(Response):
         except LoopClosed:
             log.debug("the loop of an ASGI server ended before an answer", peer=self.request.peer)
             self.lose()
+
+
+class AsgiListener:
+    """Serves requests in the engine, while the application is served.
+
+    Args:
+        nursery: Where answers run that have to wait.
+        endpoint: Answers the requests.
+        limits: The bounds on HTTP peers.
+    """
+
+    def __init__(
+        self, nursery: trio.Nursery, handler: ServerHandler, endpoint: Endpoint, limits: HttpLimits
+    ) -> None:
+        self.nursery = nursery
+        self.handler = handler
+        self.limits = limits
+        self.ticker: Ticker[AsgiResponse] = Ticker(WATCH_AFTER)
+        self._endpoint = endpoint
+
+    def __repr__(self) -> str:
+        return f"<AsgiListener {len(self.ticker)} unanswered>"
+
+    def serve(self, response: AsgiResponse) -> None:
+        """Begins to answer a request. A step of the engine."""
+        request = response.request
+        try:
+            self._endpoint(request, response)
+        except BaseException as error:
+            response.app_raised(error, request.peer)
+        if response.is_pending:
+            self.ticker.add(response)

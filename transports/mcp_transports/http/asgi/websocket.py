@@ -20,9 +20,8 @@ from mcp_actors.supervision.containment import Containment, start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.supervision.task_kinds import SOCKET_CONNECTION
-from mcp_transports.http.asgi.answer import websocket_refusal_messages
 from mcp_transports.http.asgi.loops import Interruptible, LoopSide
-from mcp_transports.http.asgi.transport import AsgiListener
+from mcp_transports.http.asgi.response import AsgiListener, websocket_refusal_messages
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.authentication import access_scope
 from mcp_transports.http.server.responses import INTERNAL_ERROR, SERVER_STOPPING, Refusal
@@ -74,7 +73,7 @@ class AsgiWebSocket:
         """Carries messages until the engine has closed ``channel``.
 
         Raises:
-            Exception: What the server's ``send`` raises but for `OSError`, after the engine was told.
+            Exception: What the server's ``send`` raises but for `OSError`, after the engine was notified.
         """
         engine = self._side.bridge.engine
         try:
@@ -264,7 +263,7 @@ class AsgiWebSocketChannel(FrameChannel):
         self._finish(trio.EndOfChannel())
 
     def broke(self, why: str, cause: BaseException | None, code: int | None = None) -> None:
-        """Takes note that the connection is of no use any more; the peer is told why by ``code``, if given."""
+        """Notes that the connection is of no use any more; ``code``, if given, says why to the peer."""
         if not self.is_over:
             if code is not None:
                 self._socket.put({"type": "websocket.close", "code": code, "reason": ""})

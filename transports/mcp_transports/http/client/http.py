@@ -20,7 +20,7 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     Unavailable,
 )
-from mcp_transports._socket_options import enable_keepalive
+from mcp_transports._sockets import enable_keepalive
 from mcp_transports.http.client.senders import (
     AccessWaiter,
     Headers,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket
 from abc import ABC, abstractmethod
-from typing import Protocol
+from collections.abc import Callable
 
 import trio
 
 from mcp_transports._poller import Poller
 
-__all__ = ["RECEIVE_BYTES", "ByteReceiver", "ByteStream", "SocketByteStream", "WrappedByteStream"]
+__all__ = ["RECEIVE_BYTES", "ByteStream", "SocketByteStream", "WrappedByteStream"]
 
 # Bytes of one read: a loopback segment, and the usual content of a kernel's buffer.
 RECEIVE_BYTES = 64 * 1024
@@ -18,23 +18,8 @@ RECEIVE_BYTES = 64 * 1024
 _CLOSE_TIME = 1.0
 
 
-class ByteReceiver(Protocol):
-    """The methods of a connection that a byte stream calls for received bytes. Only `wait_to_read` may wait."""
-
-    def received(self, data: bytes | memoryview) -> bool:
-        """Takes bytes and returns whether more may follow. A view is valid until this returns."""
-
-    def peer_ended(self) -> None:
-        """Notes that the peer sends nothing more."""
-
-    def lost(self) -> None:
-        """Notes that the stream broke."""
-
-    def crashed(self, error: BaseException) -> None:
-        """Called when another method has raised ``error``."""
-
-    async def wait_to_read(self) -> None:
-        """Waits until more may be read, after `received` returned false."""
+Received = Callable[["bytes | memoryview"], bool]
+"""Takes bytes, and returns whether more may follow. Must not wait. A view is valid until it returns."""
 
 
 class ByteStream(ABC):
@@ -45,25 +30,25 @@ class ByteStream(ABC):
         secure: Whether the bytes go through TLS.
     """
 
-    __slots__ = ("_stopped", "peer", "secure")
+    __slots__ = ("peer", "secure", "stopped_reading")
 
     def __init__(self, peer: str, *, secure: bool) -> None:
         self.peer = peer
         self.secure = secure
-        self._stopped = False
-
-    @property
-    def stopped_reading(self) -> bool:
+        self.stopped_reading = False
         """Whether no byte is read any more: the peer ended, the connection broke, or `stop_reading` was called."""
-        return self._stopped
 
     @abstractmethod
-    async def read(self, receiver: ByteReceiver) -> None:
-        """Gives ``receiver`` the bytes that arrive, until the peer ends, it breaks or `stop_reading` is called."""
+    async def read(self, received: Received) -> None:
+        """Gives ``received`` the bytes that arrive, until that returns false or `stopped_reading` is true.
+
+        Raises:
+            trio.BrokenResourceError: The connection broke.
+        """
 
     @abstractmethod
     def stop_reading(self) -> None:
-        """Has `read` return without taking another byte."""
+        """Makes `read` return without taking another byte."""
 
     @abstractmethod
     def send_now(self, data: bytes) -> int:
@@ -108,9 +93,9 @@ class SocketByteStream(ByteStream):
         peer: The peer's address.
     """
 
-    __slots__ = ("_buffer", "_descriptor", "_poller", "_receiver", "_socket", "_woken")
+    __slots__ = ("_broken", "_buffer", "_descriptor", "_poller", "_received", "_socket", "_woken")
 
-    _receiver: ByteReceiver
+    _received: Received
 
     def __init__(self, connected: socket.socket, poller: Poller, buffer: memoryview, peer: str) -> None:
         super().__init__(peer, secure=False)
@@ -119,25 +104,23 @@ class SocketByteStream(ByteStream):
         self._poller = poller
         self._buffer = buffer
         self._woken = trio.Event()
+        self._broken = False
 
-    async def read(self, receiver: ByteReceiver) -> None:
-        self._receiver = receiver
+    async def read(self, received: Received) -> None:
+        self._received = received
+        self._woken = trio.Event()
         try:
-            while not self._stopped:
-                self._woken = trio.Event()
-                self._poller.add(self._descriptor, self)
-                try:
-                    await self._woken.wait()
-                finally:
-                    self._poller.remove(self._descriptor)
-                if not self._stopped:
-                    await receiver.wait_to_read()
+            self._poller.add(self._descriptor, self)
+            await self._woken.wait()
         finally:
-            # The receiver has this stream, and must not wait for the garbage collector.
-            del self._receiver
+            self._poller.remove(self._descriptor)
+            # Its owner has this stream, and must not wait for the garbage collector.
+            del self._received
+        if self._broken:
+            raise trio.BrokenResourceError("the connection broke")
 
     def stop_reading(self) -> None:
-        self._stopped = True
+        self.stopped_reading = True
         self._pause()
 
     def _pause(self) -> None:
@@ -152,19 +135,18 @@ class SocketByteStream(ByteStream):
         except BlockingIOError:
             return
         except OSError:
+            self._broken = True
             self.stop_reading()
-            self._receiver.lost()
             return
         if not data:
             self.stop_reading()
-            self._receiver.peer_ended()
-        elif not self._receiver.received(data):
+        elif not self._received(data):
             self._pause()
 
     def crashed(self, error: BaseException) -> None:
-        """Called by the poller."""
+        """Called by the poller, which has logged ``error``: for the reader the connection is broken."""
+        self._broken = True
         self.stop_reading()
-        self._receiver.crashed(error)
 
     def send_now(self, data: bytes) -> int:
         try:
@@ -213,23 +195,21 @@ class WrappedByteStream(ByteStream):
         self._stream = stream
         self._reading = trio.CancelScope()
 
-    async def read(self, receiver: ByteReceiver) -> None:
-        with self._reading:
-            while not self._stopped:
+    async def read(self, received: Received) -> None:
+        with trio.CancelScope() as self._reading:
+            while not self.stopped_reading:
                 try:
                     data = bytes(await self._stream.receive_some(RECEIVE_BYTES))
                 except trio.BrokenResourceError:
-                    self._stopped = True
-                    receiver.lost()
-                    return
+                    self.stopped_reading = True
+                    raise
                 if not data:
-                    self._stopped = True
-                    receiver.peer_ended()
-                elif not receiver.received(data):
-                    await receiver.wait_to_read()
+                    self.stopped_reading = True
+                elif not received(data):
+                    return
 
     def stop_reading(self) -> None:
-        self._stopped = True
+        self.stopped_reading = True
         self._reading.cancel()
 
     def send_now(self, data: bytes) -> int:

@@ -1,6 +1,21 @@
 """One HTTP/1.1 connection: reads requests, gives them to the application, and sends the answers in their order.
 
-The states are in `connection_states`. The ticker of the server enforces the time limits, by `deadline` and `expire`.
+Everything that affects the states of a connection is in this file. `NEXT_STATE` is the table of them; nothing else
+decides what a connection does next. The rules behind it (RFC 9112 section 9):
+
+* A client may send further requests before it has an answer (pipelining); they are answered in their order.
+* After the last answer that a connection will carry, because a side asked for that or because a request was
+  malformed, the server takes no further request. It closes its own half and goes on reading for a while, since
+  closing both halves at once could lose the answer of a client that is still sending.
+* A client that closes its sending half while an answer is outstanding counts as gone: over TCP that looks like a
+  close, and a disconnect has to cancel the work. When the answer is complete by then, it is still sent.
+
+Whether bytes are unsent is not a state: a slow reader may be sending its next request at the same time. It decides
+which event an end causes (`ConnectionEvent.LAST` or `ConnectionEvent.OVER`).
+
+A `Connection` has a `Pipeline` of requests that wait, one `ConnectionResponse` at a time, and a `WriteBuffer` of bytes
+that its peer has not taken yet. The connections of one server share its `ServerState`, whose ticker enforces the time
+limits by `Connection.deadline` and `Connection.expire`.
 """
 
 from __future__ import annotations
@@ -8,46 +23,40 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Protocol
+from functools import partial
+from typing import Literal
 
+import attrs
 import trio
 
-from mcp_actors.supervision.budget import Account, Budget, holder_of
+from mcp_actors.supervision.budget import BudgetStatistics
 from mcp_actors.supervision.containment import Containment, TaskKind, start
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import HTTP_SERVE, SOCKET_CONNECTION
-from mcp_transports.http.h1.byte_stream import ByteStream
-from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.parser import RequestParser
+from mcp_actors.supervision.task_kinds import HTTP_FLUSH, HTTP_RESPONSE, HTTP_SERVE, SOCKET_CONNECTION
+from mcp_transports._poller import Ticker, open_poller
+from mcp_transports.http.h1.byte_stream import RECEIVE_BYTES, ByteStream
+from mcp_transports.http.h1.limits import HttpClock, HttpLimits
+from mcp_transports.http.h1.parser import HeldBodies, ParserPool, RequestParser
 from mcp_transports.http.h1.request import MalformedRequest, Request
-from mcp_transports.http.h1.response import Response, Successor
-from mcp_transports.http.h1.server_state import ServerState
-from mcp_transports.http.h1.write_buffer import WriteBuffer
+from mcp_transports.http.h1.response import (
+    Headers,
+    Response,
+    ResponseStateError,
+    Successor,
+    header_line,
+    status_head,
+    type_line,
+)
 
 __all__ = [
     "NEXT_STATE",
-    "STATE_AFTER",
+    "App",
     "Connection",
+    "ConnectionCounts",
     "ConnectionEvent",
     "ConnectionState",
-    "HeldBodies",
-    "Pipeline",
+    "ServerState",
 ]
-
-
-# -- The states of an HTTP/1.1 connection, as a table; nothing else decides what the connection does next ---
-#
-# Rules (RFC 9112 section 9):
-#
-# * A client may send further requests before it has an answer (pipelining); they are answered in their order.
-# * After the last answer that a connection will carry, because a side asked for that or because a request was
-#   malformed, the server takes no further request. It closes its own half and goes on reading for a while, since
-#   closing both halves at once could lose the answer of a client that is still sending.
-# * A client that closes its sending half while an answer is outstanding counts as gone: over TCP that looks like a
-# close, and a disconnect has to cancel the work. When the answer is complete by then, it is still sent.
-#
-# Whether bytes are unsent is no state: a slow reader may be sending its next request at the same time. It decides
-# which event an end causes (`ConnectionEvent.LAST` or `ConnectionEvent.OVER`).
 
 
 class ConnectionState(Enum):
@@ -101,48 +110,7 @@ NEXT_STATE: dict[tuple[ConnectionState, ConnectionEvent], ConnectionState] = {
 STATE_AFTER = {(state, event): NEXT_STATE.get((state, event), state) for state in _STATE for event in _EVENT}
 
 
-# -- The account of one connection for the bodies of its requests ----------------------------------------
-
-
-class Body(Protocol):
-    """A request whose body has come in part."""
-
-    body_size: int
-    charged: int
-    """Bytes of the body that are charged to its peer."""
-
-
-class HeldBodies:
-    """Charges the bodies of one connection to its peer, until the requests are answered.
-
-    Args:
-        budget: What the bodies of all connections are charged to.
-        peer: The address of the peer.
-    """
-
-    __slots__ = ("_account",)
-
-    def __init__(self, budget: Budget, peer: str) -> None:
-        self._account = Account(budget, holder_of(peer))
-
-    def charge(self, body: Body) -> str | None:
-        """Charges what has come of a body since the last call; returns the reason if there is no room for it."""
-        amount = body.body_size - body.charged
-        over = self._account.charge(amount)
-        if over is None:
-            body.charged += amount
-            return None
-        log.debug("a request body is refused", holder=self._account.holder, limit_of=over)
-        whose = "one address" if over == "holder" else "all clients together"
-        limit = self._account.budget.limit_of(over)
-        return f"too many bytes in bodies of unanswered requests of {whose}: the limit is {limit}"
-
-    def release(self, kept: int) -> None:
-        """Takes back what was charged for requests that are answered, all but ``kept`` bytes."""
-        self._account.keep(kept)
-
-
-# -- The requests of one connection that wait until those before them are answered -----------------------
+# -- the requests that wait, and the bytes ---
 
 
 class Pipeline:
@@ -180,7 +148,118 @@ class Pipeline:
         self._resumed = None
 
 
-# ----------------------------------------------------------------------------------------------------
+class WriteBuffer:
+    """Sends as much as the kernel takes without waiting; a task that exists only while it is needed sends the rest."""
+
+    __slots__ = (
+        "_clock",
+        "_closed",
+        "_flushing",
+        "_limits",
+        "_room",
+        "_sender",
+        "_stream",
+        "_unsent",
+        "deadline",
+        "full",
+    )
+
+    def __init__(self, limits: HttpLimits, clock: HttpClock, stream: ByteStream, sender: Connection) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._stream = stream
+        self._sender = sender
+        self._unsent: bytearray | None = None
+        self._room: trio.Event | None = None
+        self._flushing = self._closed = False
+        self.full = False
+        """Whether more than ``HttpLimits.write_buffer`` is unsent."""
+        self.deadline = math.inf
+        """The time at which the peer must have taken some of the unsent bytes."""
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return len(self._unsent) if self._unsent else 0
+
+    def would_overflow(self, more: int) -> bool:
+        """Whether ``more`` bytes behind others would be more than ``HttpLimits.max_buffered``."""
+        return bool(self._unsent) and self.unsent + more > self._limits.max_buffered
+
+    def send(self, data: bytes) -> None:
+        """Sends ``data``, or keeps the part that cannot be sent now. Does nothing once closed."""
+        if self._closed:
+            return
+        if self._unsent:
+            self._unsent += data
+            self._update_full()
+            return
+        try:
+            sent = self._stream.send_now(data)
+        except trio.BrokenResourceError:
+            self._sender.lost()
+            return
+        if sent < len(data):
+            self._unsent = bytearray(memoryview(data)[sent:])
+            self._update_full()
+            self.deadline = self._clock.in_seconds(self._limits.write_timeout)
+            if not self._flushing:
+                self._flushing = True
+                self._sender.start(HTTP_FLUSH, self._flush)
+
+    async def drained(self) -> None:
+        """Waits until the buffer is not `full`. Always a checkpoint; cancelling it loses nothing.
+
+        Raises:
+            trio.BrokenResourceError: The connection ended first.
+        """
+        await trio.lowlevel.checkpoint()
+        while self.full:
+            if self._room is None:
+                self._room = trio.Event()
+            await self._room.wait()
+        if self._closed:
+            raise trio.BrokenResourceError("the peer is gone, or took nothing for too long")
+
+    def close(self) -> None:
+        """Drops the unsent bytes, sends nothing more, and makes `drained` raise. Called once."""
+        self._closed = True
+        # The connection refers to this buffer: a cycle would have to wait for the garbage collector.
+        del self._sender
+        self._unsent = None
+        self.deadline = math.inf
+        self._update_full()
+
+    async def _flush(self) -> None:
+        try:
+            while self._unsent:
+                sent = await self._stream.send_some(self._unsent)
+                if self._closed:
+                    return
+                del self._unsent[:sent]
+                self.deadline = self._clock.in_seconds(self._limits.write_timeout)
+                self._update_full()
+        except trio.BrokenResourceError:
+            if not self._closed:
+                self._sender.lost()
+            return
+        finally:
+            self._flushing = False
+        if self._closed:
+            return
+        self._unsent = None
+        self.deadline = math.inf
+        self._sender.sent()
+
+    def _update_full(self) -> None:
+        self.full = self.unsent > self._limits.write_buffer
+        if not self.full and self._room is not None:
+            self._room.set()
+            self._room = None
+
+
+# -- an answer, and the connection ---
+
 
 # Pipelined requests answered before other connections are served.
 _SERVED_AT_ONCE = 16
@@ -189,6 +268,130 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _IDLE, _READING, _ANSWERING, _DRAINING, _LINGERING, _UPGRADED, _CLOSED = ConnectionState
 _BYTES, _REQUEST, _ANSWERED, _LAST, _SENT, _UPGRADE, _OVER = ConnectionEvent
 _NO_REQUEST = Request("GET", "", "", "", {}, b"", "1.1", False)
+
+
+class ConnectionResponse(Response):
+    """The answer to one request of a connection, made into bytes of HTTP/1.1. Its methods are those of `Response`."""
+
+    __slots__ = ("_chunked", "_connection", "_head_only", "_http10", "_server")
+
+    def __init__(self, connection: Connection, server: ServerState, request: Request) -> None:
+        self._connection = connection
+        self._server = server
+        self._state = "new"
+        self._closes = not request.keep_alive
+        self._http10 = request.version == "1.0"
+        self._head_only = request.method == "HEAD"
+        self._chunked = False
+        self.on_gone = None
+
+    @property
+    def gone(self) -> bool:
+        return self._connection.state is _CLOSED
+
+    @property
+    def full(self) -> bool:
+        return self._connection.full
+
+    def answer(
+        self, status: int, body: bytes = b"", *, content_type: str | None = None, headers: Headers = ()
+    ) -> None:
+        if self._state != "new":
+            raise ResponseStateError("this request was answered already")
+        head = self._server.clock.heads.get(status) or self._head(status)
+        extra = type_line(content_type)
+        for name, value in headers:
+            extra += header_line(name, value)
+        self._state = "ended"
+        connection = self._connection
+        if connection.state is _CLOSED:
+            return
+        if self._closes or self._http10 or self._server.stopping:
+            extra += self._connection_line()
+        if status == 204 or status == 304:
+            # RFC 9110 section 6.4.1: these statuses never have a body, and 204 has no length.
+            data = b"%b%b\r\n" % (head, extra)
+        else:
+            content = b"" if self._head_only else body
+            data = b"%b%bcontent-length: %d\r\n\r\n%b" % (head, extra, len(body), content)
+        connection.finish(data, closes=self._closes)
+
+    def start(
+        self, status: int = 200, *, content_type: str | None, headers: Headers = (), first: bytes = b""
+    ) -> None:
+        self._must_be_new()
+        parts = [self._server.clock.heads.get(status) or self._head(status), type_line(content_type)]
+        if status in (204, 304):
+            raise ValueError(f"an answer with the status {status} has no body to stream")
+        parts += [header_line(name, value) for name, value in headers]
+        self._state = "streaming"
+        if self.gone:
+            return
+        if self._http10:
+            self._closes = True
+        else:
+            self._chunked = True
+            parts.append(b"transfer-encoding: chunked\r\n")
+        parts += (self._connection_line(), b"\r\n")
+        if first:
+            parts.append(self._framed(first))
+        self._connection.send(b"".join(parts))
+
+    def write(self, data: bytes) -> None:
+        if self._state != "streaming":
+            self._must_stream()
+        connection = self._connection
+        if connection.state is _CLOSED:
+            raise trio.BrokenResourceError("the peer is gone")
+        if data and not self._head_only:
+            connection.send_piece(self._framed(data))
+            if connection.state is _CLOSED:
+                raise trio.BrokenResourceError("the peer is gone")
+
+    async def drained(self) -> None:
+        await self._connection.drained()
+
+    def end(self, last: bytes = b"") -> None:
+        self._must_stream()
+        self._state = "ended"
+        if self.gone:
+            return
+        piece = self._framed(last) if last and not self._head_only else b""
+        if self._chunked and not self._head_only:
+            piece += b"0\r\n\r\n"
+        self._connection.finish(piece, closes=self._closes)
+
+    def abort(self) -> None:
+        if self._state != "ended":
+            self._state = "ended"
+            self._connection.lost()
+
+    def upgrade(self, successor: Successor) -> bool:
+        self._must_be_new()
+        if not self._connection.upgrade(successor):
+            return False
+        self._state = "ended"
+        return True
+
+    def run(self, fn: Callable[[], Awaitable[None]]) -> None:
+        if not self.gone:
+            self._connection.start(HTTP_RESPONSE, partial(self._run, fn), lambda _: self.fail())
+
+    def _head(self, status: int) -> bytes:
+        clock = self._server.clock
+        clock.heads[status] = head = status_head(status) + clock.date_line
+        return head
+
+    def _framed(self, data: bytes) -> bytes:
+        if self._head_only:
+            return b""
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+
+    def _connection_line(self) -> bytes:
+        if self._closes or self._server.stopping:
+            self._closes = True
+            return b"connection: close\r\n"
+        return b"connection: keep-alive\r\n" if self._http10 else b""
 
 
 class Connection:
@@ -221,11 +424,11 @@ class Connection:
         self.state = _IDLE
         self._parser: RequestParser | None = None  # none between two requests: idle connections are small
         self._pipeline = Pipeline(limits)
-        self._response: Response | None = None
+        self._response: ConnectionResponse | None = None
         self._output = WriteBuffer(limits, server.clock, stream, self)
         self._corked: list[bytes] | None = None  # what the application writes at once leaves in one piece
         self._successor: Successor | None = None
-        # A TLS handshake has a head's time, since a client begins it at once, as whoever asks a stopping server does.
+        # A client begins a TLS handshake, or its request to a server that stops, at once: these have a head's time.
         at_once = stream.secure or server.stopping
         self.read_deadline = server.clock.in_seconds(limits.head_time if at_once else limits.idle_time)
 
@@ -282,18 +485,31 @@ class Connection:
         return handover
 
     async def _read(self) -> None:
+        stream = self._stream
         if self._server.stopping is True:
             self.stop()
         try:
-            await self._stream.read(self)
+            while not stream.stopped_reading:
+                await stream.read(self.received)
+                await self._wait_to_read()
+        except trio.BrokenResourceError:
+            self.lost()
         except BaseException:
             self._close()
             raise
+        self._peer_ended()
         if self._successor is None and not self._output.unsent:
             # A nursery that closes takes no further task, so none may be started. Unsent bytes have a task by now.
             self._close()
         if self._successor is None and self.gone:
-            self._stream.close_now()  # the peer need not wait for tasks that outlive their answers
+            stream.close_now()  # the peer need not wait for tasks that outlive their answers
+
+    def _peer_ended(self) -> None:
+        """Ends what the end of the received bytes ends; does nothing where this side stopped reading."""
+        if self._response is not None or self._pipeline.waiting:
+            self.lost()
+        elif self._output.unsent:
+            self._take_no_more()
 
     # -- receiving --------------------------------------------------------------------------------------------------
 
@@ -342,12 +558,12 @@ class Connection:
             self.read_deadline = clock.in_seconds(self._server.limits.head_time)
 
     def _refuse_unfinished(self, parser: RequestParser, status: int, reason: str) -> None:
-        """Has the request that is half read answered with an error, after those before it."""
+        """Answers the request that is half read with an error, after those before it."""
         parser.refuse(status, reason)
         self._pipeline.waiting += parser.ready
         self._take_no_more()
 
-    async def wait_to_read(self) -> None:
+    async def _wait_to_read(self) -> None:
         """Waits, after the peer sent far more than was answered, until everything is answered."""
         if self.state is not _ANSWERING or not self._pipeline.is_full:
             return
@@ -357,13 +573,6 @@ class Connection:
             # The time limits of a request that is half read begin anew, because the delay was ours.
             self._parser.message.body_began = None
             self._restart_clock(self._parser, "between")
-
-    def peer_ended(self) -> None:
-        """Notes that the peer sends nothing more."""
-        if self._response is not None or self._pipeline.waiting:
-            self.lost()
-        elif self._output.unsent:
-            self._take_no_more()
 
     def _take_no_more(self) -> None:
         """Stops taking requests. Those that wait are still answered."""
@@ -387,12 +596,12 @@ class Connection:
             if isinstance(item, MalformedRequest):
                 server.refused += 1
                 self._pipeline.has_refusal = True
-                self._response = response = Response(self, server, _NO_REQUEST)
+                self._response = response = ConnectionResponse(self, server, _NO_REQUEST)
                 response.refuse(item.status, item.reason)
             else:
                 server.requests += 1
                 item.peer, item.secure = self._stream.peer, self._stream.secure
-                self._response = response = Response(self, server, item)
+                self._response = response = ConnectionResponse(self, server, item)
                 try:
                     server.app(item, response)
                 except BaseException as error:
@@ -403,7 +612,7 @@ class Connection:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Updates the state after something was received, answered or sent, and begins whatever the new state needs."""
+        """Updates the state after something was received, answered or sent, and does what the new state needs."""
         parser = self._parser
         if self._response is not None or self._pipeline.waiting:
             if parser is None:
@@ -536,8 +745,9 @@ class Connection:
     def lost(self) -> None:
         """Ends a connection that broke: cancels the tasks, and calls `Response.on_gone`."""
         if self.state is not _CLOSED:
-            self._nursery.cancel_scope.cancel()
+            # Closed first: what `Response.on_gone` raises must not pass for this cancellation.
             self._close()
+            self._nursery.cancel_scope.cancel()
 
     def _close(self) -> None:
         if self.state is _CLOSED:
@@ -553,3 +763,74 @@ class Connection:
         if response is not None:
             self._server.lost += 1
             response.peer_left(self._stream.peer)
+
+
+# -- what the connections of one server share ---
+
+App = Callable[[Request, Response], None]
+
+
+@attrs.frozen(kw_only=True)
+class ConnectionCounts:
+    """A snapshot; counters count from the start of the server."""
+
+    connections: int
+    """Open now."""
+    busy: int
+    """Of these, how many have a request that is not answered completely, or bytes that are not sent."""
+    requests: int
+    """Handed to the application."""
+    refused: int
+    """Answered by the server itself, because they were malformed, too long or too slow."""
+    rejected: int
+    """Connections turned away because too many were open, of one address or in all."""
+    lost: int
+    """Connections that broke, or whose peer left, while an answer was outstanding."""
+    unsent: int
+    """Bytes that wait for peers to take them."""
+    bodies: BudgetStatistics
+    """Bytes of bodies of requests that are not answered yet, by address."""
+    by_address: BudgetStatistics
+    """Open connections by address, those that became WebSockets included."""
+
+
+class ServerState:
+    """Shared by all connections of a server.
+
+    Args:
+        app: The application, called with each request and its response. It must not wait.
+        limits: The bounds on peers.
+    """
+
+    def __init__(self, app: App, limits: HttpLimits) -> None:
+        self.app = app
+        self.limits = limits
+        self.stopping: bool | Literal["accepting"] = False
+        """Whether every answer that begins from now on closes its connection; ``"accepting"`` where new connections
+        still get one."""
+        self.clock = HttpClock(limits)
+        self.ticker: Ticker[Connection] = Ticker(self.clock.tick, self.clock.refresh)
+        self.poller = open_poller()
+        self.parsers = ParserPool(limits)
+        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.requests = self.refused = self.rejected = self.lost = 0
+
+    def close(self) -> None:
+        """Closes the poller, and the parsers that are kept for later requests."""
+        self.poller.close()
+        self.parsers.close()
+
+    def statistics(self, by_address: BudgetStatistics) -> ConnectionCounts:
+        """Returns a snapshot of the counters."""
+        members = self.ticker.members
+        return ConnectionCounts(
+            connections=len(members),
+            busy=sum(each.busy for each in members),
+            requests=self.requests,
+            refused=self.refused,
+            rejected=self.rejected,
+            lost=self.lost,
+            unsent=sum(each.unsent for each in members),
+            bodies=self.parsers.bodies.statistics(),
+            by_address=by_address,
+        )

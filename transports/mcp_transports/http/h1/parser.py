@@ -19,7 +19,8 @@ from typing import Literal, NoReturn
 import httptools
 import msgspec
 
-from mcp_actors.supervision.budget import Budget
+from mcp_actors.supervision.budget import Account, Budget, holder_of
+from mcp_actors.supervision.logging import log
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import (
     ABSOLUTE_FORM,
@@ -32,22 +33,18 @@ from mcp_transports.http.h1.request import (
     Request,
 )
 
-__all__ = ["ParserPool", "RequestParser"]
-
-
-# ----------------------------------------------------------------------------------------------------
+__all__ = ["HeldBodies", "ParserPool", "PartialRequest", "RequestParser"]
 
 State = Literal["between", "head", "body"]
-
 # Framing may cost so many bytes for each byte of a chunked body ("1\r\nx\r\n" costs five), beside a head's worth.
 _CHUNK_OVERHEAD = 8
 # Digits of 2**64, the limit of llhttp for lengths. It would accept any number of leading zeros.
 _LONGEST_LENGTH = 20
-
-
 # Read again in front of a body whose request asked for another protocol: only their framing is used.
 _CHUNKED_HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 _LENGTH_HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+# Parsers kept for the next request: some more than are in the middle of a request at one time.
+_SPARE_PARSERS = 64
 
 
 class _Stop(Exception):
@@ -64,7 +61,7 @@ class _Target(msgspec.Struct, frozen=True, gc=False):
     query: str
 
 
-class _Message(msgspec.Struct, gc=False):
+class PartialRequest(msgspec.Struct, gc=False):
     """The state of the request that is being read."""
 
     url: bytes = b""
@@ -90,14 +87,14 @@ class _Message(msgspec.Struct, gc=False):
     """The time at which the body began; set and used by the connection, for the time limit of the body."""
 
 
-_NO_MESSAGE = _Message()
+_NO_MESSAGE = PartialRequest()
 
 
 class RequestParser:
-    """Takes the bytes of one connection; the requests that are complete stand in `ready`, in order.
+    """Takes the bytes of one connection; complete requests are put into `ready`, in order.
 
-    Nothing more may be fed once `finished` is true: then a request that closes the connection, or a refusal, stands
-    last in `ready`.
+    Nothing more may be fed once `finished` is true: then the last item of `ready` is
+    a request that closes the connection, or a refusal.
     """
 
     __slots__ = (
@@ -180,7 +177,7 @@ class RequestParser:
             raise _Stop
         self.state = "head"
         self._fresh = True
-        self.message = _Message(is_first=not self.ready)
+        self.message = PartialRequest(is_first=not self.ready)
 
     def on_url(self, url: bytes) -> None:
         """Takes a piece of the target."""
@@ -375,12 +372,6 @@ class RequestParser:
             self.refuse(400, str(error))
 
 
-# -- The parsers that the connections of one server share ------------------------------------------------
-
-# Parsers kept for the next request: some more than are in the middle of a request at one time.
-_SPARE_PARSERS = 64
-
-
 class ParserPool:
     """Parsers between two requests, kept for the next request of any connection; and the budget of what they read."""
 
@@ -407,3 +398,33 @@ class ParserPool:
         """Closes the parsers that are kept."""
         while self._spare:
             self._spare.pop().close()
+
+
+class HeldBodies:
+    """Charges the bodies of one connection to its peer, until the requests are answered.
+
+    Args:
+        budget: What the bodies of all connections are charged to.
+        peer: The address of the peer.
+    """
+
+    __slots__ = ("_account",)
+
+    def __init__(self, budget: Budget, peer: str) -> None:
+        self._account = Account(budget, holder_of(peer))
+
+    def charge(self, body: PartialRequest) -> str | None:
+        """Charges the bytes of a body since the last call; returns the reason if there is no room for them."""
+        amount = body.body_size - body.charged
+        over = self._account.charge(amount)
+        if over is None:
+            body.charged += amount
+            return None
+        log.debug("a request body is refused", holder=self._account.holder, limit_of=over)
+        whose = "one address" if over == "holder" else "all clients together"
+        limit = self._account.budget.limit_of(over)
+        return f"too many bytes in bodies of unanswered requests of {whose}: the limit is {limit}"
+
+    def release(self, kept: int) -> None:
+        """Takes back what was charged for requests that are answered, all but ``kept`` bytes."""
+        self._account.keep(kept)

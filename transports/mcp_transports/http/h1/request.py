@@ -1,4 +1,7 @@
-"""A request as the application sees it."""
+"""A request as the application sees it, the rules for its head, and the URL of an address to listen at.
+
+The rules are those that llhttp does not check: methods, hosts, targets and the names of headers.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,12 @@ __all__ = [
     "Request",
 ]
 
-
-# -- The rules for the head of a request that llhttp does not check: methods, hosts, targets, header names ---
-
 # The methods that a resource may answer. This server is neither a proxy nor a WebDAV server, so it has no others.
 METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")}
 METHOD_AND_BLANK = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,32} ")
 # RFC 3986 section 3.2.2 and the port; no user information, which RFC 9110 section 4.2.4 forbids in requests.
 HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%25[\w.~-]+)?\]|[\w.~!$&'()*+,;=%-]*)(?::[0-9]{0,5})?", re.ASCII)
 ABSOLUTE_FORM = re.compile(r"https?://([^/?#]*)(/[^?#]*)?(?:\?([^#]*))?", re.IGNORECASE)
-
 _USUAL_NAMES = """
     Accept Accept-Encoding Accept-Language Authorization Cache-Control Connection Content-Encoding Content-Length
     Content-Type Cookie Expect Forwarded Host Keep-Alive Last-Event-ID MCP-Protocol-Version Mcp-Method Mcp-Name
@@ -49,9 +48,9 @@ _SINGLE_NAMES = """
     user-agent
 """
 SINGLE_VALUED = frozenset(_SINGLE_NAMES.split())
-
-
-# ----------------------------------------------------------------------------------------------------
+# For URLs without a path.
+DEFAULT_PATH = "/mcp"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 class Request(msgspec.Struct, gc=False):
@@ -83,7 +82,7 @@ class Request(msgspec.Struct, gc=False):
     """The caller, in the application's form, once it has authenticated it."""
 
     def __repr__(self) -> str:
-        # Headers, query and body may hold what nobody may read in a log.
+        # Headers, query and body may hold secrets, which must not get into a log.
         return f"<Request {self.method} {self.path} from {self.peer}>"
 
 
@@ -94,20 +93,12 @@ class MalformedRequest(msgspec.Struct, gc=False):
     reason: str
 
 
-# -- The URL of an address to listen at, in parts --------------------------------------------------------
-
-# For URLs without a path.
-DEFAULT_PATH = "/mcp"
-
-_DEFAULT_PORTS = {"http": 80, "https": 443}
-
-
 class ListenUrl:
     """The parts of ``http://HOST:PORT/PATH``, ``https://…`` or ``http+unix://%2Frun%2Fx.sock/PATH``.
 
     Args:
         url: The URL.
-        default_path: The path of a URL that has none.
+        default_path: The path for a URL without one.
 
     Raises:
         ValueError: The URL has another scheme, a query, a fragment or a user, or no address.

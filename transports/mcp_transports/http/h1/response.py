@@ -1,56 +1,54 @@
-"""The answer to one request, and how answers are written."""
+"""The answer to one request, whichever server sends it, and what every answer has in common.
+
+`Response` is the interface that applications see. A connection of this server has an implementation of its own
+(`mcp_transports.http.h1.connection.ConnectionResponse`), and so has every other server that gets its requests to the
+same applications.
+"""
 
 from __future__ import annotations
 
 import http
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from functools import lru_cache, partial
-from typing import Any, Literal, Protocol
+from functools import lru_cache
+from typing import Any, Literal
 
 import trio
 
-from mcp_actors.supervision.containment import Containment, TaskKind
+from mcp_actors.supervision.containment import Containment
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
-from mcp_transports.http.h1.request import Request
 
 __all__ = [
     "BAD_REQUEST_CODE",
+    "HEADERS_OF_EVERY_RESPONSE",
     "NO_ROOM_AFTER",
+    "Headers",
     "Response",
     "ResponseStateError",
     "Successor",
     "check_header",
     "error_body",
+    "header_line",
+    "status_head",
+    "type_line",
 ]
 
+Headers = Iterable[tuple[str, str]]
 
-# -- The exceptions of this HTTP server, beside those of the system and of Trio --------------------------
+Successor = Callable[[trio.abc.Stream], Awaitable[None]]
+"""Another protocol, which goes on with a connection after an upgrade."""
 
-
-class ResponseStateError(RuntimeError):
-    """A method of a `Response` was called that its state does not allow, such as a second answer."""
-
-
-# -- The answer of a listener that has no room for a request or a connection: 503, for a while -----------
+HEADERS_OF_EVERY_RESPONSE: list[tuple[bytes, bytes]] = []
+"""Headers, with names in lower case, of every answer: of a listener, of an ASGI application, and of a listener that
+turns a connection away. Empty by default."""
 
 # The convention of the protocol's official servers, where the protocol names no code of its own.
 BAD_REQUEST_CODE = -32000
 # RFC 9110 section 10.2.3, in seconds. The server stops or is full, so the same request may succeed a moment later.
 NO_ROOM_AFTER = "1"
-
-
-def error_body(message: str, code: int = BAD_REQUEST_CODE, data: Any = None) -> bytes:
-    """Returns a JSON-RPC error without an id, for a request that was not decoded."""
-    error = {"code": code, "message": message} | ({} if data is None else {"data": data})
-    return json.dumps({"jsonrpc": "2.0", "error": error}, separators=(",", ":")).encode()
-
-
-# ----------------------------------------------------------------------------------------------------
-
-Headers = Iterable[tuple[str, str]]
 
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus
@@ -58,8 +56,20 @@ _STATUS_LINES = {
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 # RFC 9110 section 5.5: visible characters, blanks and obs-text; no CR, LF, NUL or other control character.
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-# Headers that this module writes: a second one from the application would make the answer ambiguous.
+# Headers that the server writes: a second one from the application would make the answer ambiguous.
 _RESERVED = frozenset(("connection", "content-length", "content-type", "date", "transfer-encoding"))
+
+
+def status_head(status: int) -> bytes:
+    """Returns the status line, and the headers of every response.
+
+    Raises:
+        ValueError: An answer cannot have this status.
+    """
+    line = _STATUS_LINES.get(status)
+    if line is None or status < 200:
+        raise ValueError(f"not the status of an answer: {status}")
+    return line + b"".join(b"%b: %b\r\n" % each for each in HEADERS_OF_EVERY_RESPONSE)
 
 
 def check_header(name: str, value: str) -> None:
@@ -72,13 +82,15 @@ def check_header(name: str, value: str) -> None:
         raise ValueError(f"not a value for the header {name}: {value!r}")
 
 
-def _header_line(name: str, value: str) -> bytes:
+def header_line(name: str, value: str) -> bytes:
+    """Returns a header as a line; raises as `check_header` does."""
     check_header(name, value)
     return f"{name}: {value}\r\n".encode("latin-1")
 
 
 @lru_cache(maxsize=64)
-def _type_line(content_type: str | None) -> bytes:
+def type_line(content_type: str | None) -> bytes:
+    """Returns the line of the content type, if there is one; raises `ValueError` for a malformed one."""
     if content_type is None:
         return b""
     if not content_type or not _VALUE.fullmatch(content_type):
@@ -86,49 +98,17 @@ def _type_line(content_type: str | None) -> bytes:
     return f"content-type: {content_type}\r\n".encode("latin-1")
 
 
-Successor = Callable[[trio.abc.Stream], Awaitable[None]]
-"""Another protocol, which goes on with a connection after an upgrade."""
+def error_body(message: str, code: int = BAD_REQUEST_CODE, data: Any = None) -> bytes:
+    """Returns a JSON-RPC error without an id, for a request that was not decoded."""
+    error = {"code": code, "message": message} | ({} if data is None else {"data": data})
+    return json.dumps({"jsonrpc": "2.0", "error": error}, separators=(",", ":")).encode()
 
 
-class ResponseClock(Protocol):
-    """The attributes of the server's clock that an answer uses."""
-
-    heads: dict[int, bytes]
-    """By status: the status line and the date, which change once a second. Filled here, emptied by the owner."""
-    date_line: bytes
+class ResponseStateError(RuntimeError):
+    """A method of a `Response` was called that its state does not allow, such as a second answer."""
 
 
-class ResponseServer(Protocol):
-    """The attributes of the server that an answer uses."""
-
-    @property
-    def stopping(self) -> object: ...
-    @property
-    def clock(self) -> ResponseClock: ...
-
-
-class ResponseConnection(Protocol):
-    """The methods of the connection that an answer uses."""
-
-    @property
-    def gone(self) -> bool: ...
-    @property
-    def full(self) -> bool: ...
-    def send(self, data: bytes) -> None: ...
-    def send_piece(self, data: bytes) -> None: ...
-    def finish(self, data: bytes, *, closes: bool) -> None: ...
-    def lost(self) -> None: ...
-    def upgrade(self, successor: Successor) -> bool: ...
-    async def drained(self) -> None: ...
-    def start(
-        self,
-        kind: TaskKind,
-        fn: Callable[[], Awaitable[None]],
-        on_crash: Callable[[BaseException], object],
-    ) -> None: ...
-
-
-class Response:
+class Response(ABC):
     """The answer to one request: either `answer`, or `start`, any number of `write`, and `end`.
 
     All methods but `drained` return at once and may be called from any task. When the peer is `gone`, `answer`, `start`
@@ -139,36 +119,26 @@ class Response:
         ValueError: A status, a content type or a header must not be sent. Nothing was sent then.
     """
 
-    __slots__ = (
-        "_chunked",
-        "_closes",
-        "_connection",
-        "_head_only",
-        "_http10",
-        "_server",
-        "_state",
-        "on_gone",
-    )
+    __slots__ = ("_closes", "_state", "on_gone")
 
-    def __init__(self, connection: ResponseConnection, server: ResponseServer, request: Request) -> None:
-        self._connection = connection
-        self._server = server
-        self._state: Literal["new", "streaming", "ended"] = "new"
-        self._closes = not request.keep_alive
-        self._http10 = request.version == "1.0"
-        self._head_only = request.method == "HEAD"
-        self._chunked = False
-        self.on_gone: Callable[[], None] | None = None
-        """Called once, synchronously, when the peer leaves or the connection breaks before the answer was complete.
-        Must not raise or wait. It is called inside `write` when the write finds out."""
+    _state: Literal["new", "streaming", "ended"]
+    _closes: bool
+    on_gone: Callable[[], None] | None
+    """Called once, synchronously, when the peer leaves or the connection breaks before the answer was complete. Must
+    not raise or wait. It is called inside `write` when the write finds out."""
 
     def __repr__(self) -> str:
-        return f"<Response {self._state}{' gone' if self.gone else ''}>"
+        return f"<{type(self).__name__} {self._state}{' gone' if self.gone else ''}>"
 
     @property
+    @abstractmethod
     def gone(self) -> bool:
         """Whether nothing can be sent any more: the peer left, or the connection is closed."""
-        return self._connection.gone
+
+    @property
+    @abstractmethod
+    def full(self) -> bool:
+        """Whether more than ``HttpLimits.write_buffer`` is unsent: await `drained` before writing on."""
 
     @property
     def started(self) -> bool:
@@ -180,15 +150,11 @@ class Response:
         """Whether the answer was given completely; some of it may not be sent yet."""
         return self._state == "ended"
 
-    @property
-    def full(self) -> bool:
-        """Whether more than ``HttpLimits.write_buffer`` is unsent: await `drained` before writing on."""
-        return self._connection.full
-
     def close_after(self) -> None:
         """Makes the connection end behind this answer, which was not begun yet."""
         self._closes = True
 
+    @abstractmethod
     def answer(
         self, status: int, body: bytes = b"", *, content_type: str | None = None, headers: Headers = ()
     ) -> None:
@@ -198,25 +164,8 @@ class Response:
             ResponseStateError: The request was answered already.
             ValueError: The status, the content type or a header must not be sent.
         """
-        if self._state != "new":
-            raise ResponseStateError("this request was answered already")
-        head = self._server.clock.heads.get(status) or self._head(status)
-        extra = _type_line(content_type)
-        for name, value in headers:
-            extra += _header_line(name, value)
-        self._state = "ended"
-        if self._connection.gone:
-            return
-        if self._closes or self._http10 or self._server.stopping:
-            extra += self._connection_line()
-        if status == 204 or status == 304:
-            # RFC 9110 section 6.4.1: these statuses never have a body, and 204 has no length.
-            data = b"%b%b\r\n" % (head, extra)
-        else:
-            content = b"" if self._head_only else body
-            data = b"%b%bcontent-length: %d\r\n\r\n%b" % (head, extra, len(body), content)
-        self._connection.finish(data, closes=self._closes)
 
+    @abstractmethod
     def start(
         self, status: int = 200, *, content_type: str | None, headers: Headers = (), first: bytes = b""
     ) -> None:
@@ -232,25 +181,8 @@ class Response:
             ResponseStateError: The request was answered already.
             ValueError: The status, the content type or a header must not be sent.
         """
-        if self._state != "new":
-            raise ResponseStateError("this request was answered already")
-        parts = [self._server.clock.heads.get(status) or self._head(status), _type_line(content_type)]
-        if status in (204, 304):
-            raise ValueError(f"an answer with the status {status} has no body to stream")
-        parts += [_header_line(name, value) for name, value in headers]
-        self._state = "streaming"
-        if self._connection.gone:
-            return
-        if self._http10:
-            self._closes = True
-        else:
-            self._chunked = True
-            parts.append(b"transfer-encoding: chunked\r\n")
-        parts += (self._connection_line(), b"\r\n")
-        if first:
-            parts.append(self._framed(first))
-        self._connection.send(b"".join(parts))
 
+    @abstractmethod
     def write(self, data: bytes) -> None:
         """Sends a piece of a streamed answer, or buffers what the peer does not take yet. Never waits.
 
@@ -259,14 +191,8 @@ class Response:
                 bytes would wait for it.
             ResponseStateError: No stream is open.
         """
-        self._must_stream()
-        if self._connection.gone:
-            raise trio.BrokenResourceError("the peer is gone")
-        if data and not self._head_only:
-            self._connection.send_piece(self._framed(data))
-            if self._connection.gone:
-                raise trio.BrokenResourceError("the peer is gone")
 
+    @abstractmethod
     async def drained(self) -> None:
         """Waits until no more than ``HttpLimits.write_buffer`` is unsent. Always a checkpoint.
 
@@ -275,8 +201,8 @@ class Response:
         Raises:
             trio.BrokenResourceError: The peer is gone, or took nothing for ``HttpLimits.write_timeout``.
         """
-        await self._connection.drained()
 
+    @abstractmethod
     def end(self, last: bytes = b"") -> None:
         """Ends a streamed answer; the connection may be used again.
 
@@ -286,24 +212,15 @@ class Response:
         Raises:
             ResponseStateError: No stream is open.
         """
-        self._must_stream()
-        self._state = "ended"
-        if self._connection.gone:
-            return
-        piece = self._framed(last) if last and not self._head_only else b""
-        if self._chunked and not self._head_only:
-            piece += b"0\r\n\r\n"
-        self._connection.finish(piece, closes=self._closes)
 
+    @abstractmethod
     def abort(self) -> None:
         """Closes the connection now, whatever is unsent, so that a client knows that a stream was cut off.
 
         Does nothing when the answer is complete. ``on_gone`` is called as for any other loss.
         """
-        if self._state != "ended":
-            self._state = "ended"
-            self._connection.lost()
 
+    @abstractmethod
     def upgrade(self, successor: Successor) -> bool:
         """Hands the connection over to another protocol (RFC 9110 section 7.8), which answers the request too.
 
@@ -313,54 +230,19 @@ class Response:
 
         Returns:
             False, with nothing done, when the peer has sent more than this request, when earlier answers are not sent
-            yet, when the request closes the connection, or when the peer is gone.
+            yet, when the request closes the connection, when the peer is gone, or when the server cannot do it.
 
         Raises:
             ResponseStateError: The request was answered already.
         """
-        if self._state != "new":
-            raise ResponseStateError("this request was answered already")
-        if not self._connection.upgrade(successor):
-            return False
-        self._state = "ended"
-        return True
 
+    @abstractmethod
     def run(self, fn: Callable[[], Awaitable[None]]) -> None:
         """Runs ``fn`` in a task of this connection, which is cancelled when the peer leaves or the server is cancelled.
 
         The task may outlive the answer. What it raises is logged and answered with 500, or with a stream that is cut
         off. Does nothing when the peer is gone.
         """
-        if not self._connection.gone:
-            self._connection.start(HTTP_RESPONSE, partial(self._run, fn), lambda _: self.fail())
-
-    async def _run(self, fn: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await fn()
-        except (trio.BrokenResourceError, BaseExceptionGroup) as error:
-            if not self.gone or not _is_disconnect(error):
-                raise
-            log.debug("a peer left before it was answered", reason=str(error))
-
-    def peer_left(self, peer: str) -> None:
-        """Calls ``on_gone``, and logs any error of it."""
-        on_gone, self.on_gone = self.on_gone, None
-        if on_gone is not None:
-            with Containment(HTTP_RESPONSE, None, {"peer": peer}):
-                on_gone()
-
-    def app_raised(self, error: BaseException, peer: str) -> None:
-        """Logs an error that the application raised instead of answering, and ends the answer."""
-        with Containment(HTTP_RESPONSE, lambda _: self.fail(), {"peer": peer}):
-            raise error
-
-    def fail(self) -> None:
-        """Ends an answer after a mistake of the application: with 500, or with a stream that is cut off."""
-        if self._state == "new":
-            self._closes = True
-            self.answer(500, b"Internal Server Error", content_type="text/plain")
-        elif self._state == "streaming":
-            self.abort()
 
     def refuse(self, status: int, reason: str, headers: Headers = ()) -> None:
         """Answers a malformed request, or one that there is no room for (503), and closes the connection."""
@@ -375,27 +257,41 @@ class Response:
         text = f"{status} {http.HTTPStatus(status).phrase}: {reason}\n"
         self.answer(status, text.encode(), content_type="text/plain", headers=headers)
 
-    def _head(self, status: int) -> bytes:
-        line = _STATUS_LINES.get(status)
-        if line is None or status < 200:
-            raise ValueError(f"not the status of an answer: {status}")
-        self._server.clock.heads[status] = head = line + self._server.clock.date_line
-        return head
+    def fail(self) -> None:
+        """Ends an answer after a mistake of the application: with 500, or with a stream that is cut off."""
+        if self._state == "new":
+            self._closes = True
+            self.answer(500, b"Internal Server Error", content_type="text/plain")
+        elif self._state == "streaming":
+            self.abort()
+
+    def peer_left(self, peer: str) -> None:
+        """Calls ``on_gone``, and logs any error of it."""
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
+            with Containment(HTTP_RESPONSE, None, {"peer": peer}):
+                on_gone()
+
+    def app_raised(self, error: BaseException, peer: str) -> None:
+        """Logs an error that the application raised instead of answering, and ends the answer."""
+        with Containment(HTTP_RESPONSE, lambda _: self.fail(), {"peer": peer}):
+            raise error
+
+    async def _run(self, fn: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await fn()
+        except (trio.BrokenResourceError, BaseExceptionGroup) as error:
+            if not self.gone or not _is_disconnect(error):
+                raise
+            log.debug("a peer left before it was answered", reason=str(error))
+
+    def _must_be_new(self) -> None:
+        if self._state != "new":
+            raise ResponseStateError("this request was answered already")
 
     def _must_stream(self) -> None:
         if self._state != "streaming":
             raise ResponseStateError(f"no stream is open: the answer is {self._state}")
-
-    def _framed(self, data: bytes) -> bytes:
-        if self._head_only:
-            return b""
-        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
-
-    def _connection_line(self) -> bytes:
-        if self._closes or self._server.stopping:
-            self._closes = True
-            return b"connection: close\r\n"
-        return b"connection: keep-alive\r\n" if self._http10 else b""
 
 
 def _is_disconnect(error: BaseException) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.asgi_routes import RouteStartFailed
+from mcp_transports.http.server.listener import HttpServerStatistics, HttpServerTransport
 from mcp_transports.http.server.responses import Refusal
 from mcp_transports.http.server.routes import Reply, health, metrics_page
-from mcp_transports.http.server.transport import HttpServerStatistics, HttpServerTransport
 
 __all__ = [
     "HttpLimits",

@@ -1,10 +1,15 @@
-"""The part of a listener that knows its callers: asked about every request before it is served."""
+"""The callers of a listener: they are identified for every request before it is served.
+
+An `Authentication` knows them: `HookAuthentication` asks a function of the program, and access tokens are checked by
+the module that `authentication_of` loads for them. An `HttpExchange` is one request together with its response, on
+which an endpoint works. `answer_document` serves the metadata of a protected resource (RFC 9728 section 3) to anyone.
+"""
 
 from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import lru_cache, partial
 from inspect import isawaitable
 from typing import Any, Protocol
@@ -26,6 +31,8 @@ from mcp_transports.http.server.responses import (
     JSON,
     RETRY_LATER,
     Header,
+    Identity,
+    IdentityLater,
     Refusal,
     method_not_allowed,
 )
@@ -36,29 +43,29 @@ __all__ = [
     "Continuation",
     "HookAuthentication",
     "HttpExchange",
-    "Identity",
-    "IdentityLater",
     "Protection",
     "access_scope",
     "answer_document",
     "authentication_of",
 ]
 
-
-# ----------------------------------------------------------------------------------------------------
-
 Authenticate = Callable[
     [Request], "str | Principal | Refusal | Awaitable[str | Principal | Refusal | None] | None"
 ]
-
-# The caller, a refusal, or ``None`` for a caller that is served without being anybody.
-Identity = Principal | Refusal | None
-
-# Called and awaited for an identity. A `partial`, so that it is distinguished by its class.
-IdentityLater = partial[Coroutine[Any, Any, Identity]]
-
-# Names whose principals are remembered, so that a request of a known name makes none.
+# Names whose principals are remembered, so that a request of a known name does not make another one.
 _MOST_NAMES = 1024
+_NO_ROOM = 503
+# Serves the rest of a request that has to wait for something. It runs in a task of the request's connection.
+Continuation = Callable[[], Awaitable[None]]
+# An hour: clients fetch them anew when they are refused, which is when something has changed.
+_DOCUMENT_HEADERS = (("Access-Control-Allow-Origin", "*"), ("Cache-Control", "max-age=3600"))
+# Some clients send MCP-Protocol-Version with it (MCP 2025-03-26, Discovery Headers), which needs a preflight.
+_DOCUMENT_PREFLIGHT = (
+    ("Access-Control-Allow-Origin", "*"),
+    ("Access-Control-Allow-Methods", "GET, HEAD"),
+    ("Access-Control-Allow-Headers", "*"),
+)
+_DOCUMENT_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 class Protection(Protocol):
@@ -74,7 +81,7 @@ class Authentication(Protocol):
 
     @property
     def documents(self) -> Collection[str]:
-        """The paths of JSON documents that everybody may read."""
+        """The paths of JSON documents that anyone may read."""
 
     def begin(self, handler: ServerHandler) -> None:
         """Is called before the first request of each serve."""
@@ -86,7 +93,7 @@ class Authentication(Protocol):
         """Returns who sent a request, or a function that waits for that."""
 
     def response_headers(self, principal: Principal) -> Sequence[Header]:
-        """Returns what the answer to a request of ``principal`` carries."""
+        """Returns headers for the answer to a request of ``principal``."""
 
     def lacking(
         self, principal: Principal | None, needed: frozenset[str], *, repeats_granted: bool
@@ -114,7 +121,7 @@ class HookAuthentication:
         """Does nothing: the function knows what it needs."""
 
     def document(self, path: str) -> bytes:
-        """Raises `KeyError`: there is none."""
+        """Raises `KeyError`: a function has no documents."""
         raise KeyError(path)
 
     def identify(self, request: Request) -> Identity | IdentityLater:
@@ -135,7 +142,7 @@ class HookAuthentication:
 
 
 def authentication_of(authenticate: Authenticate | None, auth: Protection | None) -> Authentication | None:
-    """Returns what knows the callers of a listener, ``None`` if nobody has to be known.
+    """Returns the authentication of a listener; ``None`` for a listener that serves anyone.
 
     Args:
         authenticate: The function of a program that does it itself.
@@ -143,7 +150,7 @@ def authentication_of(authenticate: Authenticate | None, auth: Protection | None
 
     Raises:
         ValueError: Both are given.
-        TypeError: ``auth`` is no `ResourceServer`.
+        TypeError: ``auth`` is not a `ResourceServer`.
         ImportError: The extra ``auth`` is missing, and the settings need it.
     """
     if authenticate is not None and auth is not None:
@@ -182,16 +189,11 @@ def _named(name: str) -> Principal:
     return Principal(name)
 
 
-# -- One HTTP request together with its response ---------------------------------------------------------
-
-_NO_ROOM = 503
-
-# Serves the rest of a request that has to wait for something. It runs in a task of the request's connection.
-Continuation = Callable[[], Awaitable[None]]
+# -- one request together with its response ---
 
 
 class HttpExchange(msgspec.Struct, eq=False):
-    """A request, its response, the headers that every answer to it carries (CORS), and what knows the callers.
+    """A request, its response, the headers of every answer to it (CORS), and the authentication of its listener.
 
     A struct, because one is made for every request: making it runs no Python code.
     """
@@ -267,17 +269,7 @@ class HttpExchange(msgspec.Struct, eq=False):
                 log.debug("a client left before it was answered", exchange=self)
 
 
-# -- The documents that a protected server shows to everybody: the metadata of the resource (RFC 9728 section 3) ---
-
-# An hour: clients fetch them anew when they are refused, which is when something has changed.
-_HEADERS = (("Access-Control-Allow-Origin", "*"), ("Cache-Control", "max-age=3600"))
-# Some clients send MCP-Protocol-Version with it (MCP 2025-03-26, Discovery Headers), which needs a preflight.
-_PREFLIGHT = (
-    ("Access-Control-Allow-Origin", "*"),
-    ("Access-Control-Allow-Methods", "GET, HEAD"),
-    ("Access-Control-Allow-Headers", "*"),
-)
-_METHODS = ("GET", "HEAD", "OPTIONS")
+# -- public documents of a protected server ---
 
 
 def answer_document(
@@ -295,15 +287,15 @@ def answer_document(
     if refusal is not None:
         exchange.refuse(Refusal(403, refusal))
     elif request.method == "OPTIONS":
-        exchange.answer(204, headers=(("allow", ", ".join(_METHODS)), *_PREFLIGHT))
-    elif request.method in _METHODS:
+        exchange.answer(204, headers=(("allow", ", ".join(_DOCUMENT_METHODS)), *_DOCUMENT_PREFLIGHT))
+    elif request.method in _DOCUMENT_METHODS:
         document = authentication.document(request.path)
         if isinstance(document, bytes):
-            exchange.answer(200, document, _HEADERS)
+            exchange.answer(200, document, _DOCUMENT_HEADERS)
         else:
             exchange.run(lambda: _send_later(exchange, document))
     else:
-        exchange.refuse(method_not_allowed(*_METHODS))
+        exchange.refuse(method_not_allowed(*_DOCUMENT_METHODS))
     return True
 
 
@@ -312,4 +304,4 @@ async def _send_later(exchange: HttpExchange, waiting: Awaitable[bytes | Refusal
     if isinstance(document, Refusal):
         exchange.refuse(document)
     else:
-        exchange.answer(200, document, _HEADERS)
+        exchange.answer(200, document, _DOCUMENT_HEADERS)

@@ -21,8 +21,6 @@ from mcp_transports.http.server.authentication import (
     Authentication,
     Continuation,
     HttpExchange,
-    Identity,
-    IdentityLater,
     answer_document,
 )
 from mcp_transports.http.server.forwarder import RemoteSessions
@@ -42,6 +40,8 @@ from mcp_transports.http.server.responses import (
     UNSUPPORTED_MEDIA_TYPE,
     USUAL_ACCEPT,
     Header,
+    Identity,
+    IdentityLater,
     Refusal,
     accepts_both,
     accepts_events,
@@ -58,7 +58,7 @@ __all__ = ["Endpoint", "EndpointPaths"]
 # Serves one method at one path, for a principal: it answers, or returns a function that waits and answers then.
 Route = Callable[[HttpExchange, "Principal | None"], "Continuation | None"]
 
-# A message that stands in for the body of GET and DELETE, which have none: the engine is given it to check
+# A message in place of the body that GET and DELETE do not have: the engine gets it in order to check
 # MCP-Protocol-Version (MCP 2025-11-25, Transports, Protocol Version Header).
 _STAND_IN_MESSAGE = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
 
@@ -85,9 +85,9 @@ class Endpoint:
         paths: The paths that are served.
         sessions: The sessions of legacy clients; ``None`` where they are served without sessions.
         http_sse: The connections of HTTP+SSE; ``None`` where it is not served.
-        authentication: Knows the callers; ``None`` where everybody is served.
+        authentication: Knows the callers; ``None`` where anyone is served.
         remote_sessions: Serves the sessions of other nodes; ``None`` where there are none.
-        beside: Serves paths that are none of MCP.
+        beside: Serves the paths at which there is no MCP.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Endpoint:
             elif (continuation := _serve(exchange, route, authentication, identity)) is not None:
                 exchange.run(continuation)
         except BaseException:
-            # It is made here, and not round the block, because requests that go well outnumber the others.
+            # It is made here, not around the block, because most requests go well.
             with exchange.containment("authenticate"):
                 raise
 
@@ -241,7 +241,7 @@ class Endpoint:
     def _lacks_scope(self, exchange: HttpExchange, arrival: Arrival, principal: Principal | None) -> bool:
         """Refuses a request of a caller that lacks a scope, before anything of it is begun, and returns whether it did.
 
-        Without authentication nobody has a scope, and the engine refuses what needs one.
+        Without authentication no caller has a scope, and the engine refuses requests that need one.
         """
         authentication = self._authentication
         if authentication is None:
@@ -257,7 +257,7 @@ class Endpoint:
     def _may_stream(self, accept: str | None, stateless: bool) -> bool:
         """Whether a POST outside of sessions may be answered with an event stream."""
         if self._settings.json_replies:
-            # Legacy clients get none at all then, and others need not accept one.
+            # Legacy clients never get a stream then, and others need not accept one.
             return stateless and accepts_events(accept)
         return True
 
@@ -281,8 +281,8 @@ class Endpoint:
     ) -> Continuation | None:
         """Answers a request that would begin something new while this node stops.
 
-        Where there are other nodes, a client of a session is to begin anew at one of them, and goes on if its session
-        is there already.
+        Where there are other nodes, a client with a session begins anew at one of them, or goes on if its session is
+        there already.
         """
         if self._remote_sessions is None or session_id is None:
             exchange.refuse(SERVER_STOPPING)
@@ -323,7 +323,7 @@ class Endpoint:
     def _session_without_message(self, exchange: HttpExchange) -> str | None:
         """Returns the session that a GET or DELETE names, or refuses the request.
 
-        MCP 2025-11-25, Transports, Session Management: 400 without an id; and 400 for a version that no session has.
+        MCP 2025-11-25, Transports, Session Management: 400 without an id; and 400 for a version without sessions.
         """
         frame = Frame(_STAND_IN_MESSAGE, metadata=exchange.request.headers)
         refusal = self._handler.sort(frame, in_session=True).refusal
@@ -397,7 +397,7 @@ def _serve(
     if identity is not None:
         request = exchange.request
         request.principal = identity
-        # It has the token too, and no other protocol is spoken here.
+        # It contains the token too, and no other protocol is spoken here.
         request.head = b""
         if headers := authentication.response_headers(identity):
             exchange.headers = (*exchange.headers, *headers)

@@ -1,4 +1,8 @@
-"""The messages of a listener to others."""
+"""The messages between two listeners: a forwarded request, its answer, and what keeps both sides in step.
+
+A message is MessagePack. Every process that can write to a mailbox is trusted as the nodes are; the form and the
+bounds of a message are checked all the same, because two nodes may run different versions. An `Outbox` sends them.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +38,14 @@ __all__ = [
     "encode_message",
 ]
 
-
-# -- The messages between two listeners: what forwards a request, what answers it, and what keeps both sides in step ---
-#
-# A message is MessagePack. Whoever can write to a mailbox is trusted as the nodes are: a message is still checked in
-# its form and its bounds, because two nodes may run different versions.
-
 # Bytes of a body that one message carries at most: little beside what a node holds, and enough that the cost of a
 # message is spread over it.
 CHUNK = 256 * 1024
 # Bytes of a body that may be on their way without having been consumed by the other side.
 WINDOW = 4 * CHUNK
+# Messages that wait to be sent and do not belong to a body. Over it they are dropped, and the next `OpenRequests`
+# repeats what they said.
+MAX_POSTED = 10_000
 
 
 class PrincipalParts(msgspec.Struct, frozen=True, array_like=True):
@@ -87,7 +88,7 @@ class BodyPart(msgspec.Struct, frozen=True, array_like=True, tag=2):
     source: str
     number: int
     sequence: int
-    """1 for the first part behind `Begun`, so that none is taken twice or missed unseen."""
+    """1 for the first part behind `Begun`, so that each is taken exactly once."""
     body: bytes
     last: bool
 
@@ -102,7 +103,7 @@ class Head(msgspec.Struct, frozen=True, array_like=True, tag=3):
     headers: list[tuple[str, str]]
     body: bytes
     last: bool
-    """Whether that is the whole body of an answer that is no stream."""
+    """Whether that is the whole body of an answer that is not a stream."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -125,7 +126,7 @@ class Consumed(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class ClientGone(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """The client of some requests has left: nobody waits for their answers."""
+    """The client of some requests has left and does not wait for their answers."""
 
     source: str
     numbers: list[int]
@@ -185,19 +186,22 @@ class Received(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
 Message = Begun | BodyPart | Head | Piece | Consumed | ClientGone | CutOff | OpenRequests | Unknown | Received
 
+
 _encoder = msgspec.msgpack.Encoder()
+
+
 _decoder = msgspec.msgpack.Decoder(Message)
 
 
 class MalformedForward(Exception):
-    """A message in a mailbox is none of those that listeners send each other."""
+    """A mailbox contains something else than a message of a listener."""
 
 
 def encode_message(message: Message) -> bytes:
     """Returns the bytes of a message.
 
     Raises:
-        TypeError: The claims of its principal are no values that JSON has.
+        TypeError: The claims of its principal cannot be written as JSON.
     """
     return _encoder.encode(message)
 
@@ -215,13 +219,6 @@ def decode_message(data: bytes) -> Message:
     if isinstance(message, Begun | BodyPart | Head | Piece) and len(message.body) > CHUNK:
         raise MalformedForward(f"it carries {len(message.body)} bytes: the limit is {CHUNK}")
     return message
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Messages that wait to be sent and are no part of a body. Over it they are dropped, and what they said is said again in
-# the next `OpenRequests`.
-MAX_POSTED = 10_000
 
 
 class Outbox:

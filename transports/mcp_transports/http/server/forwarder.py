@@ -1,4 +1,9 @@
-"""The sessions that a listener does not hold: those of other nodes, and those whose node is gone."""
+"""The sessions that a listener does not hold: those of other nodes, and those whose node is gone.
+
+A `Forwarder` is the part of a listener that forwards requests to other nodes and takes those that other nodes forward
+to it. `SessionPlaces` makes the sessions of this listener known to the other nodes, and `RemoteSessions` answers the
+requests of all other sessions.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +52,9 @@ from mcp_transports.http.sse import encode_event
 
 __all__ = ["Forwarder", "RemoteSessions", "ServeTaken", "SessionPlaces", "open_forwarder", "owner_key"]
 
-
-# -- The part of a listener that forwards requests to other nodes, and takes those that other nodes forward to it ---
-
 # Serves a request that was taken, as the endpoint serves its own: (request, response, headers of every answer,
 # whether it is a POST of HTTP+SSE).
 ServeTaken = Callable[[Request, Response, tuple[Header, ...], bool], None]
-
 # Seconds between two signs of life to a node with which requests are open, and for which such a node may be silent.
 # Together they are about the usual lease of a node.
 WATCH_INTERVAL = 2.0
@@ -70,6 +71,45 @@ _NUMBER_BITS = 60
 _AT_ONCE = 10_000
 # Seconds for the last answers to leave when the listener ends.
 _LAST_ANSWERS = 2.0
+
+
+@asynccontextmanager
+async def open_forwarder(state: OpenState) -> AsyncIterator[Forwarder | None]:
+    """Opens the mailbox of a listener for the length of the block; ``None`` if no other node could send to it.
+
+    When the block ends, the answers that were given still leave, and unanswered requests are dropped.
+    """
+    if not (state.sessions.spans_processes and state.bus.spans_processes):
+        yield None
+        return
+    ending = trio.Event()
+    with reraised() as body:
+        async with trio.open_nursery() as nursery:
+            try:
+                forwarder = await start_and_wait(nursery, FORWARDED_REQUESTS, _hold, state, ending)
+                with body:
+                    yield forwarder
+            finally:
+                ending.set()
+
+
+async def _hold(
+    state: OpenState,
+    ending: trio.Event,
+    *,
+    task_status: trio.TaskStatus[Forwarder] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Owns the tasks of a forwarder, which outlive a cancelled listener until its last answers have left."""
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.shield = True
+        forwarder = Forwarder(state, nursery)
+        try:
+            task_status.started(forwarder)
+            await ending.wait()
+            await forwarder.finish()
+        finally:
+            forwarder.close()
+            nursery.cancel_scope.cancel(reason="the last answers have left")
 
 
 class Forwarder:
@@ -89,7 +129,7 @@ class Forwarder:
         self._all_answered = trio.Event()
         self._bodies = Budget(HELD_BYTES)
         self._places: dict[str, str] = {}
-        # When a node with which requests are open was heard of last, by its mailbox.
+        # By the mailbox of a node with which requests are open: when its last message came.
         self._last_seen: dict[str, float] = {}
         self.outbox = Outbox(state.bus, self._lose_node)
         self.address, self._close_mailbox = state.bus.open_mailbox(self._arrived)
@@ -100,11 +140,11 @@ class Forwarder:
         return f"<Forwarder {len(self._sent)} sent, {len(self._taken)} taken>"
 
     def serve_with(self, serve: ServeTaken) -> None:
-        """Names the function that serves what is taken. Nothing is taken before."""
+        """Sets the function that serves the requests of other nodes. None of them is taken before."""
         self._serve = serve
 
     def close(self) -> None:
-        """Drops all that was taken or sent and not answered, and takes and sends nothing more. Never raises."""
+        """Drops all unanswered requests in both directions, and takes and sends no more. Never raises."""
         self._serve = None
         self._close_mailbox()
         for sent in tuple(self._sent.values()):
@@ -114,7 +154,7 @@ class Forwarder:
         self._taken.clear()
 
     async def all_answered(self) -> None:
-        """Waits until nothing that was taken is unanswered, and the answers have left."""
+        """Waits until all requests that were taken are answered, and the answers have left."""
         while self._taken:
             self._all_answered = trio.Event()
             await self._all_answered.wait()
@@ -132,8 +172,8 @@ class Forwarder:
         """Answers a request of a session that this listener does not hold.
 
         Returns:
-            ``None`` if it is answered, else the place of the session, whose node is gone, or does not answer a request
-            that resumes a stream. Nothing was answered then.
+            ``None`` if it is answered. Otherwise the request is open, and this is the place of the session,
+            whose node is gone or did not answer a request that resumes a stream.
         """
         if self._serve is None:
             exchange.refuse(shared_state_unavailable(SharedStateUnavailable("bus", "nothing is forwarded")))
@@ -171,7 +211,7 @@ class Forwarder:
             if not sent.ended:
                 self.outbox.post(address, ClientGone(self.address, [number]))
 
-    # -- messages, none of which waits ------------------------------------------------------------------------------
+    # -- messages; handling one never waits -------------------------------------------------------------------------
 
     def _arrived(self, data: bytes) -> None:
         with Containment(FORWARDED_ANSWER):
@@ -250,7 +290,7 @@ class Forwarder:
             serve(taken.request(), response, tuple(taken.begun.answer_headers), taken.begun.http_sse)
 
     def forget_taken(self, taken: InboundRequest) -> None:
-        """Removes a request whose answer was handed over, or that nobody waits for any more."""
+        """Removes a request whose answer was handed over, or that its client does not wait for any more."""
         if self._taken.pop(taken.key, None) is not None and taken.held:
             self._bodies.release(taken.begun.source, taken.held)
         if not self._taken:
@@ -264,7 +304,7 @@ class Forwarder:
     # -- nodes that are gone ----------------------------------------------------------------------------------------
 
     def _compare(self, watch: OpenRequests) -> None:
-        """Notices, by what the other side has open with this one, the messages that were lost."""
+        """Compares the requests that the other side has open with this one, and notices lost messages."""
         unknown = []
         for state in watch.sent:
             taken = self._taken.get((watch.source, state.number))
@@ -325,9 +365,6 @@ class Forwarder:
                 [each.state for each in taken[first:behind]],
             )
             self.outbox.post(address, message)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 def owner_key(principal: Principal | None) -> str:
@@ -410,42 +447,3 @@ class RemoteSessions:
             return
         events = b"".join(encode_event(data, id=id) for id, data in replay.events)
         SseResponse(exchange, self._open_responses, lambda gone: None, events).end()
-
-
-@asynccontextmanager
-async def open_forwarder(state: OpenState) -> AsyncIterator[Forwarder | None]:
-    """Opens the mailbox of a listener for the length of the block; ``None`` if no other node could send to it.
-
-    When the block ends, the answers that were given still leave, and what is not answered is dropped.
-    """
-    if not (state.sessions.spans_processes and state.bus.spans_processes):
-        yield None
-        return
-    ending = trio.Event()
-    with reraised() as body:
-        async with trio.open_nursery() as nursery:
-            try:
-                forwarder = await start_and_wait(nursery, FORWARDED_REQUESTS, _hold, state, ending)
-                with body:
-                    yield forwarder
-            finally:
-                ending.set()
-
-
-async def _hold(
-    state: OpenState,
-    ending: trio.Event,
-    *,
-    task_status: trio.TaskStatus[Forwarder] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Owns the tasks of a forwarder, which outlive a cancelled listener until its last answers have left."""
-    async with trio.open_nursery() as nursery:
-        nursery.cancel_scope.shield = True
-        forwarder = Forwarder(state, nursery)
-        try:
-            task_status.started(forwarder)
-            await ending.wait()
-            await forwarder.finish()
-        finally:
-            forwarder.close()
-            nursery.cancel_scope.cancel(reason="the last answers have left")

@@ -111,7 +111,7 @@ class OriginPolicy:
         extra = _listed(allowed_headers, "allowed_headers")
         for name in extra:
             if not _TOKEN.fullmatch(name):
-                raise ValueError(f"{name!r} in allowed_headers is no name of a header")
+                raise ValueError(f"{name!r} in allowed_headers is not the name of a header")
         self._headers = ", ".join([ALLOWED_HEADERS, *extra])
         self._max_age = str(int(max_age))
         self.remembered: dict[tuple[str | None, str | None], Verdict] = {}
@@ -123,7 +123,7 @@ class OriginPolicy:
         return not (self._any_host or self._hosts)
 
     def check(self, host: str | None, origin: str | None) -> Verdict:
-        """Decides about the values of the headers ``Host`` and ``Origin``; ``None`` stands for an absent header."""
+        """Decides about the values of the headers ``Host`` and ``Origin``; ``None`` for an absent header."""
         known = self.remembered.get((host, origin))
         if known is not None:
             return known

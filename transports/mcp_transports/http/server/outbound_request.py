@@ -29,12 +29,12 @@ __all__ = ["OutboundRequest", "SendingListener"]
 
 # They prove who the caller is, to this node alone.
 _KEPT_HERE = frozenset(("authorization", "cookie", "dpop", "proxy-authorization"))
-# Bytes of an answer that are consumed before the other side is told, so that few messages say so.
+# Bytes of an answer that are consumed before the other side is notified, so that few messages are needed.
 _REPORTED_AFTER = WINDOW // 4
 
 
 class SendingListener(Protocol):
-    """The attributes and methods of a listener that a request uses which it forwards."""
+    """The part of a listener that a request uses which it forwards."""
 
     address: str
     outbox: Outbox
@@ -140,7 +140,7 @@ class OutboundRequest:
                 self.ended = True
                 return False
         except SharedStateUnavailable as error:
-            # The request may have arrived all the same: it is not sent again, and its client is told.
+            # The request may have arrived all the same: it is not sent again, and its client gets an error.
             self._exchange.refuse(shared_state_unavailable(error))
             return True
         message = await self._next()

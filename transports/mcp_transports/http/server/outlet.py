@@ -22,7 +22,7 @@ __all__ = ["ResponseOutlet", "StatelessOutlet"]
 class ResponseOutlet(ABC):
     """An `mcp_actors.abc.Outlet` whose frames go out as events of a response while it has one.
 
-    ``longest`` is the number of bytes that a frame may have, ``sse`` the response, or ``None`` while there is none.
+    ``longest`` is the number of bytes that a frame may have, ``sse`` the response, or ``None`` before it begins.
     """
 
     __slots__ = ("longest", "sse")
@@ -79,7 +79,7 @@ class StatelessOutlet(ResponseOutlet):
         exchange: The POST.
         open_responses: The registry of open streams.
         longest: Bytes of the longest frame.
-        statuses: The statuses of answers that are no streams.
+        statuses: The statuses of answers that are not streams.
         streams: Whether an event stream is accepted; if not, all frames but the last one are dropped.
     """
 

@@ -1,12 +1,19 @@
-"""The refusals that HTTP answers without asking the engine.
+"""The answers of HTTP that need no engine: refusals, statuses, and the media types that are accepted.
 
 The statuses are those of MCP 2026-07-28, Streamable HTTP, and of MCP 2025-11-25, Transports. 406, 409 and 415 are the
-convention of the protocol's official servers where the specification names no status.
+convention of the protocol's official servers where the specification names no status. The engine marks the answer to a
+request that it cannot serve with the error code (`Frame.refusal`), and no other answer: an error that a tool or a
+handler made is an ordinary answer with 200 in both eras.
+
+``Content-Type`` and ``Accept`` are read as far as the protocol needs them (RFC 9110 sections 8.3 and 12.5.1): it asks
+for JSON in every POST, and for both types in its ``Accept``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import attrs
 
@@ -19,6 +26,7 @@ from mcp_actors.errors import (
     Overloaded,
     SharedStateUnavailable,
 )
+from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.response import BAD_REQUEST_CODE, NO_ROOM_AFTER, error_body
 
 __all__ = [
@@ -29,6 +37,8 @@ __all__ = [
     "RETRY_LATER",
     "USUAL_ACCEPT",
     "Header",
+    "Identity",
+    "IdentityLater",
     "Refusal",
     "StatusTable",
     "accepts_both",
@@ -39,16 +49,41 @@ __all__ = [
     "shared_state_unavailable",
 ]
 
-
-# -- Reads ``Content-Type`` and ``Accept``, as far as this protocol needs them ---------------------------
-#
-# RFC 9110 sections 8.3 and 12.5.1. The protocol asks for JSON in every POST, and for both types in its ``Accept`` (MCP
-# 2025-11-25, Transports, Sending Messages to the Server; MCP 2026-07-28, Streamable HTTP, Sending Messages).
-
 JSON = "application/json"
 EVENTS = "text/event-stream"
 # The ``Accept`` headers that official clients send. Each accepts both types, so a caller may look here first.
 USUAL_ACCEPT = frozenset({f"{JSON}, {EVENTS}", f"{EVENTS}, {JSON}"})
+Header = tuple[str, str]
+# The convention of the protocol's official servers, where the protocol names no code of its own.
+SESSION_NOT_FOUND_CODE = -32001
+RETRY_LATER: tuple[Header, ...] = (("retry-after", NO_ROOM_AFTER),)
+
+
+def _error_body(refusal: Refusal) -> bytes:
+    return error_body(refusal.message, refusal.code) if refusal.message else b""
+
+
+@attrs.frozen
+class Refusal:
+    """The answer to a request that is not served. ``authenticate`` of `HttpServerTransport` returns one.
+
+    The body is a JSON-RPC error without an id, because the request was not decoded, unless ``body`` is given.
+
+    Args:
+        status: The HTTP status, 400 to 599.
+        message: An explanation for the developer of the client. It must not repeat anything of the request.
+            Without a message the body is empty.
+        code: The JSON-RPC error code in the body.
+        headers: Further response headers, as (name, value).
+        body: The whole body, in place of the JSON-RPC error.
+    """
+
+    status: int
+    message: str = ""
+    code: int = BAD_REQUEST_CODE
+    headers: Sequence[Header] = ()
+    # Written as a default that type checkers understand.
+    body: bytes = attrs.field(repr=False, default=attrs.Factory(_error_body, takes_self=True))
 
 
 def is_json(content_type: str | None) -> bool:
@@ -96,14 +131,8 @@ def _is_weight_zero(parameter: str) -> bool:
     return name == "q" and value.startswith("0") and not value.strip("0.")
 
 
-# -- The HTTP statuses of the engine's answers: a table for requests of the modern era and one for the legacy era ---
-#
-# The engine marks the answer to a request that it cannot serve with the error code (`Frame.refusal`), and no other
-# answer: an error that a tool or a handler made is an ordinary answer with 200 in both eras.
-
-
 class StatusTable(dict[int | None, int]):
-    """The status of an answer by the code of its refusal (`Frame.refusal`); ``None`` stands for no refusal.
+    """The status of an answer by the code of its refusal (`Frame.refusal`), which is ``None`` for all other answers.
 
     Args:
         by_code: The statuses of some codes, and of ``None``.
@@ -125,6 +154,7 @@ MODERN_STATUSES = StatusTable(
     {None: 200, METHOD_NOT_FOUND: 404, InsufficientScope.CODE: 403, Overloaded.CODE: 503}, otherwise=400
 )
 
+
 # MCP 2025-11-25, Transports, Sending Messages to the Server: 400 is for bodies that are not a message of the protocol.
 # 403 is that of MCP 2025-11-25, Authorization, Error Handling.
 LEGACY_STATUSES = StatusTable(
@@ -132,73 +162,70 @@ LEGACY_STATUSES = StatusTable(
 )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-Header = tuple[str, str]
-
-# The convention of the protocol's official servers, where the protocol names no code of its own.
-SESSION_NOT_FOUND_CODE = -32001
+Identity = Principal | Refusal | None
+"""The caller of a request, the answer to one that is not served, or ``None`` for an unknown caller."""
 
 
-def _error_body(refusal: Refusal) -> bytes:
-    return error_body(refusal.message, refusal.code) if refusal.message else b""
+IdentityLater = partial[Coroutine[Any, Any, Identity]]
+"""Called and awaited for an identity. A `partial`, so that it is distinguished by its class."""
 
-
-@attrs.frozen
-class Refusal:
-    """The answer to a request that is not served. ``authenticate`` of `HttpServerTransport` returns one.
-
-    The body is a JSON-RPC error without an id, because the request was not decoded, unless ``body`` is given.
-
-    Args:
-        status: The HTTP status, 400 to 599.
-        message: An explanation for the developer of the client. It must not repeat anything of the request.
-            Without a message the body is empty.
-        code: The JSON-RPC error code in the body.
-        headers: Further response headers, as (name, value).
-        body: The whole body, in place of the JSON-RPC error.
-    """
-
-    status: int
-    message: str = ""
-    code: int = BAD_REQUEST_CODE
-    headers: Sequence[Header] = ()
-    # Written as a default that type checkers understand.
-    body: bytes = attrs.field(repr=False, default=attrs.Factory(_error_body, takes_self=True))
-
-
-RETRY_LATER: tuple[Header, ...] = (("retry-after", NO_ROOM_AFTER),)
 
 SESSION_REQUIRED = Refusal(
     400, "a session is required: send initialize first, then its mcp-session-id header"
 )
+
+
 PATH_NOT_FOUND = Refusal(404, "nothing is served at this path; the URL of a server often ends in /mcp")
+
+
 HOLDER_LOST = Refusal(
     502,
     "the node that held the session was lost before it answered: what was asked may have been done; begin a new "
     "session to go on",
 )
+
+
 SESSION_NOT_FOUND = Refusal(404, "session not found", SESSION_NOT_FOUND_CODE)
+
+
 EVENT_NOT_FOUND = Refusal(
     404,
     "nothing is known of that last-event-id in this session, or what followed it is gone: begin anew without it",
 )
+
+
 EVENTS_NOT_ACCEPTED = Refusal(406, "not acceptable: the accept header must name text/event-stream")
+
+
 REPLIES_NOT_ACCEPTED = Refusal(
     406, "not acceptable: the accept header must name application/json and text/event-stream"
 )
+
+
 STREAM_ALREADY_OPEN = Refusal(409, "conflict: this session has its stream open already")
+
+
 UNSUPPORTED_MEDIA_TYPE = Refusal(
     415, "unsupported media type: the content-type must be application/json, in UTF-8"
 )
+
+
 INTERNAL_ERROR = Refusal(500, "internal error", INTERNAL_ERROR_CODE)
+
+
 SERVER_STOPPING = Refusal(503, "the server is stopping", headers=RETRY_LATER)
+
+
 TOO_MANY_SESSIONS = Refusal(503, "too many sessions", headers=RETRY_LATER)
+
+
 TOO_MANY_SESSIONS_OF_PEER = Refusal(
     503,
     "too many sessions of this principal or address: end those that are not needed with DELETE",
     headers=RETRY_LATER,
 )
+
+
 TOO_MANY_MESSAGES = Refusal(503, "too many messages wait to be read", headers=RETRY_LATER)
 
 

@@ -1,4 +1,8 @@
-"""The routes of an HTTP listener beside MCP: which path leads to which function or application."""
+"""The routes of an HTTP listener beside MCP: which path leads to which function or application.
+
+`RouteTable` is asked about every path at which no MCP is served. What a function returns becomes a `Reply`. Two routes
+are made here: `health`, which orchestrators and load balancers ask, and `metrics_page`, which Prometheus scrapes.
+"""
 
 from __future__ import annotations
 
@@ -38,23 +42,29 @@ __all__ = [
     "send_reply",
 ]
 
-
-# -- The place of routes in the endpoint: they are asked about a path that is none of MCP ----------------
-
 Beside = Callable[[HttpExchange, Verdict], bool]
 """Answers a request, now or later, if its path is one of its own, and returns whether it is. Never waits."""
+_TEXT = "text/plain; charset=utf-8"
+_BYTES = "application/octet-stream"
+_JSON = "application/json"
+# No cache may answer in place of the server.
+_HEALTH_HEADERS = (("cache-control", "no-store"),)
+_METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+RouteHandler = Callable[[Request], "Answer | Awaitable[Answer]"]
+Routes = Mapping[str, "RouteHandler | AsgiApplication | HealthRoute"]
+"""By path: what is served there. See `RouteTable`."""
+_KEY = re.compile(r"(?:([A-Z]+) )?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]*)", re.ASCII)
+_READING = ("GET", "HEAD")
+# Plain functions that run at a time, so that some that hang leave the threads of tools and of the program alone.
+_MOST_THREADS = 20
+_FORMS = (
+    "a function of one argument, the request, or an ASGI application, which takes scope, receive and send"
+)
 
 
 def nothing_beside(exchange: HttpExchange, verdict: Verdict) -> bool:
     """Serves no path."""
     return False
-
-
-# -- The answers of plain handlers, as they are returned and as they are sent ----------------------------
-
-_TEXT = "text/plain; charset=utf-8"
-_BYTES = "application/octet-stream"
-_JSON = "application/json"
 
 
 @attrs.frozen
@@ -86,7 +96,7 @@ def reply_of(answer: object) -> Reply:
     """Returns what a handler returned as a `Reply`.
 
     Raises:
-        TypeError: It is none of the types of `Answer`.
+        TypeError: It has another type than those of `Answer`.
     """
     if isinstance(answer, Reply):
         return answer
@@ -119,26 +129,20 @@ def send_reply(response: Response, reply: Reply, headers: Sequence[Header]) -> N
     response.answer(reply.status, data, content_type=content_type, headers=(*headers, *reply.headers))
 
 
-# -- The health of a server, as orchestrators and load balancers ask for it ------------------------------
-
-# No cache may answer in place of the server.
-_HEADERS = (("cache-control", "no-store"),)
-
-
 class HealthRoute:
-    """The handler that a route is given as `health`. It answers GET and HEAD, of anybody and for any ``Host``.
+    """The handler of the route `health`. It answers GET and HEAD from any client and for any ``Host``.
 
-    Load balancers ask at an address, and send it as ``Host``, so the names that are served do not matter here. The
-    answer is a JSON object that tells nothing else of the server:
+    Load balancers send the address as ``Host``, so the names that are served do not matter here. The answer is a JSON
+    object that reveals nothing else of the server:
 
     - ``live``: always true, since it was answered.
     - ``draining``: whether the server was stopped and lets calls in flight end. A listener with this route accepts
       connections until they have ended, so that it can say so; new work is answered with 503.
-    - ``ready``: whether it takes new work. It answers before nothing else does: a listener accepts connections once
-      everything was started, and what is asked before is refused a connection.
+    - ``ready``: whether it takes new work. It is never false at the start, because a listener accepts connections only
+      once everything was started.
 
     The status is 200 when it is ready, and 503 when not. Shared state that is away for a while does not make a node
-    unready: what needs no state is served on, and all nodes would leave their load balancer at once.
+    unready: requests that need no state are still served, and all nodes would leave their load balancer at once.
     """
 
     def __repr__(self) -> str:
@@ -148,61 +152,41 @@ class HealthRoute:
         """Returns what is true now."""
         draining = handler.stopping.is_set()
         state = {"live": True, "ready": not draining, "draining": draining}
-        return Reply(state, 503 if draining else 200, headers=_HEADERS)
+        return Reply(state, 503 if draining else 200, headers=_HEALTH_HEADERS)
 
 
 health = HealthRoute()
-"""The handler of a route that says how the server is: ``routes={"/health": health}``."""
-
-
-# -- The metrics of a server, as Prometheus scrapes them -------------------------------------------------
-
-_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""The handler of a route that reports the health of the server: ``routes={"/health": health}``."""
 
 
 class MetricsText(Protocol):
     """The metrics of a server, such as `mcp_actors.telemetry.Metrics`."""
 
     def text(self) -> str:
-        """Returns them in the text format of Prometheus, 0.0.4; legal in any thread."""
+        """Returns them in the text format of Prometheus, 0.0.4; may be called in any thread."""
 
 
 def metrics_page(metrics: MetricsText) -> Callable[[Request], Reply]:
     """Returns the handler of a route that shows metrics: ``routes={"/metrics": metrics_page(metrics)}``.
 
     It answers GET and HEAD as other routes do: with the names by which the listener is served, and without a token. It
-    shows the names of tools and how often they are called, so a listener that is open to others gets none: serve it at
-    one of its own. It runs in a worker thread, so a long page holds up no call. The connection ends behind it: of
-    several processes that share the address, the next scrape may then reach another one.
+    shows the names of tools and how often they are called, so do not put it on a listener that is open to others:
+    serve it at one of its own. It runs in a worker thread, so a long page delays no call. The connection ends behind
+    it: of several processes that share the address, the next scrape may then reach another one.
 
     Args:
         metrics: What the server was given: ``Server(telemetry=metrics)``.
     """
 
     def page(request: Request) -> Reply:
-        return Reply(metrics.text(), content_type=_CONTENT_TYPE, headers=_HEADERS, closes=True)
+        return Reply(metrics.text(), content_type=_METRICS_TYPE, headers=_HEALTH_HEADERS, closes=True)
 
     return page
 
 
-# ----------------------------------------------------------------------------------------------------
-
-RouteHandler = Callable[[Request], "Answer | Awaitable[Answer]"]
-Routes = Mapping[str, "RouteHandler | AsgiApplication | HealthRoute"]
-"""By path: what is served there. See `RouteTable`."""
-
-_KEY = re.compile(r"(?:([A-Z]+) )?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]*)", re.ASCII)
-_READING = ("GET", "HEAD")
-# Plain functions that run at a time, so that some that hang leave the threads of tools and of the program alone.
-_MOST_THREADS = 20
-_FORMS = (
-    "a function of one argument, the request, or an ASGI application, which takes scope, receive and send"
-)
-
-
 @attrs.frozen
 class _Mount:
-    """An ASGI application and what its startup has left for its requests."""
+    """An ASGI application and the state from its startup for its requests."""
 
     path: str
     app: AsgiApplication
@@ -217,8 +201,8 @@ class RouteTable:
         taken: The paths that the listener serves itself.
 
     Raises:
-        ValueError: A key is no path or is taken.
-        TypeError: A value is none of the three.
+        ValueError: A key is malformed, or its path is taken.
+        TypeError: A value is of another kind than these three.
     """
 
     def __init__(self, routes: Routes, taken: Collection[str]) -> None:
@@ -253,7 +237,7 @@ class RouteTable:
 
     @property
     def has_health(self) -> bool:
-        """Whether somebody may ask how the server is, also while it drains."""
+        """Whether there is a health route, which is answered also while the server drains."""
         return bool(self._health)
 
     def started(self) -> AbstractAsyncContextManager[None]:
@@ -342,7 +326,7 @@ class RouteTable:
 
 
 def _run(exchange: HttpExchange, serve: Callable[[], Awaitable[None]]) -> None:
-    """Runs what serves a request in a task of its connection, which is cancelled when the client leaves."""
+    """Runs ``serve`` in a task of the request's connection, which is cancelled when the client leaves."""
     exchange.response.run(partial(_contained, exchange, serve))
 
 

@@ -1,6 +1,6 @@
 """Everything that serves MCP over HTTP but the port: settings, sessions, streams and the tasks that keep them.
 
-A listener of ours stands on it (`HttpServerTransport`), and so does an application of an ASGI server.
+`HttpServerTransport`, our own listener, is built on it, and so is the application for ASGI servers.
 """
 
 from __future__ import annotations

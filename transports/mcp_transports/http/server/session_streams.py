@@ -38,15 +38,10 @@ from mcp_transports.http.sse import COMMENT, encode_event, encode_retry
 
 __all__ = ["CallStream", "JsonCallStream", "SessionStream", "StandaloneStream", "StreamOwner"]
 
-
-# ----------------------------------------------------------------------------------------------------
-
 # The standalone stream of a session has this name in the event log; those of calls have numbers.
 _STANDALONE = "get"
-
-
 # The answer to a POST in flight. A client that has deleted its session wants no answer any more, and gets what a
-# cancelled call gets; the official Python client would report an error of the call to nobody, and fail by that.
+# cancelled call gets; the official Python client would have no caller to report an error to, and fail.
 _REFUSALS: dict[SessionEnding, Refusal | None] = {
     "deleted": None,
     "closed": SESSION_NOT_FOUND,
@@ -185,7 +180,7 @@ class SessionStream(ResponseOutlet):
         return event
 
     def _send_once_kept(self, store: EventLog, name: str, data: bytes) -> str:
-        """Keeps an event, which goes out on the response once it is kept, and returns its id."""
+        """Gives an event to the log, which has it sent on the response once it is kept, and returns its id."""
         event = PendingEvent(data, partial(self._lose_log, name))
         event.id = id = _checked(store.append(self.session.id, name, data, event.kept))
         self._newest = event
@@ -205,7 +200,7 @@ class SessionStream(ResponseOutlet):
     def _priming_event(self) -> bytes:
         """Makes an empty event with an id, so that a client can resume before the first message (SEP-1699).
 
-        Clients of revisions before 2025-11-25 get none, because they would read it as a message. It raises the
+        Clients of revisions before 2025-11-25 do not get it, because they would read it as a message. It raises the
         errors of `_event`.
         """
         return self._event(b"") if self.name is not None and self.session.engine.resumes else b""
@@ -220,6 +215,12 @@ class SessionStream(ResponseOutlet):
                     sse.write(event)
                 except trio.BrokenResourceError:
                     self._detach(sse)
+
+
+def _checked(id: object) -> str:
+    if not isinstance(id, str):
+        raise TypeError(f"EventLog.append returned {id!r}, which is not an event id")
+    return id
 
 
 class StandaloneStream(SessionStream):
@@ -256,7 +257,7 @@ class StandaloneStream(SessionStream):
             self._attach(exchange, first)
 
     def end_session(self) -> None:
-        """Ends the session, whose client is told so by 404 when it comes again."""
+        """Ends the session; its client gets 404 when it comes again."""
         self.session.end()
 
     def _attach(self, exchange: HttpExchange, first: bytes) -> None:
@@ -333,7 +334,7 @@ class CallStream(SessionStream):
         self.session.settings.open_responses.unanswered.add(self)
 
     def _take_exchange(self) -> HttpExchange | None:
-        """Returns the POST if it is not answered yet; whoever takes it answers it."""
+        """Returns the POST if it is not answered yet; the caller must answer it."""
         self.session.settings.open_responses.unanswered.discard(self)
         exchange, self._exchange = self._exchange, None
         return exchange
@@ -387,15 +388,6 @@ class CallStream(SessionStream):
         self.session.touch()
 
 
-def _checked(id: object) -> str:
-    if not isinstance(id, str):
-        raise TypeError(f"EventLog.append returned {id!r}, which is no event id")
-    return id
-
-
-# -- The stream of a POST whose answer is JSON in any case -----------------------------------------------
-
-
 class JsonCallStream(CallStream):
     """A `CallStream` that is always answered with JSON. All other messages go to the standalone stream."""
 
@@ -422,4 +414,4 @@ class JsonCallStream(CallStream):
             await self.session.standalone.send(frame)
 
     def close_stream(self) -> None:
-        """Does nothing, because there is no stream that could be resumed."""
+        """Does nothing: without a stream nothing can be resumed."""

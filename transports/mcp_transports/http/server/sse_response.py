@@ -1,4 +1,9 @@
-"""A response that carries server-sent events, and the task that ends the silence of responses."""
+"""Responses that carry server-sent events, and the settings that all streams of a listener share.
+
+`OpenSseResponses` has the task that ends the silence of responses. A `KeptSseResponse` sends an event only once a log
+that spans processes has kept it: a client that got an event may come back to any node and ask for the events behind
+it, so no node may send one that the others could not find if this node were lost.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +34,41 @@ __all__ = [
     "Unanswered",
 ]
 
-
-# ----------------------------------------------------------------------------------------------------
-
 # No intermediary may hold events back (MCP 2026-07-28, Streamable HTTP, Receiving Messages).
 _HEADERS: tuple[Header, ...] = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 # Responses that are written to before other tasks run: some milliseconds' worth.
 _RESPONSES_AT_ONCE = 64
 # Seconds between two looks for responses whose access has ended: little beside the grace that they have.
 _EXPIRY_INTERVAL = 5.0
+SessionEnding = Literal["deleted", "closed", "failed"]
+"""Why a session ended: its client deleted it, this side closed it, or it failed."""
+# Bytes of events that are not known to be kept: from the first on their writer waits, and over the second the
+# response is cut off, as `HttpLimits.write_buffer` and `HttpLimits.max_buffered` by default.
+WRITE_BUFFER = 256 * 1024
+MAX_PENDING = 8 * 1024 * 1024
+# Seconds that a client which resumes waits for an event to be kept; longer than any log tries.
+_LONGEST_WAIT = 10.0
+
+
+@attrs.frozen
+class StreamSettings:
+    """The settings that all streams of a listener share."""
+
+    open_responses: OpenSseResponses
+    """The registry of the responses that carry events now."""
+    longest: int
+    """Bytes of the longest message that is sent."""
+    store: EventLog | None
+    """Keeps events for clients that resume a stream; without a store no stream can be resumed."""
+    json_replies: bool
+    """Whether a POST is always answered with JSON."""
+    retry: int
+    """Milliseconds after which a client comes back when its stream was closed on purpose (SEP-1699)."""
+
+    @property
+    def waits_for_log(self) -> bool:
+        """Whether an event may leave only once the log has kept it, because other nodes have to find it then."""
+        return self.store is not None and self.store.spans_processes
 
 
 class SseResponse:
@@ -150,7 +181,7 @@ class OpenSseResponses:
         """The requests whose responses have not begun. They enter and leave it themselves."""
         self._keepalive = keepalive
         self._responses: set[SseResponse] = set()
-        # When the responses end whose access ends, by the clock of Trio.
+        # By the clock of Trio: when responses end because the access of their callers does.
         self._deadlines: dict[SseResponse, float] = {}
 
     def __repr__(self) -> str:
@@ -170,12 +201,12 @@ class OpenSseResponses:
             self._deadlines.pop(response, None)
 
     def end_with_access(self, response: SseResponse, principal: Principal | None) -> None:
-        """Has a response end some time after the access of its principal: see `Principal.seconds_left`."""
+        """Ends a response some time after the access of its principal has ended: see `Principal.seconds_left`."""
         if principal is not None and principal.expires_at is not None:
             self._deadlines[response] = trio.current_time() + principal.seconds_left(time.time())
 
     async def end_expired(self) -> None:
-        """Runs until cancelled, and ends the responses whose access has ended. One on which that fails is cut off."""
+        """Runs until cancelled, and ends responses whose access has ended; if that fails, it cuts them off."""
         while True:
             await trio.sleep(_EXPIRY_INTERVAL)
             now = trio.current_time()
@@ -224,46 +255,6 @@ class OpenSseResponses:
         response.break_off()
 
 
-# -- The settings that all streams of a listener share ---------------------------------------------------
-
-SessionEnding = Literal["deleted", "closed", "failed"]
-"""Why a session ended: its client deleted it, this side closed it, or it failed."""
-
-
-@attrs.frozen
-class StreamSettings:
-    """The settings that all streams of a listener share."""
-
-    open_responses: OpenSseResponses
-    """The registry of the responses that carry events now."""
-    longest: int
-    """Bytes of the longest message that is sent."""
-    store: EventLog | None
-    """Keeps events for clients that resume a stream; without a store no stream can be resumed."""
-    json_replies: bool
-    """Whether a POST is always answered with JSON."""
-    retry: int
-    """Milliseconds after which a client comes back when its stream was closed on purpose (SEP-1699)."""
-
-    @property
-    def waits_for_log(self) -> bool:
-        """Whether an event may leave only once the log has kept it, because other nodes have to find it then."""
-        return self.store is not None and self.store.spans_processes
-
-
-# -- A response whose events leave only once a log that spans processes has kept them --------------------
-#
-# A client that got an event may come back to any node and ask for what follows it. So no node may send an event that
-# the others cannot find, should this one be lost.
-
-# Bytes of events that are not known to be kept: from the first on their writer waits, and over the second the
-# response is cut off, as `HttpLimits.write_buffer` and `HttpLimits.max_buffered` by default.
-WRITE_BUFFER = 256 * 1024
-MAX_PENDING = 8 * 1024 * 1024
-# Seconds that a client which resumes waits for an event to be kept; longer than any log tries.
-_LONGEST_WAIT = 10.0
-
-
 class PendingEvent:
     """An event that was given to the log.
 
@@ -290,7 +281,7 @@ class PendingEvent:
         return len(self._data)
 
     def kept(self, is_kept: bool) -> None:
-        """Takes the log's word; see `mcp_actors.abc.EventLog.append`. It may come before the id."""
+        """Takes the decision of the log, perhaps before the id is known; see `mcp_actors.abc.EventLog.append`."""
         self.is_kept = is_kept
         if not is_kept:
             self._on_lost()
@@ -300,7 +291,7 @@ class PendingEvent:
             self.response.flush()
 
     async def wait(self) -> bool:
-        """Waits for the log's word, for a bounded time, and returns false if it has come before or does not come."""
+        """Waits for the decision of the log, for a bounded time; false if it was known before or does not come."""
         if self.is_kept is not None:
             return False
         if self._decided is None:
@@ -310,14 +301,14 @@ class PendingEvent:
         return self.is_kept is not None
 
     def encoded(self) -> bytes:
-        """Returns what is sent of it. Without an id an event without data says nothing."""
+        """Returns the bytes to send: nothing for an event with neither an id nor data."""
         if self.is_kept:
             return encode_event(self._data, id=self.id)
         return encode_event(self._data) if self._data else b""
 
 
 class KeptSseResponse(SseResponse):
-    """An `SseResponse` in which events wait for the log, and what follows waits behind them."""
+    """An `SseResponse` in which events wait for the log, and later ones wait behind them."""
 
     __slots__ = ("_ends", "_last", "_moved", "_pending", "_weight")
 
@@ -384,7 +375,7 @@ class KeptSseResponse(SseResponse):
             super().end(last)
 
     def abort(self) -> None:
-        """Closes the connection without ending the response; what waits is dropped."""
+        """Closes the connection without ending the response, and drops the events that wait."""
         self._drop()
         super().abort()
 

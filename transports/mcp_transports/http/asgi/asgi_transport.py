@@ -1,4 +1,7 @@
-"""The transport of an ASGI application: `HttpService` without a port, served in the engine."""
+"""The transport of an ASGI application, `HttpService` without a port, and the time for which it is served.
+
+`AppServing` is one such time: it runs in the engine, and loops of the program wait for it.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,15 @@ from mcp_actors.errors import EngineStopped, LocalProtocolError, LoopClosed
 from mcp_actors.supervision.containment import reraised, start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import STOP_STREAMS, TICKER
-from mcp_transports._ticker import Ticker
 from mcp_transports.http.asgi.loops import LoopSide, LoopWaiter
-from mcp_transports.http.asgi.response import AsgiResponse
-from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.server.endpoint import Endpoint
+from mcp_transports.http.asgi.response import AsgiListener
 from mcp_transports.http.server.service import HttpService
 from mcp_transports.http.server.sessions import HttpSessionStatistics
 
-__all__ = ["AppServing", "AsgiListener", "AsgiStatistics", "AsgiTransport", "ServerWasStopped"]
+__all__ = ["AppServing", "AsgiStatistics", "AsgiTransport", "ServerWasStopped"]
 
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds until a client is watched whose request is not answered. Most answers come sooner, and then nobody has to.
-WATCH_AFTER = 0.1
+# Seconds beyond the drain time that a server has to close what it holds, when its application ends.
+CLOSE_TIME = 10.0
 
 
 @attrs.frozen
@@ -45,44 +42,12 @@ class AsgiStatistics:
     """Requests whose answer is not complete, those that were answered at once left out."""
 
 
-class AsgiListener:
-    """Serves requests in the engine, while the application is served.
-
-    Args:
-        nursery: Where answers run that have to wait.
-        endpoint: Answers the requests.
-        limits: The bounds on HTTP peers.
-    """
-
-    def __init__(
-        self, nursery: trio.Nursery, handler: ServerHandler, endpoint: Endpoint, limits: HttpLimits
-    ) -> None:
-        self.nursery = nursery
-        self.handler = handler
-        self.limits = limits
-        self.ticker: Ticker[AsgiResponse] = Ticker(WATCH_AFTER)
-        self._endpoint = endpoint
-
-    def __repr__(self) -> str:
-        return f"<AsgiListener {len(self.ticker)} unanswered>"
-
-    def serve(self, response: AsgiResponse) -> None:
-        """Begins to answer a request. A step of the engine."""
-        request = response.request
-        try:
-            self._endpoint(request, response)
-        except BaseException as error:
-            response.app_raised(error, request.peer)
-        if response.is_pending:
-            self.ticker.add(response)
-
-
 class AsgiTransport:
     """Serves what an ASGI application is given. A `ServerTransport`.
 
     Args:
         service: The sessions and streams.
-        drain_time: Seconds that requests in flight have to end, once it is told to end.
+        drain_time: Seconds that requests in flight have to end, once it is to end.
     """
 
     def __init__(self, service: HttpService, drain_time: float) -> None:
@@ -140,7 +105,7 @@ class AsgiTransport:
 
     async def _drain(self, listener: AsgiListener) -> None:
         with trio.move_on_after(self._drain_time):
-            while len(listener.ticker):  # noqa: ASYNC110 - answers end in their own time, and nobody counts them
+            while len(listener.ticker):  # noqa: ASYNC110 - answers end in their own time, and no task counts them
                 await trio.sleep(listener.ticker.tick)
 
     def statistics(self) -> AsgiStatistics:
@@ -154,12 +119,6 @@ class AsgiTransport:
         )
 
 
-# -- One time that an application is served in the engine, for which loops of the program wait -----------
-
-# Seconds beyond the drain time that a server has to close what it holds, when its application ends.
-CLOSE_TIME = 10.0
-
-
 class ServerWasStopped(LocalProtocolError):
     """An application is to be served whose server was stopped, by `Server.stop` for one."""
 
@@ -171,7 +130,7 @@ class AppServing:
         side: The loop of the program that begins it, in which the server's functions for asyncio run.
         serve: `Server.serve`.
         transport: The transport of the application.
-        end_time: Seconds that it has to end, once it is told to; then it is cancelled.
+        end_time: Seconds that it has to end, once `end` is called; then it is cancelled.
     """
 
     def __init__(
@@ -195,7 +154,7 @@ class AppServing:
         self._is_abandoned = False
         self._has_ended = trio.Event()
         self._call = _ServeCall(self, side.bridge)
-        # A loop that is closed without a lifespan's end, or that has none, takes it along.
+        # A loop that is closed without a lifespan's end, or without a lifespan, takes it along.
         side.bridge.own(self._close)
         self._engine.post(self._call.begin)
 
@@ -203,7 +162,7 @@ class AppServing:
         return f"<AppServing {self.state}>"
 
     def is_stale(self, side: LoopSide) -> bool:
-        """Whether the loop or the process that has begun it is gone, so that nobody will ever end it.
+        """Whether the loop or the process that has begun it is gone, so that nothing will ever end it.
 
         Args:
             side: The loop that asks.
@@ -279,7 +238,7 @@ class AppServing:
         """Takes note that it serves no longer, and why if that is an error."""
         self._side.bridge.disown(self._close)
         if isinstance(failure, BaseExceptionGroup):
-            # An engine that ends with the program cancels what nobody has ended.
+            # An engine that ends with the program cancels everything that has not ended.
             failure = failure.split(trio.Cancelled)[1]
         if failure is not None and not self._is_abandoned:
             self.failure = failure

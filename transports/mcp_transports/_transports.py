@@ -1,25 +1,23 @@
-"""A transport for either side of a URL, which imports the side that is used and not the other one.
+"""Shared by the transports of several bindings: the choice of the side of a URL, and the errors of listening.
 
-A server then never loads the modules that only clients need, nor a client those that only servers need.
+The transport of a URL imports the side that is used and not the other one, so that a server never loads the modules
+that only clients need, nor a client those of servers.
 """
 
 from __future__ import annotations
 
 import importlib
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, ClassVar
 
 import trio
 
 from mcp_actors.abc import ClientTransport, FrameChannel, ServerHandler, ServerTransport
+from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_transports._sockets import InvalidSocketPath, ListenError
 
-__all__ = ["TwoSidedTransport", "statistics_of"]
-
-
-def statistics_of(transport: ServerTransport | None) -> Any:
-    """Returns what a transport says of itself; ``None`` without one, or if it says nothing."""
-    statistics = getattr(transport, "statistics", None)
-    return None if statistics is None else statistics()
+__all__ = ["TwoSidedTransport", "as_engine_errors"]
 
 
 class TwoSidedTransport:
@@ -59,8 +57,9 @@ class TwoSidedTransport:
         return transport
 
     def statistics(self) -> Any:
-        """Returns what the server's side says of itself; ``None`` while it is not served, or if it says nothing."""
-        return statistics_of(self._served)
+        """Returns the statistics of the server's side; ``None`` while it is not served, or if it has none."""
+        statistics = getattr(self._served, "statistics", None)
+        return None if statistics is None else statistics()
 
     def connect(self) -> AbstractAsyncContextManager[FrameChannel]:
         """Connects as the client's side does; raises what its constructor and its ``connect`` raise."""
@@ -70,3 +69,19 @@ class TwoSidedTransport:
     def _side(self, where: tuple[str, str]) -> Any:
         module, name = where
         return getattr(importlib.import_module(module), name)(self.url, **self._options)
+
+
+@contextmanager
+def as_engine_errors() -> Iterator[None]:
+    """Translates the errors of listening for the users of the engine.
+
+    Raises:
+        ConnectFailed: Instead of `ListenError`.
+        LocalProtocolError: Instead of `InvalidSocketPath`.
+    """
+    try:
+        yield
+    except ListenError as error:
+        raise ConnectFailed(str(error)) from error.__cause__
+    except InvalidSocketPath as error:
+        raise LocalProtocolError(str(error)) from None

@@ -15,12 +15,11 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision.budget import BudgetStatistics
 from mcp_actors.supervision.containment import reraised
 from mcp_actors.supervision.logging import log
-from mcp_transports._listen_errors import as_engine_errors
+from mcp_transports._transports import as_engine_errors
+from mcp_transports.http.h1.connection import ConnectionCounts
+from mcp_transports.http.h1.http_server import PortShare, share_port
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import ListenUrl
-from mcp_transports.http.h1.server_state import ConnectionCounts
-from mcp_transports.http.h1.shared_port import PortShare
-from mcp_transports.http.port_sharing import share_port
 from mcp_transports.http.server.authentication import Authenticate, Protection
 from mcp_transports.http.server.endpoint import Endpoint
 from mcp_transports.http.server.routes import Routes, RouteTable
@@ -70,7 +69,7 @@ class HttpServerTransport:
             to which sessions are bound, ``None`` without one, or a `Refusal`. It is called for every request that
             `OriginPolicy` allows, but not for CORS preflights. If it raises, the error is logged and answered with 500.
         auth: A `mcp_actors.auth.ResourceServer`: every request must have an access token for it, and its metadata is
-            served to everybody, GET alone, below ``/.well-known/``. In place of ``authenticate``.
+            served to anyone, by GET alone, below ``/.well-known/``. In place of ``authenticate``.
         ssl_context: The context of TLS, for ``https`` only.
         keepalive: Seconds of silence, at most, after which an event stream gets a comment, so that no proxy closes it.
             A POST that is unanswered for as long gets its head and a comment, if its client accepts an event stream:
@@ -96,7 +95,7 @@ class HttpServerTransport:
 
     Raises:
         ImportError: ``auth`` needs the extra ``auth``, which is missing.
-        TypeError: ``auth`` is no `ResourceServer`, or a route is neither a function of one argument nor an application.
+        TypeError: ``auth`` is not a `ResourceServer`, or a route is not a function of one argument or an application.
         ValueError: ``auth`` and ``authenticate`` are given, the URL cannot be served, paths collide, ``https``
             comes without an ``ssl_context`` or the other way round, ``keepalive`` is negative, or an entry of
             ``allowed_hosts`` or ``allowed_origins`` could never match.
@@ -177,7 +176,7 @@ class HttpServerTransport:
             raise LocalProtocolError(f"{self._listen_url.url()} is served already")
         if self._service.origin_policy.refuses_all:
             log.warning(
-                "the listener answers nobody: list its names in the setting allowed_hosts",
+                "the listener refuses every request: list its names in the setting allowed_hosts",
                 url=self._listen_url.url(),
             )
         self._serving = True
@@ -195,23 +194,26 @@ class HttpServerTransport:
         self, handler: ServerHandler, endpoint: Endpoint, task_status: trio.TaskStatus[str]
     ) -> None:
         url, service = self._listen_url, self._service
+        documents = () if service.authentication is None else service.authentication.documents
+        shared = share_port(
+            url,
+            endpoint,
+            ssl_context=self._ssl_context,
+            limits=service.limits,
+            documents=documents,
+            to_the_end=self._routes.has_health,
+        )
         try:
-            async with share_port(
-                url,
-                endpoint,
-                ssl_context=self._ssl_context,
-                limits=service.limits,
-                documents=() if service.authentication is None else service.authentication.documents,
-                to_the_end=self._routes.has_health,
-            ) as share:
-                self._share = share
-                with reraised() as body:
-                    async with trio.open_nursery() as nursery:
-                        service.start_tasks(nursery, handler.stopping, endpoint)
-                        with body, as_engine_errors():
-                            task_status.started(url.url(share.port))
-                            await share.serve(handler.stopping)
-                        nursery.cancel_scope.cancel(reason="the listener is done")
+            with as_engine_errors():
+                async with shared as self._share:
+                    share = self._share
+                    with reraised() as body:
+                        async with trio.open_nursery() as nursery:
+                            service.start_tasks(nursery, handler.stopping, endpoint)
+                            with body:
+                                task_status.started(url.url(share.port))
+                                await share.serve(handler.stopping)
+                            nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
             self._share = None
 

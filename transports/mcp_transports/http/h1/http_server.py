@@ -1,0 +1,464 @@
+"""An HTTP server: its listening sockets, the connections that it accepts from them, and the sharing of its address.
+
+A web page, a proxy and a firewall are configured for one port. So an application may be served at an address where
+another one of this process already listens (`share_port`), if their requests can be distinguished: by whether they ask
+for a WebSocket, and by their path.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+
+import trio
+
+from mcp_actors.supervision.budget import Budget, Limited
+from mcp_actors.supervision.containment import Containment, start, start_again
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
+from mcp_transports._sockets import (
+    BACKLOG,
+    ListenError,
+    ListeningSocket,
+    accept_until,
+    bind_tcp,
+    bind_unix,
+    is_unix,
+    send_without_delay,
+)
+from mcp_transports.http.h1.byte_stream import ByteStream, SocketByteStream, WrappedByteStream
+from mcp_transports.http.h1.connection import App, Connection, ConnectionCounts, ServerState
+from mcp_transports.http.h1.limits import HttpLimits
+from mcp_transports.http.h1.request import ListenUrl, Request
+from mcp_transports.http.h1.response import Response, error_body, status_head
+
+__all__ = ["HttpListener", "HttpServer", "PortShare", "open_tcp", "open_unix", "serve_http", "share_port"]
+
+# Seconds between two looks at whether the last connection has ended, once nothing is accepted any more.
+_LOOK_AGAIN = 0.1
+# Connections come and go less often than requests.
+_TOO_MANY_RETRY_AFTER = 5  # seconds
+_TOO_MANY: dict[Limited, bytes] = {
+    "all": error_body("too many connections are open"),
+    "holder": error_body("too many connections of this address are open"),
+}
+
+
+class HttpListener(ListeningSocket):
+    """A listening socket, which `serve_http` closes. A caller that never serves it closes it with `close`."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
+        path: str | None = None,
+        inherited: bool = False,
+    ) -> None:
+        super().__init__(listening, path=path, inherited=inherited)
+        self.ssl_context = ssl_context
+
+    @property
+    def url(self) -> str:
+        """The URL for clients, without a path: ``http://127.0.0.1:8000``, ``unix:/run/x.sock``."""
+        return self.where("http" if self.ssl_context is None else "https")
+
+
+async def open_tcp(
+    host: str | None, port: int, *, ssl_context: ssl.SSLContext | None = None, backlog: int = BACKLOG
+) -> list[HttpListener]:
+    """Listens on every address of ``host``, as `bind_tcp` does.
+
+    Args:
+        host: As for `bind_tcp`.
+        port: As for `bind_tcp`.
+        ssl_context: The context of TLS; ``None`` for plain HTTP.
+        backlog: As for `bind_tcp`.
+
+    Raises:
+        ListenError: The name has no address, or an address cannot be listened at.
+    """
+    opened = await bind_tcp(host, port, backlog=backlog)
+    return [HttpListener(each.socket, ssl_context=ssl_context, inherited=each.inherited) for each in opened]
+
+
+async def open_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> HttpListener:
+    """Listens on a Unix socket as `bind_unix` does: only this user may connect unless ``mode`` says otherwise.
+
+    Raises:
+        InvalidSocketPath: The path is malformed or too long for the system.
+        ListenError: Something is in the way.
+    """
+    opened = await bind_unix(path, mode=mode, backlog=backlog)
+    return HttpListener(opened.socket, path=opened.path, inherited=opened.inherited)
+
+
+class HttpServer:
+    """Accepts connections and hands their requests to ``app(request, response)``.
+
+    A connection that fails, whatever the failure is, ends alone. The tasks that serve all connections are started
+    again when they fail (`mcp_actors.supervision.containment`).
+
+    Args:
+        app: The application. It is called where requests are read, so it must not block; long work is for
+            `Response.run`.
+        listeners: The listening sockets, which `serve` closes.
+        limits: The bounds on peers.
+    """
+
+    def __init__(self, app: App, listeners: Sequence[HttpListener], limits: HttpLimits | None = None) -> None:
+        self.limits = limits or HttpLimits()
+        self.listeners = list(listeners)
+        self._state = ServerState(app, self.limits)
+        # Accepted and not closed; the ticker does not yet have those whose task has not run.
+        self._connections = Budget(self.limits.connections, self.limits.connections_per_address)
+        self.answers_to_the_end = False
+        """Whether connections are accepted until the last answer is given; they get one answer each. For applications
+        that say how the server is, or that they take no more, while calls in flight end."""
+        # Set while the last answers are given, when no connection is left.
+        self._left: trio.Event | None = None
+
+    def __repr__(self) -> str:
+        state = self.statistics()
+        where = ", ".join(each.url for each in self.listeners)
+        return f"<HttpServer on {where}: {state.connections} connections, {state.busy} busy>"
+
+    @property
+    def app(self) -> App:
+        """The application. A new value is called from the next request on."""
+        return self._state.app
+
+    @app.setter
+    def app(self, app: App) -> None:
+        self._state.app = app
+
+    def statistics(self) -> ConnectionCounts:
+        """Returns a snapshot of the counters."""
+        return self._state.statistics(self._connections.statistics())
+
+    async def serve(
+        self,
+        *,
+        stopping: trio.Event | None = None,
+        task_status: trio.TaskStatus[HttpServer] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serves until ``stopping`` is set and the last busy connection has finished, or until cancelled.
+
+        Once ``stopping`` is set nothing is accepted any more (but see `answers_to_the_end`), idle connections are
+        closed, and every answer that begins from then on closes its connection. That may take as long as an answer
+        takes: a caller that has a deadline cancels. Cancelled, it closes everything at once. The listeners are closed
+        when it returns, however that comes about. When this process retires, it is the same but for idle connections:
+        each is closed behind its next answer, and those that are left when ``stopping`` is set at once.
+
+        Raises:
+            ListenError: A listening socket is broken; every connection was closed.
+        """
+        state = self._state
+        stopping = trio.Event() if stopping is None else stopping
+        try:
+            async with trio.open_nursery() as service:
+                start_again(service, TICKER, state.ticker.run)
+                start_again(service, POLLER, state.poller.run)
+                async with trio.open_nursery() as connections:
+                    task_status.started(self)
+                    arrived = partial(self._arrived, connections)
+                    broken = await accept_until(
+                        stopping, self.listeners, arrived, lambda: self._connections.held
+                    )
+                    if self.answers_to_the_end and stopping.is_set():
+                        broken = await self._accept_to_the_end(arrived)
+                    state.stopping = True
+                    self._close_listeners()
+                    if broken is not None:
+                        connections.cancel_scope.cancel(reason="a listening socket is broken")
+                    else:
+                        await self._until_left(stopping)
+                    for member in list(state.ticker.members):
+                        member.stop()
+                service.cancel_scope.cancel()
+        finally:
+            self._close_listeners()
+            state.close()
+        if broken is not None:
+            raise broken
+
+    async def serve_stream(
+        self, stream: trio.abc.Stream, peer: str = "stream", *, secure: bool = False
+    ) -> None:
+        """Serves one connection over any stream, until it ends. For tests and for streams from elsewhere.
+
+        Its times are kept only while `serve` runs, which needs no listeners for that.
+
+        Args:
+            stream: It is closed at the end.
+            peer: The peer's address, for the log and for requests.
+            secure: Whether the stream goes through TLS.
+        """
+        with Containment(SOCKET_CONNECTION, details={"peer": peer}):
+            handover = await Connection(self._state, WrappedByteStream(stream, peer, secure=secure)).serve()
+            if handover is not None:
+                await handover
+
+    def expire(self, now: float) -> None:
+        """Expires every connection whose deadline is not later than ``now``, as the ticker does all the time."""
+        self._state.ticker.expire(now)
+
+    async def _accept_to_the_end(
+        self, arrived: Callable[[HttpListener, list[tuple[socket.socket, object]]], None]
+    ) -> ListenError | None:
+        """Accepts until no connection is left, and returns why a listener cannot any more, if so."""
+        self._state.stopping = "accepting"
+        for member in list(self._state.ticker.members):
+            member.stop()
+        self._left = left = trio.Event()
+        if not self._connections.held:
+            left.set()
+        return await accept_until(left, self.listeners, arrived, lambda: self._connections.held)
+
+    async def _until_left(self, stopping: trio.Event) -> None:
+        """Waits until no connection is left or ``stopping`` is set."""
+        while self._connections.held and not stopping.is_set():
+            with trio.move_on_after(_LOOK_AGAIN):
+                await stopping.wait()
+
+    def _close_listeners(self) -> None:
+        for listener in self.listeners:
+            listener.close()
+
+    def _arrived(
+        self, connections: trio.Nursery, listener: HttpListener, arrived: list[tuple[socket.socket, object]]
+    ) -> None:
+        self._state.clock.refresh()
+        for accepted, address in arrived:
+            peer = listener.describe(address)
+            over = self._connections.charge(listener.holder_of(peer), 1)
+            if over is not None:
+                self._turn_away(accepted, over, secure=listener.ssl_context is not None)
+            else:
+                start(
+                    connections, SOCKET_CONNECTION, self._serve_socket, listener, accepted, peer, about=peer
+                )
+
+    def _turn_away(self, accepted: socket.socket, over: Limited, *, secure: bool) -> None:
+        self._state.rejected += 1
+        with accepted:
+            if not secure:
+                try:
+                    accepted.setblocking(False)
+                    accepted.send(_too_many_answer(over))
+                    accepted.shutdown(socket.SHUT_WR)
+                except OSError as error:
+                    log.debug("a peer that was turned away left before", reason=error.strerror)
+
+    async def _serve_socket(self, listener: HttpListener, accepted: socket.socket, peer: str) -> None:
+        try:
+            with accepted:
+                handover = await Connection(self._state, self._byte_stream(listener, accepted, peer)).serve()
+                if handover is not None:
+                    await handover
+        finally:
+            self._connections.release(listener.holder_of(peer), 1)
+            if self._left is not None and not self._connections.held:
+                self._left.set()
+
+    def _byte_stream(self, listener: HttpListener, accepted: socket.socket, peer: str) -> ByteStream:
+        accepted.setblocking(False)
+        if not is_unix(listener.socket):
+            send_without_delay(accepted)
+        if listener.ssl_context is None:
+            return SocketByteStream(accepted, self._state.poller, self._state.buffer, peer)
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+        # HTTP frames its messages itself, so without the closing message of TLS nothing is cut off unseen.
+        secured = trio.SSLStream(stream, listener.ssl_context, server_side=True, https_compatible=True)
+        return WrappedByteStream(secured, peer, secure=True)
+
+
+def _too_many_answer(over: Limited) -> bytes:
+    body = _TOO_MANY[over]
+    headers = (
+        f"retry-after: {_TOO_MANY_RETRY_AFTER}\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return status_head(503) + headers.encode() + body
+
+
+async def serve_http(
+    app: App,
+    listeners: Sequence[HttpListener],
+    *,
+    limits: HttpLimits | None = None,
+    stopping: trio.Event | None = None,
+    task_status: trio.TaskStatus[HttpServer] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves HTTP on ``listeners`` (see `open_tcp` and `open_unix`); `HttpServer.serve` says how it ends.
+
+    ``task_status.started`` gets the `HttpServer`, for its statistics.
+    """
+    await HttpServer(app, listeners, limits).serve(stopping=stopping, task_status=task_status)
+
+
+# -- one address for several applications ---
+
+Address = tuple[str | None, int]
+
+
+class SharedPort:
+    """The server at one address and the applications behind it."""
+
+    def __init__(
+        self, listeners: list[HttpListener], ssl_context: ssl.SSLContext | None, limits: HttpLimits
+    ) -> None:
+        self.server = HttpServer(self, listeners, limits)
+        self.ssl_context = ssl_context
+        self.done = trio.Event()
+        self.broken: ListenError | None = None
+        # By the path of their WebSockets; the one under None gets every other request.
+        self._apps: dict[str | None, App] = {}
+        self._documents: dict[str, App] = {}
+
+    def __contains__(self, path: str | None) -> bool:
+        return path in self._apps
+
+    @property
+    def port(self) -> int | None:
+        """The real port, where there are ports."""
+        return self.server.listeners[0].port
+
+    def __call__(self, request: Request, response: Response) -> None:
+        apps = self._apps
+        upgrades = "websocket" in request.headers.get("upgrade", "").lower()
+        documents = None if upgrades else self._documents.get(request.path)
+        if documents is not None:
+            app = documents
+        elif upgrades or None not in apps:
+            app = apps.get(request.path) or apps.get(None) or next(iter(apps.values()))
+        else:
+            app = apps[None]
+        app(request, response)
+
+    def join(self, path: str | None, app: App, documents: Iterable[str], *, to_the_end: bool) -> None:
+        """Adds an application. A path of ``documents`` that another one has already stays with that."""
+        self._apps[path] = app
+        self.server.answers_to_the_end |= to_the_end
+        for each in documents:
+            self._documents.setdefault(each, app)
+        self._route()
+
+    def leave(self, path: str | None) -> None:
+        """Removes an application."""
+        app = self._apps.pop(path)
+        self._documents = {each: other for each, other in self._documents.items() if other is not app}
+        self._route()
+
+    def _route(self) -> None:
+        # A single application is called directly.
+        self.server.app = next(iter(self._apps.values())) if len(self._apps) == 1 else self
+
+
+class PortShare:
+    """One application's part of an address. The application that opened the address serves the connections of all."""
+
+    def __init__(self, shared: SharedPort, *, owner: bool) -> None:
+        self._shared = shared
+        self._owner = owner
+
+    @property
+    def port(self) -> int | None:
+        """The real port, where there are ports."""
+        return self._shared.port
+
+    def statistics(self) -> ConnectionCounts:
+        """Returns a snapshot of the counters of the address, for all applications at it."""
+        return self._shared.server.statistics()
+
+    async def serve(self, stopping: trio.Event) -> None:
+        """Returns when ``stopping`` was set and all connections have ended.
+
+        Cancelled, it closes the connections at once if this application opened the address, and none otherwise.
+
+        Raises:
+            ListenError: A listening socket of the address is broken.
+        """
+        shared = self._shared
+        if self._owner:
+            try:
+                await shared.server.serve(stopping=stopping)
+            except ListenError as error:
+                shared.broken = error
+                raise
+        else:
+            await shared.done.wait()
+            if shared.broken is not None:
+                raise ListenError(str(shared.broken)) from shared.broken.__cause__
+
+
+_shared_ports: trio.lowlevel.RunVar[dict[Address, SharedPort]] = trio.lowlevel.RunVar("shared ports")
+
+
+@asynccontextmanager
+async def share_port(
+    where: ListenUrl,
+    app: App,
+    *,
+    ssl_context: ssl.SSLContext | None,
+    limits: HttpLimits,
+    upgrades: bool = False,
+    documents: Iterable[str] = (),
+    to_the_end: bool = False,
+) -> AsyncIterator[PortShare]:
+    """Listens at an address, or joins the application that listens there, for the length of the block.
+
+    Args:
+        where: The address.
+        app: The application, called with the requests.
+        ssl_context: The context of TLS; ``None`` for plain HTTP.
+        limits: The bounds on peers. An address that is joined keeps the limits of the application that opened it.
+        upgrades: Whether ``app`` gets only the requests that ask for a WebSocket at its path.
+        documents: Paths whose requests, but those that ask for a WebSocket, ``app`` gets all the same.
+        to_the_end: Whether ``app`` is to be asked by new connections too while the last answers are given.
+
+    Raises:
+        ListenError: The address cannot be listened at, or is served with another ``ssl_context``.
+        InvalidSocketPath: The path of a Unix socket is malformed or too long for the system.
+    """
+    address = (where.host, where.port)
+    path = where.path if upgrades else None
+    all_shared = _all_shared_ports()
+    shared = all_shared.get(address) if where.port else None
+    owner = shared is None or path in shared
+    if shared is None or owner:
+        shared = SharedPort(await _open(where, ssl_context), ssl_context, limits)
+        if shared.port:  # for port 0 it is known only now
+            address = (where.host, shared.port)
+            all_shared[address] = shared
+    elif shared.ssl_context is not ssl_context:
+        raise ListenError(f"cannot listen on {where.url()}: it is served with another ssl_context already")
+    shared.join(path, app, documents, to_the_end=to_the_end)
+    try:
+        yield PortShare(shared, owner=owner)
+    finally:
+        shared.leave(path)
+        if owner:
+            if all_shared.get(address) is shared:
+                del all_shared[address]
+            shared.done.set()
+            for listener in shared.server.listeners:
+                listener.close()
+
+
+def _all_shared_ports() -> dict[Address, SharedPort]:
+    try:
+        return _shared_ports.get()
+    except LookupError:
+        made: dict[Address, SharedPort] = {}
+        _shared_ports.set(made)
+        return made
+
+
+async def _open(where: ListenUrl, ssl_context: ssl.SSLContext | None) -> list[HttpListener]:
+    if where.socket_path is not None:
+        return [await open_unix(where.socket_path)]
+    return await open_tcp(where.host, where.port, ssl_context=ssl_context)
