@@ -5,9 +5,8 @@ Beside `Client` this module has the types of what its users hold or write: handl
 
 from __future__ import annotations
 
-import importlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import UnionType
@@ -21,6 +20,7 @@ from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics, Progress, ProgressCallback
+from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.handshake import Handshake
 from mcp_actors._client.notifications import Listener, Notifications, Subscriptions
@@ -32,7 +32,6 @@ from mcp_actors._client.options import (
     ClientNotification,
     ClientNotificationMiddleware,
     ClientOptions,
-    DeclaredExtension,
     ElicitationHandler,
     HandleNext,
     LogHandler,
@@ -42,36 +41,29 @@ from mcp_actors._client.options import (
     SamplingHandler,
     SendNext,
     Target,
+    Telemetry,
     connectable,
 )
 from mcp_actors._client.request_handlers import RequestHandlers
-from mcp_actors._client.requests import MAX_PAGES, Requests, call_options, callers_meta
+from mcp_actors._client.requests import Requests, call_options, callers_meta
 from mcp_actors._client.supervisor import BlockNursery, ClientLife, IdlePings, Supervisor
+from mcp_actors._client.task_extension import ClientTasks
 from mcp_actors._client.task_handle import TaskHandle
-from mcp_actors._client.task_requests import TaskLook, TaskRequests, task_status
+from mcp_actors._client.task_requests import TaskRequests, task_status
+from mcp_actors._client.tool_results import result_reader
+from mcp_actors._client.tool_tasks import ToolTasks
 from mcp_actors._eras.client_negotiation import discoverable, versions_for
-from mcp_actors._eras.era import EraName, Event, EventKind, read_result
-from mcp_actors._schema.convert import ConversionError
-from mcp_actors._schema.returned import conversion
-from mcp_actors._wire.codec import decode_text
-from mcp_actors.abc import Telemetry
+from mcp_actors._eras.era import EraName, Event, EventKind
 from mcp_actors.errors import (
     INVALID_PARAMS,
     LocalProtocolError,
-    MalformedMessage,
-    McpError,
     MethodNotFound,
     RemoteProtocolError,
     ResourceNotFound,
     RpcError,
-    ToolFailed,
-    UnexpectedResult,
 )
-from mcp_actors.supervision.arguments import require_trio
-from mcp_actors.supervision.logging import log
 from mcp_actors.types import (
     LOGGING_LEVELS,
-    UNSET,
     CallToolResult,
     ClientCapabilities,
     CompleteResult,
@@ -92,10 +84,9 @@ from mcp_actors.types import (
     ResourceTemplate,
     ServerCapabilities,
     SubscriptionFilter,
-    TextContent,
     Tool,
 )
-from mcp_actors.types.tasks import ListTasksResult, TaskStatus
+from mcp_actors.types.tasks import TaskStatus
 
 __all__ = [
     "CallStatistics",
@@ -128,842 +119,12 @@ __all__ = [
 ]
 
 
-# -- Every entry of a list of the server, page by page ---------------------------------------------------
+VERSION = "0.1.0"
 
 T = TypeVar("T")
 
 
-class _AllPages(AsyncIterator[T], Generic[T]):
-    """Iterates over every entry of a list; the next page is asked for when it is needed.
-
-    Raises `RemoteProtocolError` when the cursors go round in a circle, which would never end. One cursor is remembered
-    and compared with those that follow, and replaced after 1, 2, 4, 8… pages: that finds a circle of any length.
-
-    It is no generator: one that is left before its end would have to be closed.
-    """
-
-    def __init__(
-        self, list_page: Callable[[str | None], Awaitable[Any]], entries: Callable[[Any], list[T]]
-    ) -> None:
-        self._list_page = list_page
-        self._entries = entries
-        self._ready: deque[T] = deque()
-        self._cursor: str | None = None
-        self._remembered: str | None = None
-        self._pages, self._replaced_at = 0, 1
-        self._has_more = True
-        self._is_circle = False
-
-    async def __anext__(self) -> T:
-        if not self._ready:
-            self._ready.extend(await self.next_many())
-        return self._ready.popleft()
-
-    async def next_many(self) -> list[T]:
-        """Returns the entries of the next page that has any; raises `StopAsyncIteration` after the last page."""
-        while self._has_more:
-            # Whatever ends this, nothing follows.
-            self._has_more = False
-            if self._is_circle:
-                raise RemoteProtocolError("the server's cursors go round in a circle: its list never ends")
-            page = await self._list_page(self._cursor)
-            self._note(page.next_cursor)
-            entries = self._entries(page)
-            if entries:
-                return entries
-        raise StopAsyncIteration
-
-    def _note(self, cursor: str | None) -> None:
-        # An empty string is a cursor like any other; only its absence ends the list.
-        self._cursor, self._has_more = cursor, cursor is not None
-        self._is_circle = cursor is not None and cursor == self._remembered
-        self._pages += 1
-        if self._pages == self._replaced_at:
-            self._remembered, self._replaced_at = cursor, 2 * self._replaced_at
-
-
-# -- Makes the value that a program wants of the result of a tool: an object of the class that it named ---
-
-
-def returned_value(name: str, result: CallToolResult, made: Callable[[Any], Any]) -> Any:
-    """Returns what the tool ``name`` returned, converted by ``made``.
-
-    Raises:
-        ToolFailed: The result is a failure inside the tool.
-        UnexpectedResult: There is no value, or it does not fit.
-    """
-    if result.is_error:
-        raise ToolFailed(name, result.text, result)
-    refused: ConversionError | None = None
-    for value in _values(result):
-        try:
-            return made(value)
-        except ConversionError as error:
-            refused = refused or error
-    problem = "it has neither structured content nor text" if refused is None else str(refused)
-    raise UnexpectedResult(name, problem, result) from refused
-
-
-def _values(result: CallToolResult) -> Iterator[Any]:
-    """Yields what may be meant by a result, the likeliest first.
-
-    Servers put what is no object under ``result`` in their structured content, since most revisions allow objects
-    alone there. Where a revision or a server has none at all, the value is the text, or the JSON in it.
-    """
-    content = result.structured_content
-    if content is not UNSET:
-        if result.wrapped:
-            yield result.data
-        yield content
-        if isinstance(content, dict) and content.keys() == {"result"}:
-            yield content["result"]
-        return
-    if len(result.content) == 1 and isinstance(result.content[0], TextContent):
-        try:
-            yield decode_text(result.text)
-        except MalformedMessage:
-            pass
-    if result.text:
-        yield result.text
-
-
-# -- The part of a client that starts tasks, comes back to them, and waits for those that a call turned into ---
-
-
-class TaskMethods:
-    """The part of `Client` for tasks: calls of tools that outlive their caller."""
-
-    def __init__(self, tasks: TaskRequests) -> None:
-        self._tasks = tasks
-        self._task_support: dict[str, str] = {}
-
-    async def start_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        ttl: float | None = None,
-        timeout: float | None = None,
-        cap: float | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> TaskHandle:
-        """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
-
-        MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
-        result already. What a tool asks before its task begins is answered here. Cancelled, there may be a task all the
-        same, which nobody knows and which ends with its time.
-
-        Args:
-            name: The tool.
-            arguments: Its arguments, as JSON values.
-            ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
-                always, as the server likes.
-            timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all until there is a task; by default the client's.
-            meta: Further members of the request's ``_meta``.
-            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
-            state: The state of that `InputRequired`.
-
-        Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-            InputRequired: The server asks for input, and the client has ``answer_input=False``.
-        """
-        params = tool_params(name, arguments)
-        requests = self._tasks.requests
-        options = call_options(attrs.evolve(requests.options, wants_progress=True), timeout, cap, None, meta)
-        if await self._support_of(name, options) in ("optional", "required"):
-            return await self._augmented(name, params, options, ttl)
-        # Where tasks are switched off, an answer of that kind is an error as any other unknown kind.
-        raw = {"task"} & requests.extensions.results.keys()
-        result = await requests.call("tools/call", params, options, answers, state, raw=raw)
-        return self._handle(name, result)
-
-    def task(self, id: str) -> TaskHandle:
-        """Returns a handle of a task that was started before, by this program or another one.
-
-        Nothing is asked: whether there is such a task, the handle's methods tell.
-
-        Args:
-            id: The `TaskHandle.id`.
-
-        Raises:
-            TypeError: It is no text, or empty.
-        """
-        if not isinstance(id, str) or not id:
-            raise TypeError(f"the id of a task is the text of TaskHandle.id, not {id!r}")
-        return TaskHandle(self._tasks, id, partial(self._read_result, None))
-
-    def tasks(self) -> AsyncIterator[TaskStatus]:
-        """Iterates over the caller's tasks; each page is requested when it is needed.
-
-        MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
-
-        Raises:
-            LocalProtocolError: The server has no list of tasks, or the client is not connected.
-            McpError: What `TaskHandle.status` raises.
-        """
-        return _AllPages(self._list_tasks, lambda page: [task_status(each) for each in page.tasks])
-
-    # -- for the client ----------------------------------------------------------------------------------------------
-
-    async def _list_tasks(self, cursor: str | None) -> ListTasksResult:
-        if "list" not in (self._declared() or {}):
-            raise LocalProtocolError("this server has no list of tasks: keep the ids of those that you start")
-        requests = self._tasks.requests
-        raw = await requests.request(
-            "tasks/list", {} if cursor is None else {"cursor": cursor}, requests.options
-        )
-        page: ListTasksResult = read_result(self._tasks.era, raw, ListTasksResult)
-        return page
-
-    def _learn_tools(self, tools: Iterable[Tool]) -> None:
-        """Takes note of which tools run as tasks."""
-        for tool in tools:
-            support = None if tool.execution is None else tool.execution.task_support
-            self._task_support[tool.name] = support or "forbidden"
-
-    async def _call_as_task(self, name: str, params: dict[str, Any], options: CallOptions) -> CallToolResult:
-        """Calls a tool that a session's server runs as a task only; cancelled, it cancels the task."""
-        began = trio.current_time()
-        handle = await self._augmented(name, params, options, None)
-        if handle.id is None:
-            return await handle.result()
-        return handle.read(await handle.wait_or_cancel(options, began))
-
-    async def _augmented(
-        self, name: str, params: dict[str, Any], options: CallOptions, ttl: float | None
-    ) -> TaskHandle:
-        task = {} if ttl is None else {"ttl": round(ttl * 1000)}
-        raw = await self._tasks.requests.request("tools/call", {**params, "task": task}, options)
-        # A receiver without tasks passes over what it does not know, and answers the call.
-        if isinstance(raw.get("task"), dict) and "content" not in raw:
-            return self._handle(name, raw)
-        return TaskHandle(
-            self._tasks, None, partial(self._read_result, name), result=self._read_result(name, raw)
-        )
-
-    def _handle(self, name: str, result: CallToolResult | dict[str, Any]) -> TaskHandle:
-        read = partial(self._read_result, name)
-        if not isinstance(result, dict):
-            return TaskHandle(self._tasks, None, read, result=result)
-        look: TaskLook = self._tasks.dialect.created(self._tasks.era, result)
-        return TaskHandle(self._tasks, look.status.id, read, first=look)
-
-    def _read_result(self, name: str | None, raw: dict[str, Any]) -> CallToolResult:
-        result: CallToolResult = read_result(self._tasks.era, raw, CallToolResult)
-        outputs = self._tasks.requests.outputs
-        if name is not None and name in outputs:
-            outputs.check(name, result)
-        return result
-
-    def _declared(self) -> dict[str, Any] | None:
-        return self._tasks.requests.negotiated.capabilities.tasks
-
-    def _may_augment(self) -> bool:
-        """Whether calls of tools may ask for a task, MCP 2025-11-25, Tasks, Capabilities."""
-        requests = (self._declared() or {}).get("requests")
-        tools = requests.get("tools") if isinstance(requests, dict) else None
-        return self._tasks.dialect.result_method is not None and isinstance(tools, dict) and "call" in tools
-
-    async def _runs_as_task_only(self, name: str, options: CallOptions) -> bool:
-        """Whether a tool turns out to be one that cannot be called plainly. False for those that are known already."""
-        if name in self._task_support:
-            return False
-        try:
-            support = await self._support_of(name, options)
-        except McpError as error:
-            log.debug("it is not known whether a tool runs as a task only", tool=name, error=str(error))
-            return False
-        if self._may_augment():
-            # One that is in no list is not looked for again.
-            self._task_support.setdefault(name, "forbidden")
-        return support == "required"
-
-    async def _support_of(self, name: str, options: CallOptions) -> str | None:
-        """Returns how a tool runs as a task, ``None`` if none does; the tools are listed if that is unknown."""
-        if not self._may_augment():
-            return None
-        cursor: str | None = None
-        asking = CallOptions(idle=options.idle, cap=options.cap)
-        for _ in range(MAX_PAGES):
-            if name in self._task_support:
-                break
-            page = await self._tasks.requests.list_tools(cursor, asking)
-            self._learn_tools(page.tools)
-            cursor = page.next_cursor
-            if cursor is None:
-                break
-        return self._task_support.get(name)
-
-
-def tool_params(name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the params of a call of a tool; raises `TypeError` for arguments that are no mapping."""
-    params: dict[str, Any] = {"name": name}
-    if arguments is not None:
-        if not isinstance(arguments, Mapping):
-            raise TypeError(
-                f'the arguments of a tool are a dict of their names: call_tool({name!r}, {{"city": "Berlin"}}), '
-                f"not a {type(arguments).__name__}"
-            )
-        params["arguments"] = dict(arguments)
-    return params
-
-
-# -- The part of a client that lists and calls the server's tools ----------------------------------------
-
-
-class ToolMethods(TaskMethods):
-    """The part of `Client` that lists and calls the server's tools."""
-
-    def __init__(self, tasks: TaskRequests) -> None:
-        super().__init__(tasks)
-        self._requests = tasks.requests
-        # The calls during which servers may ask or report.
-        self._long_call = attrs.evolve(tasks.requests.options, wants_progress=True)
-
-    async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
-        """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
-
-        Over HTTP a stateless server's tool is left out, with a warning, if its parameters are to be sent in headers
-        that cannot be; calling it raises `LocalProtocolError`.
-
-        Args:
-            cursor: The ``next_cursor`` of the page before; by default the first page.
-            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
-
-        Raises:
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-        page = await self._requests.list_tools(cursor, refresh=refresh)
-        self._requests.outputs.learn(page.tools)
-        self._learn_tools(page.tools)
-        return page
-
-    def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
-        """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
-        list_page = partial(self.list_tools, refresh=refresh)
-        return _AllPages(list_page, lambda page: page.tools)
-
-    @overload
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        returns: None = None,
-        timeout: float | None = None,
-        cap: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> CallToolResult: ...
-
-    @overload
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        returns: type[T],
-        timeout: float | None = None,
-        cap: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> T: ...
-
-    @overload
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        returns: UnionType,
-        timeout: float | None = None,
-        cap: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> Any: ...
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        returns: Any = None,
-        timeout: float | None = None,
-        cap: float | None = None,
-        on_progress: ProgressCallback | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> Any:
-        """Calls a tool; a failure inside the tool is a result with ``is_error``, not an exception.
-
-        MCP 2026-07-28, Tools, Calling Tools. Structured content is checked against the tool's output schema if the
-        tool was listed before.
-
-        Args:
-            name: The tool.
-            arguments: Its arguments, as JSON values.
-            returns: The class of what the tool returns: ``returns=Forecast`` makes this return a ``Forecast``, and
-                raise `ToolFailed` for a failure inside the tool. A dataclass, an attrs class, a `TypedDict`, a pydantic
-                model, ``int``, ``list[Forecast]``: whatever the parameters of tools may be. The value is the structured
-                content, or what servers put into it under ``result``; where there is none, as in old revisions, it is
-                the text, or the JSON in it. By default the whole `CallToolResult` is returned.
-            timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all; by default the client's.
-            on_progress: A function, sync or async, that is called with each report (`Progress`) in the order of
-                arrival, and with all of them before this returns. An exception of it ends the call and is raised here.
-            meta: Further members of the request's ``_meta``.
-            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
-            state: The state of that `InputRequired`.
-
-        Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON, or ``returns`` is no such class.
-            ToolFailed: With ``returns``: the tool failed.
-            UnexpectedResult: With ``returns``: what the tool returned does not fit.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-            InputRequired: The server asks for input, and the client has ``answer_input=False``.
-        """
-        if returns is not None:
-            made = conversion(returns)
-            whole = await self.call_tool(
-                name,
-                arguments,
-                timeout=timeout,
-                cap=cap,
-                on_progress=on_progress,
-                meta=meta,
-                answers=answers,
-                state=state,
-            )
-            return returned_value(name, whole, made)
-        params = tool_params(name, arguments)
-        requests = self._requests
-        options = call_options(self._long_call, timeout, cap, on_progress, meta)
-        if self._task_support.get(name) == "required" and self._may_augment():
-            return await self._call_as_task(name, params, options)
-        try:
-            result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
-        except MethodNotFound:
-            # So a session's server refuses to call a tool plainly that it runs as a task only; it was not run.
-            if not await self._runs_as_task_only(name, options):
-                raise
-            return await self._call_as_task(name, params, options)
-        if result.is_error and await self._runs_as_task_only(name, options):
-            # The official servers refuse it with an error of the tool.
-            return await self._call_as_task(name, params, options)
-        if name in requests.outputs:
-            requests.outputs.check(name, result)
-        return result
-
-
-# -- The part of a client that knows its server: what was agreed, and the methods of tools, resources and prompts ---
-
-
-class ServerMethods(ToolMethods):
-    """The part of `Client` that says what was agreed with the server, and calls methods of the protocol.
-
-    Every method may be cancelled: the server is then sent a cancellation, and nothing more of the call arrives.
-    """
-
-    def __init__(self, requests: Requests, subscriptions: Subscriptions, connectivity: Connectivity) -> None:
-        super().__init__(TaskRequests(requests, connectivity, subscriptions))
-        self._subscriptions = subscriptions
-
-    # -- what was agreed -------------------------------------------------------------------------------------------
-
-    @property
-    def era(self) -> EraName:
-        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
-        return self._requests.negotiated.era.name
-
-    @property
-    def version(self) -> str:
-        """The protocol version that was agreed; raises as `era` does."""
-        return self._requests.negotiated.era.version
-
-    @property
-    def server_info(self) -> Implementation:
-        """The server's name and version, for display only; raises as `era` does.
-
-        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
-        """
-        return self._requests.negotiated.info
-
-    @property
-    def server_capabilities(self) -> ServerCapabilities:
-        """The capabilities that the server declared; raises as `era` does."""
-        return self._requests.negotiated.capabilities
-
-    @property
-    def instructions(self) -> str | None:
-        """The server's text for the model, if it has one; raises as `era` does."""
-        return self._requests.negotiated.instructions
-
-    @property
-    def discovered(self) -> DiscoverResult | None:
-        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
-        return self._requests.negotiated.discovered
-
-    # -- resources -------------------------------------------------------------------------------------------------
-
-    async def list_resources(
-        self, cursor: str | None = None, *, refresh: bool = False
-    ) -> ListResourcesResult:
-        """Returns one page of the resources; `resources` iterates over all of them.
-
-        MCP 2026-07-28, Resources, Listing Resources.
-
-        Args:
-            cursor: The ``next_cursor`` of the page before; by default the first page.
-            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
-
-        Raises:
-            LocalProtocolError: The server did not declare resources, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-        page: ListResourcesResult = await self._list("resources/list", cursor, refresh)
-        return page
-
-    def resources(self, *, refresh: bool = False) -> AsyncIterator[Resource]:
-        """Iterates over all resources; each page is requested when it is needed. Raises as `list_resources` does."""
-        list_page = partial(self.list_resources, refresh=refresh)
-        return _AllPages(list_page, lambda page: page.resources)
-
-    async def list_resource_templates(
-        self, cursor: str | None = None, *, refresh: bool = False
-    ) -> ListResourceTemplatesResult:
-        """Returns one page of the resource templates; `resource_templates` iterates over all of them.
-
-        MCP 2026-07-28, Resources, Resource Templates. Arguments and errors are those of `list_resources`.
-        """
-        page: ListResourceTemplatesResult = await self._list("resources/templates/list", cursor, refresh)
-        return page
-
-    def resource_templates(self, *, refresh: bool = False) -> AsyncIterator[ResourceTemplate]:
-        """Iterates over all resource templates; each page is requested when it is needed. Raises as the list does."""
-        list_page = partial(self.list_resource_templates, refresh=refresh)
-        return _AllPages(list_page, lambda page: page.resource_templates)
-
-    async def read_resource(
-        self,
-        uri: str,
-        *,
-        timeout: float | None = None,
-        cap: float | None = None,
-        refresh: bool = False,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> ReadResourceResult:
-        """Reads a resource. MCP 2026-07-28, Resources, Reading Resources.
-
-        Args:
-            uri: The resource.
-            timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all; by default the client's.
-            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
-            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
-            state: The state of that `InputRequired`.
-
-        Raises:
-            ResourceNotFound: The server has no such resource.
-            LocalProtocolError: The server did not declare resources, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-            InputRequired: The server asks for input, and the client has ``answer_input=False``.
-        """
-        try:
-            options = call_options(self._long_call, timeout, cap)
-            result: ReadResourceResult = await self._requests.call(
-                "resources/read", {"uri": uri}, options, answers, state, refresh
-            )
-            return result
-        except RpcError as error:
-            # The revisions have two codes for it; the stateless one is told apart by its data.
-            if error.code == INVALID_PARAMS and isinstance(error.data, dict) and error.data.get("uri") == uri:
-                raise ResourceNotFound(uri) from error
-            raise
-
-    async def subscribe_resource(self, uri: str) -> None:
-        """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
-
-        MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
-        reported to ``on_change`` and to every `Listener` of the resource.
-
-        Args:
-            uri: The resource.
-
-        Raises:
-            LocalProtocolError: The server did not declare resources.subscribe, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-        await self._subscriptions.keep(uri)
-
-    async def unsubscribe_resource(self, uri: str) -> None:
-        """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
-        await self._subscriptions.give_back(uri)
-
-    # -- prompts and completion ------------------------------------------------------------------------------------
-
-    async def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
-        """Returns one page of the prompts; `prompts` iterates over all of them.
-
-        MCP 2026-07-28, Prompts, Listing Prompts.
-
-        Args:
-            cursor: The ``next_cursor`` of the page before; by default the first page.
-            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
-
-        Raises:
-            LocalProtocolError: The server did not declare prompts, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-        page: ListPromptsResult = await self._list("prompts/list", cursor, refresh)
-        return page
-
-    def prompts(self, *, refresh: bool = False) -> AsyncIterator[Prompt]:
-        """Iterates over all prompts; each page is requested when it is needed. Raises as `list_prompts` does."""
-        list_page = partial(self.list_prompts, refresh=refresh)
-        return _AllPages(list_page, lambda page: page.prompts)
-
-    async def get_prompt(
-        self,
-        name: str,
-        arguments: Mapping[str, str] | None = None,
-        *,
-        timeout: float | None = None,
-        cap: float | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> GetPromptResult:
-        """Fills in a prompt. MCP 2026-07-28, Prompts, Getting a Prompt.
-
-        Args:
-            name: The prompt.
-            arguments: Its arguments; all are text.
-            timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all; by default the client's.
-            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
-            state: The state of that `InputRequired`.
-
-        Raises:
-            LocalProtocolError: The server did not declare prompts, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-            InputRequired: The server asks for input, and the client has ``answer_input=False``.
-        """
-        params: dict[str, Any] = {"name": name}
-        if arguments is not None:
-            params["arguments"] = dict(arguments)
-        options = call_options(self._long_call, timeout, cap)
-        result: GetPromptResult = await self._requests.call("prompts/get", params, options, answers, state)
-        return result
-
-    async def complete(
-        self, ref: CompletionReference, argument: str, value: str, context: Mapping[str, str] | None = None
-    ) -> Completion:
-        """Asks for completions of an argument that the user is typing. MCP 2026-07-28, Completion.
-
-        Args:
-            ref: The prompt or resource template.
-            argument: The name of its argument.
-            value: What was typed so far.
-            context: The other arguments that have a value already.
-
-        Returns:
-            At most 100 values, and whether there are more.
-
-        Raises:
-            LocalProtocolError: The server did not declare completions, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-        requests = self._requests
-        params: dict[str, Any] = {
-            "ref": requests.negotiated.era.unstructure(ref),
-            "argument": {"name": argument, "value": value},
-        }
-        if context is not None:
-            params["context"] = {"arguments": dict(context)}
-        result: CompleteResult = await requests.call("completion/complete", params)
-        return result.completion
-
-    async def _list(self, method: str, cursor: str | None, refresh: bool) -> Any:
-        params = {} if cursor is None else {"cursor": cursor}
-        return await self._requests.call(method, params, refresh=refresh)
-
-
-# -- The part of a client for messages of any method: those of extensions, of its own, and subscriptions ---
-
-
-class AnyMethods(ServerMethods):
-    """The part of `Client` that sends messages of any method, and listens."""
-
-    def __init__(self, requests: Requests, subscriptions: Subscriptions, connectivity: Connectivity) -> None:
-        super().__init__(requests, subscriptions, connectivity)
-        self._connectivity = connectivity
-
-    @property
-    def extensions(self) -> Mapping[str, Any]:
-        """The extensions that both sides have declared (SEP-2133): the server's settings, by their ids.
-
-        Raises:
-            LocalProtocolError: The client has not been entered.
-        """
-        declared = self._requests.negotiated.capabilities.extensions or {}
-        return {id: settings for id, settings in declared.items() if id in self._requests.extensions.declared}
-
-    async def request(
-        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
-    ) -> dict[str, Any]:
-        """Sends any request and returns its raw result: for methods that are not part of the protocol.
-
-        Cancelled, the server is sent a cancellation.
-
-        Args:
-            method: The method.
-            params: Its parameters, as JSON values; ``_meta`` is added to, and says of the client what the client is.
-            timeout: Seconds without an answer; by default the client's.
-
-        Raises:
-            LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer is no object.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: There is no connection, or it ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-        options = call_options(self._requests.options, timeout)
-        sent = dict(params or {})
-        if isinstance(sent.get("_meta"), Mapping):
-            sent["_meta"] = callers_meta(sent["_meta"])
-        return await self._requests.request(method, sent, options)
-
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
-
-        Args:
-            method: The method, as `Server.notification` names it.
-            params: Its parameters, as JSON values.
-
-        Raises:
-            LocalProtocolError: The client is not connected, the notification is too long, or its method fits no header.
-            ConnectionLost: The connection has ended.
-        """
-        sent = dict(params or {})
-        session = self._connectivity.session
-        if self._requests.extensions.declared and self._requests.negotiated.era.declares_in_requests:
-            # Nothing else tells a server without sessions that its sender has an extension.
-            sent["_meta"] = {**sent.get("_meta", {}), **session.outbound.meta}
-        metadata = self._requests.metadata_of(method, sent)
-        await session.notify(method, sent, metadata)
-
-    @asynccontextmanager
-    async def listen(
-        self,
-        *,
-        tools: bool = False,
-        prompts: bool = False,
-        resources: bool = False,
-        uris: tuple[str, ...] = (),
-        members: Mapping[str, Sequence[str]] | None = None,
-    ) -> AsyncIterator[Listener]:
-        """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
-
-        MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
-        subscription is in force, as far as ``Listener.honored`` says; leaving it waits at most one second for the
-        server to take it back.
-
-        Args:
-            tools: Whether changes of the list of tools are wanted.
-            prompts: Whether changes of the list of prompts are wanted.
-            resources: Whether changes of the list of resources are wanted.
-            uris: The resources whose updates are wanted.
-            members: Keys for the members of the filter that extensions have, such as ``{"taskIds": [id]}``. What the
-                server says of them goes to the extension's functions of notifications, and what it has granted is in
-                ``Listener.honored.extra``. A session has no such members.
-
-        Raises:
-            SubscriptionLost: The server refused, or the connection ended; also raised by the iteration, later.
-            CallTimeout: The server did not confirm in time.
-            LocalProtocolError: The client is not connected, or the server did not declare subscriptions.
-            McpError: What else `request` raises.
-        """
-        require_trio("client.listen(...)", "Client")
-        listener = Listener(
-            SubscriptionFilter(
-                tools_list_changed=tools or None,
-                prompts_list_changed=prompts or None,
-                resources_list_changed=resources or None,
-                resource_subscriptions=list(uris) or None,
-                extra={member: list(keys) for member, keys in (members or {}).items()},
-            )
-        )
-        async with self._subscriptions.opened(listener):
-            yield listener
-
-
-# ----------------------------------------------------------------------------------------------------
-
-VERSION = "0.1.0"
-
-
-class Client(AnyMethods):
+class Client:
     """A client of one server, used as ``async with Client(target) as client``.
 
     Leaving the block closes the connection; what the block raises leaves it unchanged. It is left in the task that
@@ -1071,14 +232,14 @@ class Client(AnyMethods):
         auth: Access | None = None,
         tasks: bool = True,
         telemetry: Telemetry | None = None,
-        extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
+        extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
         middleware: Sequence[ClientMiddleware] = (),
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
             discoverable(versions, prior_discover)
         hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
-        client_tasks = _tasks_of_client()
+        client_tasks = ClientTasks()
         options = ClientOptions(
             target=connectable(target, auth),
             versions=versions,
@@ -1107,29 +268,41 @@ class Client(AnyMethods):
             middleware=middleware,
             tasks=client_tasks.extension(takes=tasks, hosts=[name for name, given in hosts.items() if given]),
         )
-        self._options = options
-        self._connectivity = Connectivity(restart)
-        handlers = RequestHandlers(options, self._connectivity)
-        requests = Requests(options, self._connectivity, handlers)
-        super().__init__(requests, Subscriptions(self._connectivity, requests), self._connectivity)
+        self._assemble(options)
         client_tasks.bind(self._tasks)
-        self._notifications = Notifications(options, requests, self._subscriptions)
+
+    def _assemble(self, options: ClientOptions) -> None:
+        """Makes the parts of the client, which know each other from here on."""
+        self._options = options
+        self._connectivity = connectivity = Connectivity(options.restart)
+        handlers = RequestHandlers(options, connectivity)
+        self._requests = requests = Requests(options, connectivity, handlers)
+        # The calls during which servers may ask or report.
+        self._long_call = attrs.evolve(requests.options, wants_progress=True)
+        self._subscriptions = Subscriptions(connectivity, requests)
+        self._tasks = TaskRequests(requests, connectivity, self._subscriptions)
+        self._tool_tasks = ToolTasks(requests, self._tasks)
+        self._task_support = self._tool_tasks.support
+        notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
-        self._connectivity.on_lost = self._notifications.lost
+        connectivity.on_lost = notifications.lost
         users = requests, IdlePings(options.ping_interval, requests)
         self._supervisor = Supervisor(
-            options, self._connectivity, self._handshake, handlers, self._notifications.put, users
+            options, connectivity, self._handshake, handlers, notifications.put, users
         )
-        self._life = ClientLife(self._supervisor, self._notifications, self._subscriptions)
-        self._block = BlockNursery(type(self).__name__)
+        self._life = ClientLife(self._supervisor, notifications, self._subscriptions)
+        self._block = BlockNursery("Client")
 
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"
 
+    # -- opening and closing -----------------------------------------------------------------------------------------
+
     def __await__(self) -> NoReturn:
         """Raises `TypeError`: a client is entered; outside of Trio `RuntimeError`, which names what to use there."""
-        require_trio("await Client(...)", "Client")
-        raise TypeError("a Client is not awaited: use 'async with Client(...) as client'")
+        self._block.refuse(
+            "await Client(...)", "a Client is not awaited: use 'async with Client(...) as client'"
+        )
 
     def __enter__(self) -> NoReturn:
         """Always raises: a client is entered with ``async with``.
@@ -1138,15 +311,13 @@ class Client(AnyMethods):
             RuntimeError: There is no Trio loop; it names what to use without one.
             TypeError: There is one.
         """
-        require_trio("a Client", "Client")
-        raise TypeError("a Client is entered with 'async with'")
+        self._block.refuse("a Client", "a Client is entered with 'async with'")
 
     def __exit__(self, *exc_info: object) -> None:
         """Is there for ``with`` to find `__enter__`, which always raises."""
 
     async def __aenter__(self) -> Client:
-        require_trio("async with Client(...)", "Client")
-        block = BlockNursery(type(self).__name__)
+        block = BlockNursery("Client")
         try:
             await self._begin(await block.open())
         except BaseException:
@@ -1176,7 +347,50 @@ class Client(AnyMethods):
         """
         await self._supervisor.stop()
 
-    # -- the connection --------------------------------------------------------------------------------------------
+    # -- the server --------------------------------------------------------------------------------------------------
+
+    @property
+    def era(self) -> EraName:
+        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
+        return self._connectivity.negotiated.era.name
+
+    @property
+    def version(self) -> str:
+        """The protocol version that was agreed; raises as `era` does."""
+        return self._connectivity.negotiated.era.version
+
+    @property
+    def server_info(self) -> Implementation:
+        """The server's name and version, for display only; raises as `era` does.
+
+        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
+        """
+        return self._connectivity.negotiated.info
+
+    @property
+    def server_capabilities(self) -> ServerCapabilities:
+        """The capabilities that the server declared; raises as `era` does."""
+        return self._connectivity.negotiated.capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        """The server's text for the model, if it has one; raises as `era` does."""
+        return self._connectivity.negotiated.instructions
+
+    @property
+    def discovered(self) -> DiscoverResult | None:
+        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
+        return self._connectivity.negotiated.discovered
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """The extensions that both sides have declared (SEP-2133): the server's settings, by their ids.
+
+        Raises:
+            LocalProtocolError: The client has not been entered.
+        """
+        declared = self._connectivity.negotiated.capabilities.extensions or {}
+        return {id: settings for id, settings in declared.items() if id in self._requests.extensions.declared}
 
     async def ping(self, *, timeout: float | None = None) -> None:
         """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
@@ -1229,7 +443,541 @@ class Client(AnyMethods):
         if method in self._connectivity.negotiated.era.client_notifications:
             await self._connectivity.session.notify(method)
 
-    # -- watching --------------------------------------------------------------------------------------------------
+    # -- tools -------------------------------------------------------------------------------------------------------
+
+    async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
+        """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
+
+        Over HTTP a stateless server's tool is left out, with a warning, if its parameters are to be sent in headers
+        that cannot be; calling it raises `LocalProtocolError`.
+
+        Args:
+            cursor: The ``next_cursor`` of the page before; by default the first page.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
+
+        Raises:
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+        page = await self._requests.list_tools(cursor, refresh=refresh)
+        self._requests.outputs.learn(page.tools)
+        self._tool_tasks.learn(page.tools)
+        return page
+
+    def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
+        """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
+        list_page = partial(self.list_tools, refresh=refresh)
+        return _AllPages(list_page, lambda page: page.tools)
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: None = None,
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> CallToolResult: ...
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: type[T],
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> T: ...
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: UnionType,
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> Any: ...
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: Any = None,
+        timeout: float | None = None,
+        cap: float | None = None,
+        on_progress: ProgressCallback | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> Any:
+        """Calls a tool; a failure inside the tool is a result with ``is_error``, not an exception.
+
+        MCP 2026-07-28, Tools, Calling Tools. Structured content is checked against the tool's output schema if the
+        tool was listed before.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            returns: The class of what the tool returns: ``returns=Forecast`` makes this return a ``Forecast``, and
+                raise `ToolFailed` for a failure inside the tool. A dataclass, an attrs class, a `TypedDict`, a pydantic
+                model, ``int``, ``list[Forecast]``: whatever the parameters of tools may be. The value is the structured
+                content, or what servers put into it under ``result``; where there is none, as in old revisions, it is
+                the text, or the JSON in it. By default the whole `CallToolResult` is returned.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+            on_progress: A function, sync or async, that is called with each report (`Progress`) in the order of
+                arrival, and with all of them before this returns. An exception of it ends the call and is raised here.
+            meta: Further members of the request's ``_meta``.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON, or ``returns`` is no such class.
+            ToolFailed: With ``returns``: the tool failed.
+            UnexpectedResult: With ``returns``: what the tool returned does not fit.
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+        if returns is not None:
+            read = result_reader(returns)
+            whole = await self.call_tool(
+                name,
+                arguments,
+                timeout=timeout,
+                cap=cap,
+                on_progress=on_progress,
+                meta=meta,
+                answers=answers,
+                state=state,
+            )
+            return read(name, whole)
+        params = _tool_params(name, arguments)
+        requests = self._requests
+        options = call_options(self._long_call, timeout, cap, on_progress, meta)
+        if self._task_support.get(name) == "required" and self._tool_tasks.may_augment():
+            return await self._tool_tasks.call(name, params, options)
+        try:
+            result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
+        except MethodNotFound:
+            # So a session's server refuses to call a tool plainly that it runs as a task only; it was not run.
+            if not await self._tool_tasks.turns_out_required(name, options):
+                raise
+            return await self._tool_tasks.call(name, params, options)
+        if result.is_error and await self._tool_tasks.turns_out_required(name, options):
+            # The official servers refuse it with an error of the tool.
+            return await self._tool_tasks.call(name, params, options)
+        if name in requests.outputs:
+            requests.outputs.check(name, result)
+        return result
+
+    # -- tasks -------------------------------------------------------------------------------------------------------
+
+    async def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+        cap: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> TaskHandle:
+        """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
+
+        MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
+        result already. What a tool asks before its task begins is answered here. Cancelled, there may be a task all the
+        same, which nobody knows and which ends with its time.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
+                always, as the server likes.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all until there is a task; by default the client's.
+            meta: Further members of the request's ``_meta``.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+        params = _tool_params(name, arguments)
+        options = call_options(self._long_call, timeout, cap, None, meta)
+        return await self._tool_tasks.begin(name, params, options, ttl, answers, state)
+
+    def task(self, id: str) -> TaskHandle:
+        """Returns a handle of a task that was started before, by this program or another one.
+
+        Nothing is asked: whether there is such a task, the handle's methods tell.
+
+        Args:
+            id: The `TaskHandle.id`.
+
+        Raises:
+            TypeError: It is no text, or empty.
+        """
+        if not isinstance(id, str) or not id:
+            raise TypeError(f"the id of a task is the text of TaskHandle.id, not {id!r}")
+        return self._tool_tasks.handle_of(id)
+
+    def tasks(self) -> AsyncIterator[TaskStatus]:
+        """Iterates over the caller's tasks; each page is requested when it is needed.
+
+        MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
+
+        Raises:
+            LocalProtocolError: The server has no list of tasks, or the client is not connected.
+            McpError: What `TaskHandle.status` raises.
+        """
+        return _AllPages(self._tool_tasks.list_page, lambda page: [task_status(each) for each in page.tasks])
+
+    # -- resources ---------------------------------------------------------------------------------------------------
+
+    async def list_resources(
+        self, cursor: str | None = None, *, refresh: bool = False
+    ) -> ListResourcesResult:
+        """Returns one page of the resources; `resources` iterates over all of them.
+
+        MCP 2026-07-28, Resources, Listing Resources.
+
+        Args:
+            cursor: The ``next_cursor`` of the page before; by default the first page.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
+
+        Raises:
+            LocalProtocolError: The server did not declare resources, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+        page: ListResourcesResult = await self._list("resources/list", cursor, refresh)
+        return page
+
+    def resources(self, *, refresh: bool = False) -> AsyncIterator[Resource]:
+        """Iterates over all resources; each page is requested when it is needed. Raises as `list_resources` does."""
+        list_page = partial(self.list_resources, refresh=refresh)
+        return _AllPages(list_page, lambda page: page.resources)
+
+    async def list_resource_templates(
+        self, cursor: str | None = None, *, refresh: bool = False
+    ) -> ListResourceTemplatesResult:
+        """Returns one page of the resource templates; `resource_templates` iterates over all of them.
+
+        MCP 2026-07-28, Resources, Resource Templates. Arguments and errors are those of `list_resources`.
+        """
+        page: ListResourceTemplatesResult = await self._list("resources/templates/list", cursor, refresh)
+        return page
+
+    def resource_templates(self, *, refresh: bool = False) -> AsyncIterator[ResourceTemplate]:
+        """Iterates over all resource templates; each page is requested when it is needed. Raises as the list does."""
+        list_page = partial(self.list_resource_templates, refresh=refresh)
+        return _AllPages(list_page, lambda page: page.resource_templates)
+
+    async def read_resource(
+        self,
+        uri: str,
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+        refresh: bool = False,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> ReadResourceResult:
+        """Reads a resource. MCP 2026-07-28, Resources, Reading Resources.
+
+        Args:
+            uri: The resource.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            ResourceNotFound: The server has no such resource.
+            LocalProtocolError: The server did not declare resources, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+        try:
+            options = call_options(self._long_call, timeout, cap)
+            result: ReadResourceResult = await self._requests.call(
+                "resources/read", {"uri": uri}, options, answers, state, refresh
+            )
+            return result
+        except RpcError as error:
+            # The revisions have two codes for it; the stateless one is told apart by its data.
+            if error.code == INVALID_PARAMS and isinstance(error.data, dict) and error.data.get("uri") == uri:
+                raise ResourceNotFound(uri) from error
+            raise
+
+    # -- prompts and completion --------------------------------------------------------------------------------------
+
+    async def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
+        """Returns one page of the prompts; `prompts` iterates over all of them.
+
+        MCP 2026-07-28, Prompts, Listing Prompts.
+
+        Args:
+            cursor: The ``next_cursor`` of the page before; by default the first page.
+            refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
+
+        Raises:
+            LocalProtocolError: The server did not declare prompts, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+        page: ListPromptsResult = await self._list("prompts/list", cursor, refresh)
+        return page
+
+    def prompts(self, *, refresh: bool = False) -> AsyncIterator[Prompt]:
+        """Iterates over all prompts; each page is requested when it is needed. Raises as `list_prompts` does."""
+        list_page = partial(self.list_prompts, refresh=refresh)
+        return _AllPages(list_page, lambda page: page.prompts)
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        cap: float | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> GetPromptResult:
+        """Fills in a prompt. MCP 2026-07-28, Prompts, Getting a Prompt.
+
+        Args:
+            name: The prompt.
+            arguments: Its arguments; all are text.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
+
+        Raises:
+            LocalProtocolError: The server did not declare prompts, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+        params: dict[str, Any] = {"name": name}
+        if arguments is not None:
+            params["arguments"] = dict(arguments)
+        options = call_options(self._long_call, timeout, cap)
+        result: GetPromptResult = await self._requests.call("prompts/get", params, options, answers, state)
+        return result
+
+    async def complete(
+        self, ref: CompletionReference, argument: str, value: str, context: Mapping[str, str] | None = None
+    ) -> Completion:
+        """Asks for completions of an argument that the user is typing. MCP 2026-07-28, Completion.
+
+        Args:
+            ref: The prompt or resource template.
+            argument: The name of its argument.
+            value: What was typed so far.
+            context: The other arguments that have a value already.
+
+        Returns:
+            At most 100 values, and whether there are more.
+
+        Raises:
+            LocalProtocolError: The server did not declare completions, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+        requests = self._requests
+        params: dict[str, Any] = {
+            "ref": self._connectivity.negotiated.era.unstructure(ref),
+            "argument": {"name": argument, "value": value},
+        }
+        if context is not None:
+            params["context"] = {"arguments": dict(context)}
+        result: CompleteResult = await requests.call("completion/complete", params)
+        return result.completion
+
+    async def _list(self, method: str, cursor: str | None, refresh: bool) -> Any:
+        params = {} if cursor is None else {"cursor": cursor}
+        return await self._requests.call(method, params, refresh=refresh)
+
+    # -- subscriptions -----------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def listen(
+        self,
+        *,
+        tools: bool = False,
+        prompts: bool = False,
+        resources: bool = False,
+        uris: tuple[str, ...] = (),
+        members: Mapping[str, Sequence[str]] | None = None,
+    ) -> AsyncIterator[Listener]:
+        """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
+
+        MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
+        subscription is in force, as far as ``Listener.honored`` says; leaving it waits at most one second for the
+        server to take it back.
+
+        Args:
+            tools: Whether changes of the list of tools are wanted.
+            prompts: Whether changes of the list of prompts are wanted.
+            resources: Whether changes of the list of resources are wanted.
+            uris: The resources whose updates are wanted.
+            members: Keys for the members of the filter that extensions have, such as ``{"taskIds": [id]}``. What the
+                server says of them goes to the extension's functions of notifications, and what it has granted is in
+                ``Listener.honored.extra``. A session has no such members.
+
+        Raises:
+            SubscriptionLost: The server refused, or the connection ended; also raised by the iteration, later.
+            CallTimeout: The server did not confirm in time.
+            LocalProtocolError: The client is not connected, or the server did not declare subscriptions.
+            McpError: What else `request` raises.
+        """
+        listener = Listener(
+            SubscriptionFilter(
+                tools_list_changed=tools or None,
+                prompts_list_changed=prompts or None,
+                resources_list_changed=resources or None,
+                resource_subscriptions=list(uris) or None,
+                extra={member: list(keys) for member, keys in (members or {}).items()},
+            )
+        )
+        async with self._subscriptions.opened(listener):
+            yield listener
+
+    async def subscribe_resource(self, uri: str) -> None:
+        """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
+
+        MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
+        reported to ``on_change`` and to every `Listener` of the resource.
+
+        Args:
+            uri: The resource.
+
+        Raises:
+            LocalProtocolError: The server did not declare resources.subscribe, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+        await self._subscriptions.keep(uri)
+
+    async def unsubscribe_resource(self, uri: str) -> None:
+        """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
+        await self._subscriptions.give_back(uri)
+
+    # -- messages of any method --------------------------------------------------------------------------------------
+
+    async def request(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Sends any request and returns its raw result: for methods that are not part of the protocol.
+
+        Cancelled, the server is sent a cancellation.
+
+        Args:
+            method: The method.
+            params: Its parameters, as JSON values; ``_meta`` is added to, and says of the client what the client is.
+            timeout: Seconds without an answer; by default the client's.
+
+        Raises:
+            LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer is no object.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: There is no connection, or it ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+        options = call_options(self._requests.options, timeout)
+        sent = dict(params or {})
+        if isinstance(sent.get("_meta"), Mapping):
+            sent["_meta"] = callers_meta(sent["_meta"])
+        return await self._requests.request(method, sent, options)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
+
+        Args:
+            method: The method, as `Server.notification` names it.
+            params: Its parameters, as JSON values.
+
+        Raises:
+            LocalProtocolError: The client is not connected, the notification is too long, or its method fits no header.
+            ConnectionLost: The connection has ended.
+        """
+        sent = dict(params or {})
+        session = self._connectivity.session
+        if self._requests.extensions.declared and self._connectivity.negotiated.era.declares_in_requests:
+            # Nothing else tells a server without sessions that its sender has an extension.
+            sent["_meta"] = {**sent.get("_meta", {}), **session.outbound.meta}
+        metadata = self._requests.metadata_of(method, sent)
+        await session.notify(method, sent, metadata)
+
+    # -- a look at it ------------------------------------------------------------------------------------------------
 
     def tree(self) -> SessionStatistics:
         """Returns a snapshot of this client: its calls in both directions and its connection.
@@ -1244,12 +992,66 @@ class Client(AnyMethods):
         return (self._connectivity.attempted or self._connectivity.session).statistics()
 
 
-def _tasks_of_client() -> Any:
-    # Imported where it is used: a process that only serves has no client.
-    return importlib.import_module("mcp_actors._client.task_extension").ClientTasks()
+def _tool_params(name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the params of a call of a tool; raises `TypeError` for arguments that are no mapping."""
+    params: dict[str, Any] = {"name": name}
+    if arguments is not None:
+        if not isinstance(arguments, Mapping):
+            raise TypeError(
+                f'the arguments of a tool are a dict of their names: call_tool({name!r}, {{"city": "Berlin"}}), '
+                f"not a {type(arguments).__name__}"
+            )
+        params["arguments"] = dict(arguments)
+    return params
 
 
-# -- Clients that are opened and closed in any order, from any task --------------------------------------
+class _AllPages(AsyncIterator[T], Generic[T]):
+    """Iterates over every entry of a list; the next page is asked for when it is needed.
+
+    Raises `RemoteProtocolError` when the cursors go round in a circle, which would never end. One cursor is remembered
+    and compared with those that follow, and replaced after 1, 2, 4, 8… pages: that finds a circle of any length.
+
+    It is no generator: one that is left before its end would have to be closed.
+    """
+
+    def __init__(
+        self, list_page: Callable[[str | None], Awaitable[Any]], entries: Callable[[Any], list[T]]
+    ) -> None:
+        self._list_page = list_page
+        self._entries = entries
+        self._ready: deque[T] = deque()
+        self._cursor: str | None = None
+        self._remembered: str | None = None
+        self._pages, self._replaced_at = 0, 1
+        self._has_more = True
+        self._is_circle = False
+
+    async def __anext__(self) -> T:
+        if not self._ready:
+            self._ready.extend(await self.next_many())
+        return self._ready.popleft()
+
+    async def next_many(self) -> list[T]:
+        """Returns the entries of the next page that has any; raises `StopAsyncIteration` after the last page."""
+        while self._has_more:
+            # Whatever ends this, nothing follows.
+            self._has_more = False
+            if self._is_circle:
+                raise RemoteProtocolError("the server's cursors go round in a circle: its list never ends")
+            page = await self._list_page(self._cursor)
+            self._note(page.next_cursor)
+            entries = self._entries(page)
+            if entries:
+                return entries
+        raise StopAsyncIteration
+
+    def _note(self, cursor: str | None) -> None:
+        # An empty string is a cursor like any other; only its absence ends the list.
+        self._cursor, self._has_more = cursor, cursor is not None
+        self._is_circle = cursor is not None and cursor == self._remembered
+        self._pages += 1
+        if self._pages == self._replaced_at:
+            self._remembered, self._replaced_at = cursor, 2 * self._replaced_at
 
 
 class ClientPool:
@@ -1264,7 +1066,7 @@ class ClientPool:
     def __init__(self) -> None:
         self._clients: set[Client] = set()
         self._nursery: trio.Nursery | None = None
-        self._block = BlockNursery(type(self).__name__)
+        self._block = BlockNursery("ClientPool")
         self._is_closing = False
 
     def __repr__(self) -> str:
@@ -1272,7 +1074,6 @@ class ClientPool:
 
     async def __aenter__(self) -> ClientPool:
         """Opens the pool; raises `LocalProtocolError` if it was opened before, and `RuntimeError` outside of Trio."""
-        require_trio("async with ClientPool()", "ClientPool")
         if self._nursery is not None:
             raise LocalProtocolError("a ClientPool is good for one 'async with' block; make a new one")
         self._nursery = await self._block.open()

@@ -40,6 +40,7 @@ from mcp_actors.errors import (
     SessionExpired,
     SubscriptionLost,
 )
+from mcp_actors.supervision.arguments import require_trio
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import CLIENT_SUBSCRIPTION
@@ -59,6 +60,7 @@ class Listener:
     """
 
     def __init__(self, filter: SubscriptionFilter) -> None:
+        require_trio("client.listen(...)", "Client")
         self.filter = filter
         """What was asked for."""
         self.honored: SubscriptionFilter | None = None

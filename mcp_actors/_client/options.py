@@ -8,7 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ import trio
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.task_pool import INNERMOST_SCOPE, abandon_nurseries
+from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport, Telemetry
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
@@ -57,7 +58,6 @@ __all__ = [
     "ClientNotificationMiddleware",
     "ClientOptions",
     "Connectable",
-    "DeclaredExtension",
     "ElicitationHandler",
     "Ending",
     "Guard",
@@ -70,6 +70,7 @@ __all__ = [
     "SamplingHandler",
     "SendNext",
     "Target",
+    "Telemetry",
     "as_roots",
     "connectable",
     "declared_capabilities",
@@ -319,21 +320,6 @@ class Access(Protocol):
         """The extensions of the protocol that it belongs to, which the client declares."""
 
 
-@runtime_checkable
-class DeclaredExtension(Protocol):
-    """An extension of a client (`mcp_actors.extensions.ClientExtension`), as far as the options know it."""
-
-    id: str
-    settings: Mapping[str, Any]
-    core: Mapping[str, Any]
-    targets: Mapping[str, str]
-    results: dict[str, Callable[[Any, dict[str, Any]], Awaitable[dict[str, Any]]]]
-    notifications: dict[str, Callable[..., Any]]
-    methods: dict[str, Callable[[Any], Awaitable[Any]]]
-    arounds: dict[str, list[Any]]
-    lifespans: list[Callable[[Any], AbstractAsyncContextManager[object]]]
-
-
 Connectable = InProcessServer | str | ClientTransport
 """A `Server` in this process, a URL, or a transport."""
 Target = Connectable | Sequence[str] | Path
@@ -401,13 +387,13 @@ class ClientOptions:
     limits: Limits
     auth: Access | None = None
     telemetry: Telemetry | None = None
-    extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = ()
+    extensions: Mapping[str, Any] | Sequence[ClientExtension] = ()
     middleware: Sequence[ClientMiddleware] = ()
-    tasks: DeclaredExtension | None = None
+    tasks: ClientExtension | None = None
     """Tasks, which stateless servers are told of in each request and sessions by their core alone."""
 
     @property
-    def in_use(self) -> Sequence[DeclaredExtension]:
+    def in_use(self) -> Sequence[ClientExtension]:
         """The extensions that do something, and are not only declared."""
         extensions = () if isinstance(self.extensions, Mapping) else self.extensions
         if self.tasks is None or any(each.id == self.tasks.id for each in extensions):
@@ -428,7 +414,7 @@ class ClientOptions:
         require(_CHECKS, {**given, "timeout": self.call.idle, "cap": self.call.cap})
         require_for_clients(self.middleware)
         for each in self.in_use:
-            if not isinstance(each, DeclaredExtension):
+            if not isinstance(each, ClientExtension):
                 raise TypeError(
                     f"a client has objects of mcp_actors.extensions.ClientExtension, not {each!r:.80}"
                 )

@@ -1,5 +1,17 @@
-"""The requests of a client: it checks that the server can serve one, looks into the cache, sends it, answers the
-server's requests for input, and returns the typed result.
+"""The requests of a client, each from the method and its params to the typed result.
+
+`Requests.call` is for methods of the protocol. Inside of the client's middleware it takes these steps:
+
+1. The revision must have the method, and the server must have declared what the method requires.
+2. A fresh answer in `ResponseCache` is the result (MCP 2026-07-28, Caching).
+3. `Requests.send` sends the request in the present session, or waits for the session that is on its way. Where the
+   channel carries headers, `HeaderMirroring` repeats parts of the request in them (MCP 2026-07-28, Streamable HTTP,
+   Standard and Custom Headers). A request that was refused without being run is sent once more.
+4. A result of an extension's kind is finished by the extension. A result that asks for input is answered by the
+   client's handlers, and the request is sent again with the answers, `ClientOptions.max_rounds` times at most
+   (MCP 2026-07-28, Multi Round-Trip Requests).
+
+`Requests.request` and `Requests.send` are for any method, and return what the server sent.
 """
 
 from __future__ import annotations
@@ -16,9 +28,9 @@ from mcp_actors._client.client_extension import AnsweredCall, Extensions
 from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.options import ClientCall, ClientOptions, guarded, sent_through
 from mcp_actors._client.request_handlers import RequestHandlers
+from mcp_actors._client.tool_results import OutputValidation
 from mcp_actors._eras.era import Era, Event, Method, read_result
 from mcp_actors._eras.modern import ENVELOPE, MirroredParam
-from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._wire.codec import decode_value, encode_value
 from mcp_actors.errors import (
     INVALID_PARAMS,
@@ -32,265 +44,16 @@ from mcp_actors.errors import (
     SessionExpired,
 )
 from mcp_actors.supervision.logging import log
-from mcp_actors.types import UNSET, CallToolResult, InputRequest, InputResponse, ListToolsResult, Tool
+from mcp_actors.types import InputRequest, InputResponse, ListToolsResult, Tool
 
 __all__ = [
     "HeaderMirroring",
-    "OutputValidation",
     "Requests",
     "ResponseCache",
     "call_options",
     "callers_meta",
     "may_be_repeated",
 ]
-
-
-# -- The headers in which a client repeats parts of its requests, where its channel carries them ---------
-#
-# MCP 2026-07-28, Streamable HTTP, Standard and Custom Headers: the version, the method, what the request is about, and
-# the parameters of a tool whose input schema says so.
-
-
-class HeaderMirroring:
-    """Makes the metadata of the requests of one connection; knows the annotations of the tools that were listed in it.
-
-    A tool that was not listed mirrors none of its parameters. If it has annotations the server refuses the call, and
-    the tools have to be listed. ``targets`` are the members of params that say what extensions' methods are about.
-    """
-
-    def __init__(self, era: Era, targets: Mapping[str, str]) -> None:
-        assert era.client.mirrored is not None
-        self._version = era.version
-        self._mirrored = era.client.mirrored
-        self._targets = targets
-        self._find_params = era.client.mirrored_params
-        self._annotated: dict[str, tuple[MirroredParam, ...]] = {}
-        self._refused: dict[str, str] = {}
-        self.listing = trio.Lock()
-        """Is held while the tools are listed because a server refused a call."""
-        self.listings = 0
-        """How often that was done."""
-
-    def __repr__(self) -> str:
-        return f"<HeaderMirroring annotated={len(self._annotated)} refused={len(self._refused)}>"
-
-    def metadata_of(self, method: str, params: dict[str, Any]) -> dict[str, str]:
-        """Returns what is mirrored of a request.
-
-        Raises:
-            LocalProtocolError: The tool was left out of its list, or a value cannot be written in a header.
-        """
-        annotated = self._params_of(params.get("name")) if method == "tools/call" else ()
-        return self._mirrored(self._version, method, params, annotated, self._targets.get(method))
-
-    def learn(self, tools: Iterable[Tool]) -> list[Tool]:
-        """Takes note of listed tools and returns those that may be called: one with a bad annotation may not."""
-        return [tool for tool in tools if self._is_usable(tool)]
-
-    def forget(self) -> None:
-        """The tools have changed: until they are listed again nobody knows what is to be mirrored."""
-        self._annotated.clear()
-        self._refused.clear()
-
-    def _is_usable(self, tool: Tool) -> bool:
-        refused = self._refused.pop(tool.name, None)
-        self._annotated.pop(tool.name, None)
-        try:
-            annotated = self._find_params(tool.input_schema)
-        except ValueError as error:
-            reason = self._refused[tool.name] = str(error)
-            # Lists are read again and again; the reason is logged once.
-            if refused != reason:
-                log.warning("tool left out: a header cannot be made of it", tool=tool.name, reason=reason)
-            return False
-        if annotated:
-            self._annotated[tool.name] = annotated
-        return True
-
-    def _params_of(self, name: Any) -> tuple[MirroredParam, ...]:
-        if not isinstance(name, str):
-            return ()
-        if name in self._refused:
-            raise LocalProtocolError(f"the tool {name!r} cannot be called: {self._refused[name]}")
-        return self._annotated.get(name, ())
-
-
-# -- A client's check of structured content against the output schemas of the tools that it has listed ---
-#
-# MCP 2026-07-28, Tools, Output Schema: clients should validate structured results against the schema.
-
-
-class OutputValidation:
-    """Output schemas by tool name; each is compiled when its tool is first called."""
-
-    def __init__(self) -> None:
-        self._schemas: dict[str, dict[str, Any] | Validator] = {}
-        self._wrapped: set[str] = set()
-
-    def __repr__(self) -> str:
-        return f"<OutputValidation {len(self._schemas)}>"
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._schemas
-
-    def learn(self, tools: Iterable[Tool]) -> None:
-        """Takes note of listed tools; one without a schema is not checked."""
-        for tool in tools:
-            self._wrapped.discard(tool.name)
-            if tool.output_schema is None:
-                self._schemas.pop(tool.name, None)
-            else:
-                self._schemas[tool.name] = tool.output_schema
-                if _wraps(tool.name, tool.output_schema):
-                    self._wrapped.add(tool.name)
-
-    def forget(self) -> None:
-        """The tools have changed: until they are listed again nobody knows what they return."""
-        self._schemas.clear()
-        self._wrapped.clear()
-
-    def check(self, name: str, result: CallToolResult) -> None:
-        """Marks a result whose value its server has wrapped.
-
-        Raises `RemoteProtocolError` for content that is missing or does not fit; an error needs no content."""
-        schema = self._schemas.get(name)
-        if schema is None or result.is_error:
-            return
-        if isinstance(schema, dict):
-            schema = self._schemas[name] = _compiled(name, schema)
-        if result.structured_content is UNSET:
-            raise RemoteProtocolError(
-                f"the tool {name!r} has an output schema but gave no structured content"
-            )
-        problems = schema.problems(result.structured_content)
-        if problems:
-            raise RemoteProtocolError(
-                f"what {name!r} returned does not fit its output schema: {'; '.join(problems)}"
-            )
-        if name in self._wrapped and "result" in result.structured_content:
-            result.wrapped = True
-
-
-def _wraps(name: str, schema: dict[str, Any]) -> bool:
-    """Whether a schema is that of an object which servers make for a value that is none, with the value in it.
-
-    FastMCP marks it; the official Python SDK gives it a title of its own. MCP 2025-11-25, Tools, Output Schema, allows
-    objects alone.
-    """
-    properties = schema.get("properties")
-    if schema.get("type") != "object" or not isinstance(properties, dict) or properties.keys() != {"result"}:
-        return False
-    return schema.get("x-fastmcp-wrap-result") is True or schema.get("title") == f"{name}Output"
-
-
-def _compiled(name: str, schema: dict[str, Any]) -> Validator:
-    try:
-        return compile_schema(schema)
-    except ValueError as error:
-        raise RemoteProtocolError(f"the output schema of {name!r} cannot be used: {error}") from error
-
-
-# -- The client's response cache: answers stay good for as long as the server said -----------------------
-#
-# MCP 2026-07-28, Caching: ``ttlMs`` of a result, and what invalidates it earlier.
-
-# Which answers a change notification makes stale, whatever their time to live.
-_STALE = {
-    "tools": ("tools/list",),
-    "prompts": ("prompts/list",),
-    "resources": ("resources/list", "resources/templates/list"),
-    "resource_updated": ("resources/read",),
-}
-
-# Enough for the lists and resources a program works with; beyond it the oldest answer goes.
-MAX_ENTRIES = 256
-# Seconds. What a server calls good for longer is asked for again after a day.
-MAX_AGE = 24 * 3600.0
-
-
-class ResponseCache:
-    """Answers by method and params; the oldest are dropped. Times are those of the caller's clock, in seconds.
-
-    Answers are kept as bytes, which are what ``max_bytes`` bounds: as objects they take many times that.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._entries: dict[tuple[str, bytes], tuple[float, bytes]] = {}
-        self.changes = 0
-
-    def __repr__(self) -> str:
-        return f"<ResponseCache {len(self._entries)}/{MAX_ENTRIES} {self._bytes}/{self._max_bytes} bytes>"
-
-    def get(self, method: str, params: dict[str, Any], now: float) -> dict[str, Any] | None:
-        """Returns the answer if it is still fresh."""
-        if not self._entries:
-            return None
-        key = (method, encode_value(params))
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        if entry[0] <= now:
-            self._drop(key)
-            return None
-        answer: dict[str, Any] = decode_value(entry[1])
-        return answer
-
-    def put(
-        self, method: str, params: dict[str, Any], result: dict[str, Any], now: float, changes: int
-    ) -> None:
-        """Keeps an answer that says how long it is good for; without ``ttlMs``, or with 0, it is not kept.
-
-        ``changes`` is what this object's was when the question was sent: an answer that was overtaken by a change
-        may be an old one, and is not kept either. It takes the place of an older one that was refreshed.
-        """
-        key = (method, encode_value(params))
-        self._drop(key)
-        ttl = result.get("ttlMs")
-        # Compared before it is divided: an integer of a peer may be too large for a float.
-        if (
-            changes != self.changes
-            or not isinstance(ttl, int | float)
-            or isinstance(ttl, bool)
-            or not ttl > 0
-        ):
-            return
-        answer = encode_value(result)
-        size = len(key[1]) + len(answer)
-        if size > self._max_bytes:
-            return
-        while len(self._entries) >= MAX_ENTRIES or self._bytes + size > self._max_bytes:
-            self._drop(next(iter(self._entries)))
-        self._entries[key] = (now + min(ttl, MAX_AGE * 1000) / 1000, answer)
-        self._bytes += size
-
-    def _drop(self, key: tuple[str, bytes]) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._bytes -= len(key[1]) + len(entry[1])
-
-    def invalidate(self, kind: str, uri: str | None) -> None:
-        """Drops what a change on the server makes stale.
-
-        An update may be of something below the URI, so all resources that were read are dropped.
-        """
-        self.discard(*_STALE[kind])
-
-    def discard(self, *methods: str) -> None:
-        """Drops every answer to these methods, all pages of a list."""
-        self.changes += 1
-        for key in [key for key in self._entries if key[0] in methods]:
-            self._drop(key)
-
-    def clear(self) -> None:
-        """Drops everything: the server is another one, or was started anew."""
-        self.changes += 1
-        self._entries.clear()
-        self._bytes = 0
-
-
-# ----------------------------------------------------------------------------------------------------
 
 # A server that never ends its list of tools must not keep a call that only wants to know one of them.
 MAX_PAGES = 100
@@ -319,7 +82,7 @@ class Requests:
             {name: target for each in options.in_use for name, target in each.targets.items()},
         )
         self._connectivity = connectivity
-        self._handlers = handlers
+        self.handlers = handlers
         # What the last handshake told; until there was one, no method is available.
         self._session: Session | None = None
         self._era: Era | None = None
@@ -472,7 +235,7 @@ class Requests:
                 raise InputRequired(questions, state)
             # Nobody is asked in the last round: no answer could be sent.
             if round < max_rounds:
-                asked = _retry(params, await self.answered(questions, era), state)
+                asked = _retry(params, await self.handlers.fulfil_all(questions, era), state)
         raise RemoteProtocolError(f"the server still asks for input after {max_rounds} rounds")
 
     async def send(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
@@ -523,11 +286,6 @@ class Requests:
             return None
         return session.outbound, pending
 
-    @property
-    def negotiated(self) -> Negotiated:
-        """The result of the last handshake; raises `LocalProtocolError` before the first one."""
-        return self._connectivity.negotiated
-
     def metadata_of(self, method: str, params: dict[str, Any]) -> dict[str, str] | None:
         """Returns what is mirrored of a request outside the body; ``None`` where nothing is."""
         return None if self._mirroring is None else self._mirroring.metadata_of(method, params)
@@ -568,7 +326,7 @@ class Requests:
                     break
             mirroring.listings += 1
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- checks, and questions of the server ------------------------------------------------------------------------
 
     def _spoken(self) -> Era:
         assert self._era is not None
@@ -584,15 +342,11 @@ class Requests:
             f"the server did not declare {method.requires!r}, so {name} cannot be asked of it"
         )
 
-    def read_questions(self, questions: Any, era: Era) -> dict[str, InputRequest]:
-        """Returns questions that came as values; raises `RemoteProtocolError` for any that was not declared."""
-        return self._handlers.read_requests(questions, era)
-
     def _questions(self, result: dict[str, Any], era: Era) -> tuple[dict[str, InputRequest], str | None]:
         state = result.get("requestState")
         if state is not None and not isinstance(state, str):
             raise RemoteProtocolError("requestState must be a string")
-        return self.read_questions(result.get("inputRequests"), era), state
+        return self.handlers.read_requests(result.get("inputRequests"), era), state
 
     async def _has_visited_urls(self, error: RpcError) -> bool:
         """Whether the server asked for visits to URLs by an error, and they were made: then the call is made again.
@@ -602,11 +356,7 @@ class Requests:
         if error.code != URL_ELICITATION_REQUIRED or not self.of_client.answer_input:
             return False
         era = self._spoken()
-        return era.client.visits_urls_on_error and await self._handlers.visit(error.data, era)
-
-    async def answered(self, questions: Mapping[str, InputRequest], era: Era) -> dict[str, Any]:
-        """Returns the handlers' answers as JSON, by key; an `Exception` of a handler leaves as it is."""
-        return {key: era.unstructure(await self._handlers.fulfil(each)) for key, each in questions.items()}
+        return era.client.visits_urls_on_error and await self.handlers.visit(error.data, era)
 
 
 def call_options(
@@ -650,3 +400,168 @@ def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -
     if state is not None:
         retry["requestState"] = state
     return retry
+
+
+# -- headers ---------------------------------------------------------------------------------------------------------
+
+
+class HeaderMirroring:
+    """Makes the metadata of the requests of one connection; knows the annotations of the tools that were listed in it.
+
+    A tool that was not listed mirrors none of its parameters. If it has annotations the server refuses the call, and
+    the tools have to be listed. ``targets`` are the members of params that say what extensions' methods are about.
+    """
+
+    def __init__(self, era: Era, targets: Mapping[str, str]) -> None:
+        assert era.client.mirrored is not None
+        self._version = era.version
+        self._mirrored = era.client.mirrored
+        self._targets = targets
+        self._find_params = era.client.mirrored_params
+        self._annotated: dict[str, tuple[MirroredParam, ...]] = {}
+        self._refused: dict[str, str] = {}
+        self.listing = trio.Lock()
+        """Is held while the tools are listed because a server refused a call."""
+        self.listings = 0
+        """How often that was done."""
+
+    def __repr__(self) -> str:
+        return f"<HeaderMirroring annotated={len(self._annotated)} refused={len(self._refused)}>"
+
+    def metadata_of(self, method: str, params: dict[str, Any]) -> dict[str, str]:
+        """Returns what is mirrored of a request.
+
+        Raises:
+            LocalProtocolError: The tool was left out of its list, or a value cannot be written in a header.
+        """
+        annotated = self._params_of(params.get("name")) if method == "tools/call" else ()
+        return self._mirrored(self._version, method, params, annotated, self._targets.get(method))
+
+    def learn(self, tools: Iterable[Tool]) -> list[Tool]:
+        """Takes note of listed tools and returns those that may be called: one with a bad annotation may not."""
+        return [tool for tool in tools if self._is_usable(tool)]
+
+    def forget(self) -> None:
+        """The tools have changed: until they are listed again nobody knows what is to be mirrored."""
+        self._annotated.clear()
+        self._refused.clear()
+
+    def _is_usable(self, tool: Tool) -> bool:
+        refused = self._refused.pop(tool.name, None)
+        self._annotated.pop(tool.name, None)
+        try:
+            annotated = self._find_params(tool.input_schema)
+        except ValueError as error:
+            reason = self._refused[tool.name] = str(error)
+            # Lists are read again and again; the reason is logged once.
+            if refused != reason:
+                log.warning("tool left out: a header cannot be made of it", tool=tool.name, reason=reason)
+            return False
+        if annotated:
+            self._annotated[tool.name] = annotated
+        return True
+
+    def _params_of(self, name: Any) -> tuple[MirroredParam, ...]:
+        if not isinstance(name, str):
+            return ()
+        if name in self._refused:
+            raise LocalProtocolError(f"the tool {name!r} cannot be called: {self._refused[name]}")
+        return self._annotated.get(name, ())
+
+
+# -- cache -----------------------------------------------------------------------------------------------------------
+
+# Which answers a change notification makes stale, whatever their time to live.
+_STALE = {
+    "tools": ("tools/list",),
+    "prompts": ("prompts/list",),
+    "resources": ("resources/list", "resources/templates/list"),
+    "resource_updated": ("resources/read",),
+}
+
+# Enough for the lists and resources a program works with; beyond it the oldest answer goes.
+MAX_ENTRIES = 256
+# Seconds. What a server calls good for longer is asked for again after a day.
+MAX_AGE = 24 * 3600.0
+
+
+class ResponseCache:
+    """Answers by method and params; the oldest are dropped. Times are those of the caller's clock, in seconds.
+
+    Answers are kept as bytes, which are what ``max_bytes`` bounds: as objects they take many times that.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._entries: dict[tuple[str, bytes], tuple[float, bytes]] = {}
+        self.changes = 0
+
+    def __repr__(self) -> str:
+        return f"<ResponseCache {len(self._entries)}/{MAX_ENTRIES} {self._bytes}/{self._max_bytes} bytes>"
+
+    def get(self, method: str, params: dict[str, Any], now: float) -> dict[str, Any] | None:
+        """Returns the answer if it is still fresh."""
+        if not self._entries:
+            return None
+        key = (method, encode_value(params))
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if entry[0] <= now:
+            self._drop(key)
+            return None
+        answer: dict[str, Any] = decode_value(entry[1])
+        return answer
+
+    def put(
+        self, method: str, params: dict[str, Any], result: dict[str, Any], now: float, changes: int
+    ) -> None:
+        """Keeps an answer that says how long it is good for; without ``ttlMs``, or with 0, it is not kept.
+
+        ``changes`` is what this object's was when the question was sent: an answer that was overtaken by a change
+        may be an old one, and is not kept either. It takes the place of an older one that was refreshed.
+        """
+        key = (method, encode_value(params))
+        self._drop(key)
+        ttl = result.get("ttlMs")
+        # Compared before it is divided: an integer of a peer may be too large for a float.
+        if (
+            changes != self.changes
+            or not isinstance(ttl, int | float)
+            or isinstance(ttl, bool)
+            or not ttl > 0
+        ):
+            return
+        answer = encode_value(result)
+        size = len(key[1]) + len(answer)
+        if size > self._max_bytes:
+            return
+        while len(self._entries) >= MAX_ENTRIES or self._bytes + size > self._max_bytes:
+            self._drop(next(iter(self._entries)))
+        self._entries[key] = (now + min(ttl, MAX_AGE * 1000) / 1000, answer)
+        self._bytes += size
+
+    def _drop(self, key: tuple[str, bytes]) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= len(key[1]) + len(entry[1])
+
+    def invalidate(self, kind: str, uri: str | None) -> None:
+        """Drops what a change on the server makes stale.
+
+        An update may be of something below the URI, so all resources that were read are dropped.
+        """
+        self.discard(*_STALE[kind])
+
+    def discard(self, *methods: str) -> None:
+        """Drops every answer to these methods, all pages of a list."""
+        self.changes += 1
+        for key in [key for key in self._entries if key[0] in methods]:
+            self._drop(key)
+
+    def clear(self) -> None:
+        """Drops everything: the server is another one, or was started anew."""
+        self.changes += 1
+        self._entries.clear()
+        self._bytes = 0

@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import attrs
 import trio
@@ -45,6 +45,7 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
+from mcp_actors.supervision.arguments import require_trio
 from mcp_actors.supervision.containment import (
     Containment,
     crash_in,
@@ -124,8 +125,23 @@ class BlockNursery:
     def __repr__(self) -> str:
         return f"<BlockNursery of {self._owner} {'open' if self._nursery else 'closed'}>"
 
+    def refuse(self, expression: str, advice: str) -> NoReturn:
+        """Refuses a program that uses ``owner`` in another form than ``async with``.
+
+        Raises:
+            RuntimeError: There is no Trio loop; it names what to use without one.
+            TypeError: There is one; the message is ``advice``.
+        """
+        require_trio(expression, self._owner)
+        raise TypeError(advice)
+
     async def open(self) -> trio.Nursery:
-        """Opens the nursery in the running task, inside everything that is open there."""
+        """Opens the nursery in the running task, inside everything that is open there.
+
+        Raises:
+            RuntimeError: There is no Trio loop.
+        """
+        require_trio(f"async with {self._owner}(...)", self._owner)
         self._opening = trio.open_nursery()
         self._nursery = await self._opening.__aenter__()
         self._innermost = getattr(self._nursery.parent_task, INNERMOST_SCOPE, None)

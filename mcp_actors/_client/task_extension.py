@@ -15,6 +15,7 @@ import trio
 
 from mcp_actors._actors.session import Session
 from mcp_actors._client.client_extension import AnsweredCall, AskedRequest, ClientExtension
+from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._client.task_requests import EXTENSION, TaskRequests
 from mcp_actors._eras.era import read_result
@@ -84,18 +85,18 @@ class HostedTasks:
 
     Args:
         notify: Sends a notification to the server.
-        session: Returns the session of the moment.
+        connectivity: Has the session of the moment.
     """
 
     def __init__(
         self,
         nursery: trio.Nursery,
         notify: Callable[[str, dict[str, Any]], Awaitable[None]],
-        session: Callable[[], Session],
+        connectivity: Connectivity,
     ) -> None:
         self._nursery = nursery
         self._notify = notify
-        self._session_now = session
+        self._connectivity = connectivity
         self._session: Session | None = None
         self._tasks: dict[str, _Hosted] = {}
 
@@ -176,7 +177,7 @@ class HostedTasks:
 
     def _current(self) -> dict[str, _Hosted]:
         """The tasks of the present session whose time is not over."""
-        session = self._session_now()
+        session = self._connectivity.session
         if session is not self._session:
             self._drop()
             self._session = session
@@ -270,7 +271,7 @@ class ClientTasks:
     @asynccontextmanager
     async def _serving(self, client: Any) -> AsyncIterator[None]:
         async with trio.open_nursery() as nursery:
-            self._hosted = HostedTasks(nursery, client.notify, self._bound.session)
+            self._hosted = HostedTasks(nursery, client.notify, self._bound.connectivity)
             try:
                 yield
             finally:

@@ -373,13 +373,15 @@ class _Questions:
         if not new:
             return None
         requests, era = self._requests.requests, self._requests.era
-        questions = {} if self._answering else requests.read_questions(new, era)
+        questions = {} if self._answering else requests.handlers.read_requests(new, era)
         if questions and not requests.of_client.answer_input:
             raise InputRequired(dict(questions), None)
         if self._rounds >= requests.of_client.max_rounds:
             raise RemoteProtocolError(f"the task still asks for input after {self._rounds} rounds")
         self._rounds += 1
-        answers = await (self._answering(new) if self._answering else requests.answered(questions, era))
+        answers = await (
+            self._answering(new) if self._answering else requests.handlers.fulfil_all(questions, era)
+        )
         self._answered.update(answers)
         await self._requests.ask(dialect.update_method, self._id, {"inputResponses": answers}, self._options)
         return None

@@ -220,7 +220,7 @@ class TaskRequests:
 
     def __init__(self, requests: Requests, connectivity: Connectivity, subscriptions: Subscriptions) -> None:
         self.requests = requests
-        self._connectivity = connectivity
+        self.connectivity = connectivity
         self._subscriptions = subscriptions
         self._watched: dict[str, dict[TaskChanges, None]] = {}
         # The subscription of the moment: its tasks, its beginning, and the scope that ends it.
@@ -236,11 +236,12 @@ class TaskRequests:
     @property
     def era(self) -> Era:
         """The revision that is spoken; raises `LocalProtocolError` before the client is entered."""
-        return self._connectivity.negotiated.era
+        return self.connectivity.negotiated.era
 
-    def session(self) -> Session:
-        """Returns the session of the moment; raises `ConnectionLost` without one."""
-        return self._connectivity.session
+    @property
+    def declared(self) -> dict[str, Any] | None:
+        """The declaration of tasks by a session's server; ``None`` without one."""
+        return self.connectivity.negotiated.capabilities.tasks
 
     @property
     def dialect(self) -> TaskDialect:
@@ -281,7 +282,7 @@ class TaskRequests:
             except _PASSING as error:
                 if not patiently or isinstance(error, AuthorizationError) or trio.current_time() >= until:
                     raise
-                await self._connectivity.live_session(until - trio.current_time())
+                await self.connectivity.live_session(until - trio.current_time())
                 await trio.sleep(TRY_AGAIN[min(tries, len(TRY_AGAIN) - 1)])
                 tries += 1
             except RpcError as error:
@@ -323,7 +324,7 @@ class TaskRequests:
             while self._watched and self.dialect.listens:
                 ids = tuple(self._watched)[:MAX_LISTENED]
                 began = trio.current_time()
-                session = await self._connectivity.live_session(self.requests.options.idle)
+                session = await self.connectivity.live_session(self.requests.options.idle)
                 try:
                     granted = session is not self._refused_in and await self._listen_to(ids)
                 except SubscriptionLost as error:

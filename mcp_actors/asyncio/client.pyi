@@ -18,17 +18,17 @@ from typing import Any, Self, TypeAlias, overload
 from mcp_actors._actors.dispatcher import SessionStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import ProgressCallback
+from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors._client.options import (
     Access,
     ChangeHandler,
-    DeclaredExtension,
     LogHandler,
     LossHandler,
     NotificationCallback,
     Target,
+    Telemetry,
 )
 from mcp_actors._eras.era import EraName
-from mcp_actors.abc import Telemetry
 from mcp_actors.client import ClientCall, Event, T
 from mcp_actors.errors import McpError
 from mcp_actors.gateway.client_group import GroupServers, OptionsFor
@@ -184,7 +184,7 @@ class Client:
         auth: Access | None = None,
         tasks: bool = True,
         telemetry: Telemetry | None = None,
-        extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
+        extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
         middleware: Sequence[_ClientMiddleware] = (),
     ) -> None: ...
     async def __aenter__(self) -> Self: ...
@@ -208,67 +208,74 @@ class Client:
             Exception: What the lifespan of a server in this process raised at its end.
         """
 
-    async def start_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        ttl: float | None = None,
-        timeout: float | None = None,
-        cap: float | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> TaskHandle:
-        """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
+    @property
+    def era(self) -> EraName:
+        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
 
-        MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
-        result already. What a tool asks before its task begins is answered here. Cancelled, there may be a task all the
-        same, which nobody knows and which ends with its time.
+    @property
+    def version(self) -> str:
+        """The protocol version that was agreed; raises as `era` does."""
 
-        Args:
-            name: The tool.
-            arguments: Its arguments, as JSON values.
-            ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
-                always, as the server likes.
-            timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all until there is a task; by default the client's.
-            meta: Further members of the request's ``_meta``.
-            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
-            state: The state of that `InputRequired`.
+    @property
+    def server_info(self) -> Implementation:
+        """The server's name and version, for display only; raises as `era` does.
 
-        Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
         """
 
-    def task(self, id: str) -> TaskHandle:
-        """Returns a handle of a task that was started before, by this program or another one.
+    @property
+    def server_capabilities(self) -> ServerCapabilities:
+        """The capabilities that the server declared; raises as `era` does."""
 
-        Nothing is asked: whether there is such a task, the handle's methods tell.
+    @property
+    def instructions(self) -> str | None:
+        """The server's text for the model, if it has one; raises as `era` does."""
 
-        Args:
-            id: The `TaskHandle.id`.
+    @property
+    def discovered(self) -> DiscoverResult | None:
+        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """The extensions that both sides have declared (SEP-2133): the server's settings, by their ids.
 
         Raises:
-            TypeError: It is no text, or empty.
+            LocalProtocolError: The client has not been entered.
         """
 
-    def tasks(self) -> AsyncIterator[TaskStatus]:
-        """Iterates over the caller's tasks; each page is requested when it is needed.
+    async def ping(self, *, timeout: float | None = None) -> None:
+        """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
 
-        MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
+        MCP 2025-11-25, Ping; MCP 2026-07-28, Versioning and Discovery.
+
+        Args:
+            timeout: Seconds to wait for the answer; by default the client's.
 
         Raises:
-            LocalProtocolError: The server has no list of tasks, or the client is not connected.
-            McpError: What `TaskHandle.status` raises.
+            McpError: What `request` raises.
+        """
+
+    async def set_log_level(self, level: LoggingLevel) -> None:
+        """Sets the least severe log message that is wanted, from now on, in later connections too.
+
+        MCP 2025-11-25, Logging, Setting Log Level; a stateless server learns it with each request.
+
+        Args:
+            level: One of `mcp_actors.types.LOGGING_LEVELS`.
+
+        Raises:
+            LocalProtocolError: There is no such level, or the server of a session did not declare logging.
+            McpError: What `request` raises.
+        """
+
+    async def roots_changed(self) -> None:
+        """Tells the server of a session to list the roots again; a stateless one asks when it needs them.
+
+        MCP 2025-11-25, Roots, Root List Changes.
+
+        Raises:
+            LocalProtocolError: This client was given no roots, or is not connected.
+            ConnectionLost: The connection has ended.
         """
 
     async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
@@ -371,32 +378,68 @@ class Client:
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
     ) -> Any: ...
-    @property
-    def era(self) -> EraName:
-        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
+    async def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+        cap: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> TaskHandle:
+        """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
 
-    @property
-    def version(self) -> str:
-        """The protocol version that was agreed; raises as `era` does."""
+        MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
+        result already. What a tool asks before its task begins is answered here. Cancelled, there may be a task all the
+        same, which nobody knows and which ends with its time.
 
-    @property
-    def server_info(self) -> Implementation:
-        """The server's name and version, for display only; raises as `era` does.
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
+                always, as the server likes.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all until there is a task; by default the client's.
+            meta: Further members of the request's ``_meta``.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
 
-        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
+        Raises:
+            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
 
-    @property
-    def server_capabilities(self) -> ServerCapabilities:
-        """The capabilities that the server declared; raises as `era` does."""
+    def task(self, id: str) -> TaskHandle:
+        """Returns a handle of a task that was started before, by this program or another one.
 
-    @property
-    def instructions(self) -> str | None:
-        """The server's text for the model, if it has one; raises as `era` does."""
+        Nothing is asked: whether there is such a task, the handle's methods tell.
 
-    @property
-    def discovered(self) -> DiscoverResult | None:
-        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
+        Args:
+            id: The `TaskHandle.id`.
+
+        Raises:
+            TypeError: It is no text, or empty.
+        """
+
+    def tasks(self) -> AsyncIterator[TaskStatus]:
+        """Iterates over the caller's tasks; each page is requested when it is needed.
+
+        MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
+
+        Raises:
+            LocalProtocolError: The server has no list of tasks, or the client is not connected.
+            McpError: What `TaskHandle.status` raises.
+        """
 
     async def list_resources(
         self, cursor: str | None = None, *, refresh: bool = False
@@ -464,28 +507,6 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
-
-    async def subscribe_resource(self, uri: str) -> None:
-        """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
-
-        MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
-        reported to ``on_change`` and to every `Listener` of the resource.
-
-        Args:
-            uri: The resource.
-
-        Raises:
-            LocalProtocolError: The server did not declare resources.subscribe, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-
-    async def unsubscribe_resource(self, uri: str) -> None:
-        """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
 
     async def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
         """Returns one page of the prompts; `prompts` iterates over all of them.
@@ -564,13 +585,58 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    @property
-    def extensions(self) -> Mapping[str, Any]:
-        """The extensions that both sides have declared (SEP-2133): the server's settings, by their ids.
+    def listen(
+        self,
+        *,
+        tools: bool = False,
+        prompts: bool = False,
+        resources: bool = False,
+        uris: tuple[str, ...] = (),
+        members: Mapping[str, Sequence[str]] | None = None,
+    ) -> AbstractAsyncContextManager[Listener]:
+        """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
+
+        MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
+        subscription is in force, as far as ``Listener.honored`` says; leaving it waits at most one second for the
+        server to take it back.
+
+        Args:
+            tools: Whether changes of the list of tools are wanted.
+            prompts: Whether changes of the list of prompts are wanted.
+            resources: Whether changes of the list of resources are wanted.
+            uris: The resources whose updates are wanted.
+            members: Keys for the members of the filter that extensions have, such as ``{"taskIds": [id]}``. What the
+                server says of them goes to the extension's functions of notifications, and what it has granted is in
+                ``Listener.honored.extra``. A session has no such members.
 
         Raises:
-            LocalProtocolError: The client has not been entered.
+            SubscriptionLost: The server refused, or the connection ended; also raised by the iteration, later.
+            CallTimeout: The server did not confirm in time.
+            LocalProtocolError: The client is not connected, or the server did not declare subscriptions.
+            McpError: What else `request` raises.
         """
+
+    async def subscribe_resource(self, uri: str) -> None:
+        """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
+
+        MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
+        reported to ``on_change`` and to every `Listener` of the resource.
+
+        Args:
+            uri: The resource.
+
+        Raises:
+            LocalProtocolError: The server did not declare resources.subscribe, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+
+    async def unsubscribe_resource(self, uri: str) -> None:
+        """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
 
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
@@ -603,72 +669,6 @@ class Client:
 
         Raises:
             LocalProtocolError: The client is not connected, the notification is too long, or its method fits no header.
-            ConnectionLost: The connection has ended.
-        """
-
-    def listen(
-        self,
-        *,
-        tools: bool = False,
-        prompts: bool = False,
-        resources: bool = False,
-        uris: tuple[str, ...] = (),
-        members: Mapping[str, Sequence[str]] | None = None,
-    ) -> AbstractAsyncContextManager[Listener]:
-        """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
-
-        MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
-        subscription is in force, as far as ``Listener.honored`` says; leaving it waits at most one second for the
-        server to take it back.
-
-        Args:
-            tools: Whether changes of the list of tools are wanted.
-            prompts: Whether changes of the list of prompts are wanted.
-            resources: Whether changes of the list of resources are wanted.
-            uris: The resources whose updates are wanted.
-            members: Keys for the members of the filter that extensions have, such as ``{"taskIds": [id]}``. What the
-                server says of them goes to the extension's functions of notifications, and what it has granted is in
-                ``Listener.honored.extra``. A session has no such members.
-
-        Raises:
-            SubscriptionLost: The server refused, or the connection ended; also raised by the iteration, later.
-            CallTimeout: The server did not confirm in time.
-            LocalProtocolError: The client is not connected, or the server did not declare subscriptions.
-            McpError: What else `request` raises.
-        """
-
-    async def ping(self, *, timeout: float | None = None) -> None:
-        """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
-
-        MCP 2025-11-25, Ping; MCP 2026-07-28, Versioning and Discovery.
-
-        Args:
-            timeout: Seconds to wait for the answer; by default the client's.
-
-        Raises:
-            McpError: What `request` raises.
-        """
-
-    async def set_log_level(self, level: LoggingLevel) -> None:
-        """Sets the least severe log message that is wanted, from now on, in later connections too.
-
-        MCP 2025-11-25, Logging, Setting Log Level; a stateless server learns it with each request.
-
-        Args:
-            level: One of `mcp_actors.types.LOGGING_LEVELS`.
-
-        Raises:
-            LocalProtocolError: There is no such level, or the server of a session did not declare logging.
-            McpError: What `request` raises.
-        """
-
-    async def roots_changed(self) -> None:
-        """Tells the server of a session to list the roots again; a stateless one asks when it needs them.
-
-        MCP 2025-11-25, Roots, Root List Changes.
-
-        Raises:
-            LocalProtocolError: This client was given no roots, or is not connected.
             ConnectionLost: The connection has ended.
         """
 

@@ -185,7 +185,7 @@ class UpstreamConnection:
     @property
     def era(self) -> Era:
         """The revision that is spoken with the server."""
-        return self.client._requests.negotiated.era
+        return self.client._connectivity.negotiated.era
 
     @property
     def keeps_session(self) -> bool:
@@ -202,9 +202,9 @@ class UpstreamConnection:
     def found_traits(self) -> ServerTraits:
         """Returns the traits of its server, now that it is open."""
         if self.era.declares_in_requests:
-            has_tasks = TASKS in (self.client._requests.negotiated.capabilities.extensions or {})
+            has_tasks = TASKS in (self.client._connectivity.negotiated.capabilities.extensions or {})
         else:
-            has_tasks = self.client._may_augment()
+            has_tasks = self.client._tool_tasks.may_augment()
         return ServerTraits(self.client._connectivity.session.link.channel.mirrors, has_tasks)
 
     def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
@@ -215,7 +215,7 @@ class UpstreamConnection:
         if ctx.era.declares_in_requests and is_wanted(wanted, self.log_level):
             # Other calls of the same session may want more, and each gets no more than it wants.
             return None
-        negotiated = self.client._requests.negotiated
+        negotiated = self.client._connectivity.negotiated
         level: LoggingLevel = wanted
         return None if negotiated.capabilities.logging is None else level
 

@@ -90,7 +90,7 @@ def described(
         if actor.met is None:
             shown.update(_FEATURES)
         else:
-            capabilities = actor.met.client._requests.negotiated.capabilities
+            capabilities = actor.met.client._connectivity.negotiated.capabilities
             found = {each for each in _FEATURES if getattr(capabilities, each) is not None}
             declared |= found
             shown |= found
@@ -103,7 +103,7 @@ def merged_instructions(own: str | None, actors: Sequence[UpstreamActor]) -> str
     parts = [] if own is None else [own]
     left = LONGEST_MERGED - len(own or "")
     for actor in actors:
-        text = None if actor.met is None else actor.met.client._requests.negotiated.instructions
+        text = None if actor.met is None else actor.met.client._connectivity.negotiated.instructions
         if text:
             part = f"## {actor.settings.name}\n\n{_cut(text, LONGEST_INSTRUCTIONS)}"
             if len(part) > left:
@@ -127,7 +127,7 @@ def presented(
     """
     if actor.met is None:
         return None
-    negotiated = actor.met.client._requests.negotiated
+    negotiated = actor.met.client._connectivity.negotiated
     declared = negotiated.capabilities
     extensions = dict(declared.extensions or {})
     has_tasks = extensions.pop(TASKS, None) is not None or declared.tasks is not None

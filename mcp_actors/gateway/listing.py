@@ -197,7 +197,7 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
         McpError: What else `Client.request` raises.
     """
     requests = connection.client._requests
-    if kind.capability not in requests.negotiated.declared:
+    if kind.capability not in connection.client._connectivity.negotiated.declared:
         return UpstreamListing({}, ttl_ms=round(MAX_AGE * 1000), cache_scope="public")
     reading = _ListReader(connection, kind, upstream)
     cursor: str | None = None

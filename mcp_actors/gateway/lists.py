@@ -444,6 +444,6 @@ class UpstreamLists:
 
 def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
     """Whether a server reports changes of a list: it says so."""
-    capabilities = connection.client._requests.negotiated.capabilities
+    capabilities = connection.client._connectivity.negotiated.capabilities
     declared = getattr(capabilities, kind.capability)
     return declared is None or bool(declared.list_changed)

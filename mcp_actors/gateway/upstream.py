@@ -194,7 +194,7 @@ class UpstreamActor:
         """Whether its server has a method, as far as anybody knows."""
         if self.met is None:
             return True
-        negotiated = self.met.client._requests.negotiated
+        negotiated = self.met.client._connectivity.negotiated
         found = negotiated.era.server_methods.get(method)
         return found is not None and (found.requires is None or found.requires in negotiated.declared)
 
@@ -378,7 +378,7 @@ class UpstreamActor:
             state = "connecting"
         else:
             state = "idle" if health.last_failure is None else "away"
-        info = None if met is None else met.client._requests.negotiated.info
+        info = None if met is None else met.client._connectivity.negotiated.info
         return UpstreamStatistics(
             name=self.settings.name,
             state=state,
