@@ -61,10 +61,8 @@ class Listener:
 
     def __init__(self, filter: SubscriptionFilter) -> None:
         require_trio("client.listen(...)", "Client")
-        self.filter = filter
-        """What was asked for."""
-        self.honored: SubscriptionFilter | None = None
-        """What the server has granted of it, which may be less; in a session, which does not tell, what was asked."""
+        self._filter = filter
+        self._honored: SubscriptionFilter | None = None
         self.acknowledged = trio.Event()
         """Set when the server says that the subscription is in force, or when it is lost."""
         self.on_end: Callable[[], None] = lambda: None
@@ -76,6 +74,16 @@ class Listener:
 
     def __repr__(self) -> str:
         return f"<Listener {'ended' if self._ended else 'open'} ready={len(self._ready)}>"
+
+    @property
+    def filter(self) -> SubscriptionFilter:
+        """The filter that was asked for."""
+        return self._filter
+
+    @property
+    def honored(self) -> SubscriptionFilter | None:
+        """The part of it that the server has granted; in a session, which does not tell, all of it."""
+        return self._honored
 
     @property
     def uris(self) -> Sequence[str]:
@@ -173,11 +181,11 @@ class Subscriptions:
         """
         listener = self._open.get(subscription)
         if listener is not None and not listener.acknowledged.is_set():
-            listener.honored = listener.filter
+            listener._honored = listener.filter
             if isinstance(honored, dict):
                 try:
                     era = self._connectivity.negotiated.era
-                    listener.honored = read_result(era, honored, SubscriptionFilter)
+                    listener._honored = read_result(era, honored, SubscriptionFilter)
                 except RemoteProtocolError as error:
                     log.debug("an acknowledgment is malformed", error=str(error))
             listener.acknowledged.set()
@@ -211,7 +219,7 @@ class Subscriptions:
         key = session.outbound.next_id()
         uris = listener.filter.resource_subscriptions or []
         self._open[key] = listener
-        listener.honored = listener.filter
+        listener._honored = listener.filter
         self._start(listener, self._end_with_session, listener)
         try:
             for uri in uris:

@@ -20,13 +20,13 @@ import trio
 
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._actors.task_pool import INNERMOST_SCOPE, abandon_nurseries
+from mcp_actors._actors.task_pool import abandon_nurseries
 from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport, Telemetry
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
 from mcp_actors.supervision.arguments import callable_or_none, instance_of, positive_number, require
-from mcp_actors.supervision.containment import crash_in, sole_cause, start_and_wait
+from mcp_actors.supervision.containment import INNERMOST_SCOPE, crash_in, sole_cause, start_and_wait
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.platform import join_words, split_line
 from mcp_actors.supervision.task_kinds import IN_PROCESS_SERVER, TRANSPORT

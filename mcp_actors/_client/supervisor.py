@@ -20,7 +20,6 @@ from mcp_actors._actors.inbound_call import DispatchRules
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
 from mcp_actors._actors.session_reports import report_begin, report_end
-from mcp_actors._actors.task_pool import INNERMOST_SCOPE
 from mcp_actors._client.connectivity import OPENED_BEFORE, ClientEvent, Connectivity, Negotiated
 from mcp_actors._client.handshake import ConnectAnew, Handshake, Preference
 from mcp_actors._client.notifications import Notifications, Subscriptions
@@ -47,6 +46,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.supervision.arguments import require_trio
 from mcp_actors.supervision.containment import (
+    INNERMOST_SCOPE,
     Containment,
     crash_in,
     one_error,

@@ -338,6 +338,16 @@ class AsyncioBridge:
             pass
         raise LoopClosed("the asyncio loop that this belongs to is closed")
 
+    def notify(self, callback: Callable[..., object], *args: Any) -> None:
+        """Calls a function of the program in the loop soon, unless the loop is closed.
+
+        The loop reports what it raises, as it does for any callback.
+        """
+        try:
+            self.post(partial(self.loop.call_soon, callback, *args))
+        except LoopClosed:
+            log.debug("the loop was closed before a callback ran", callback=function_name(callback))
+
     def wake(self) -> None:
         """Has the loop take its steps, whoever was to do that before; see `Watchable.wake`."""
         with suppress(RuntimeError):

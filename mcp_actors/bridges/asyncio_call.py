@@ -7,8 +7,8 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -20,11 +20,11 @@ from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.bridged_call import Bridge, function_name
 from mcp_actors.bridges.steps import StepQueue, TrioSteps
 from mcp_actors.errors import CallCancelled, LoopClosed
-from mcp_actors.supervision.containment import is_cancelled, start
+from mcp_actors.supervision.containment import is_cancelled, start, start_and_wait
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import ASYNCIO_REQUEST
+from mcp_actors.supervision.task_kinds import ASYNCIO_LIFESPAN, ASYNCIO_REQUEST
 
-__all__ = ["AsyncioCall", "AsyncioLoop", "AsyncioThread", "asyncio_loop_of"]
+__all__ = ["AsyncioCall", "AsyncioLoop", "AsyncioThread", "asyncio_loop_of", "entered_in_loop"]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -290,6 +290,73 @@ async def _outcome_of(function: Callable[[], Awaitable[Any]]) -> outcome.Outcome
 
 def _nobody_waits() -> CallCancelled:
     return CallCancelled("the call has ended: nobody waits for its result any more")
+
+
+# -- context managers of asyncio that Trio holds open ----------------------------------------------
+
+# Seconds that a context manager has to end once it is left; then it is cancelled.
+LEAVE_TIME = 10.0
+
+
+@asynccontextmanager
+async def entered_in_loop(loop: AsyncioLoop, manager: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """Enters a context manager of asyncio in its loop, and leaves it there after the block.
+
+    The manager does not learn how the block has ended. What it raises is raised here, and cancels the block.
+    """
+    held = _HeldInLoop(loop, manager)
+    failures: list[BaseException] = []
+
+    def failed(error: BaseException) -> None:
+        failures.append(error)
+        nursery.cancel_scope.cancel(reason="the lifespan has failed")
+
+    async with trio.open_nursery() as nursery:
+        value: T = await start_and_wait(nursery, ASYNCIO_LIFESPAN, held.run, on_crash=failed)
+        try:
+            yield value
+        finally:
+            held.leave()
+    if failures:
+        raise failures[0]
+
+
+class _HeldInLoop:
+    """A context manager of asyncio that one task of its loop enters and leaves, for a Trio task that waits for it."""
+
+    def __init__(self, loop: AsyncioLoop, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._loop = loop
+        self._manager = manager
+        self._call = AsyncioCall(loop)
+        self._scope = trio.CancelScope()
+        self._task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
+        self._is_left = asyncio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[Any]) -> None:
+        """Holds it from the value that it gives until `leave`, in Trio."""
+        self._task_status = task_status
+        with self._scope:
+            await self._call.result(self._hold)
+        if self._scope.cancelled_caught:
+            log.warning("a lifespan was cancelled, because it did not end", seconds=LEAVE_TIME)
+
+    def leave(self) -> None:
+        """Has it left soon."""
+        self._scope.deadline = trio.current_time() + LEAVE_TIME
+        try:
+            self._loop.post(self._is_left.set)
+        except LoopClosed:
+            self._scope.cancel(reason="the loop is closed")
+
+    async def _hold(self) -> None:
+        async with self._manager as value:
+            await self._call.in_trio(partial(self._entered, value))
+            await self._is_left.wait()
+
+    async def _entered(self, value: Any) -> None:
+        # From here on it ends by `leave` alone: calls that were cancelled still need what it has opened.
+        self._scope.shield = True
+        self._task_status.started(value)
 
 
 # -- The asyncio loop of the engine's own, for functions that need asyncio in programs that have no such loop ---

@@ -18,11 +18,10 @@ from typing import Any, Protocol
 
 import trio
 
-from mcp_actors._actors.task_pool import INNERMOST_SCOPE
 from mcp_actors.bridges.bridged_call import BridgedCall, calling_bridge
 from mcp_actors.bridges.steps import Step, StepQueue, WakeUps
 from mcp_actors.errors import EngineStopped, LoopClosed, McpError
-from mcp_actors.supervision.containment import Containment, is_cancelled, start, start_again
+from mcp_actors.supervision.containment import INNERMOST_SCOPE, Containment, is_cancelled, start, start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import BRIDGED_CALL, BRIDGED_STEP, LOOP_END, LOOP_WATCH
 

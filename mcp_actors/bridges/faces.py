@@ -24,7 +24,6 @@ from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.errors import EngineStopped, LocalProtocolError
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.task_kinds import HELD_BLOCK
-from mcp_actors.types import SubscriptionFilter
 
 __all__ = [
     "AsyncioBlock",
@@ -396,22 +395,6 @@ class SyncBlock(SyncFace):
         self._bridge().call(self._block.leave)
 
 
-class ListenerFace(Face):
-    """The changes that were subscribed to."""
-
-    @property
-    def filter(self) -> SubscriptionFilter:
-        """The filter that was asked for."""
-        asked: SubscriptionFilter = self._original.filter
-        return asked
-
-    @property
-    def honored(self) -> SubscriptionFilter | None:
-        """The part of it that the server has granted; in a session, which does not tell, all of it."""
-        granted: SubscriptionFilter | None = self._original.honored
-        return granted
-
-
 class TaskHandleFace(Face):
     """A call of a tool that goes on at the server."""
 
@@ -422,11 +405,11 @@ class TaskHandleFace(Face):
         return id
 
 
-class AsyncioListener(ListenerFace, AsyncioIterator):
+class AsyncioListener(AsyncioIterator):
     """A listener for asyncio programs."""
 
 
-class SyncListener(ListenerFace, SyncIterator):
+class SyncListener(SyncIterator):
     """A listener for programs without a loop."""
 
 

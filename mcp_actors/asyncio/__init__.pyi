@@ -1,9 +1,21 @@
-"""The client for programs without an event loop."""
+"""The engine for programs on asyncio, notebooks included: clients, and servers beside the program's own loop.
+
+The classes of clients are made from those of the engine, so that the two cannot drift apart; see
+`mcp_actors.bridges.faces`.
+"""
 
 # Written by tests/test_faces.py.
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import AbstractAsyncContextManager
 from types import UnionType
 from typing import Any, Self, TypeAlias, overload
 
@@ -21,6 +33,7 @@ from mcp_actors._client.options import (
     Telemetry,
 )
 from mcp_actors._eras.era import EraName
+from mcp_actors.asyncio.serving import lifespan, serve
 from mcp_actors.client import ClientCall, Event, T
 from mcp_actors.errors import McpError
 from mcp_actors.gateway.client_group import GroupServers, OptionsFor
@@ -54,7 +67,7 @@ from mcp_actors.types import (
 )
 from mcp_actors.types.tasks import TaskStatus
 
-__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle"]
+__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle", "lifespan", "serve"]
 
 _SamplingHandler: TypeAlias = Callable[
     [CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]
@@ -68,13 +81,13 @@ _Roots: TypeAlias = (
 _ClientMiddleware: TypeAlias = Callable[[ClientCall, Callable[..., Any]], Any]
 
 class Client:
-    """A client of one server for programs without an event loop, used as ``with Client(target) as client``.
+    """A client of one server for programs on asyncio, used as ``async with Client(target) as client``.
 
     It is `mcp_actors.Client` in the engine's own thread, which is started at first use and ends with the program. Where
-    there is no block, ``client = Client(target).open()`` opens it, and ``client.close()`` closes it. It may be used
-    from any number of threads at the same time. ``KeyboardInterrupt`` cancels the call at the server. ``on_progress``
-    runs in the thread of its call, which waits; other callbacks run in a thread of their own if they are plain
-    functions, and in the engine, on Trio, if they are async. Exceptions are those of the original.
+    there is no block, as in a notebook, ``client = await Client(target).open()`` opens it, and ``await
+    client.aclose()`` closes it. It may be used from any loop, and is closed when the loop that opened it is closed.
+    Cancelling a call cancels it at the server. Callbacks are plain or async functions: they run in the loop that opened
+    the client, and ``on_progress`` in the loop of its call. Exceptions are those of the original.
 
     Args:
         target: A `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``, ``"http://…"``), a command as a list
@@ -127,9 +140,9 @@ class Client:
             default there is none, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
-        middleware: Functions ``def f(call, call_next)`` that run round every request of the program but the
-            handshake and `ping`, the first one outermost. Each returns ``call_next()``, or something else, or
-            raises. An object with ``def notification(self, note, call_next)`` has that run round ``on_log``,
+        middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the
+            handshake and `ping`, the first one outermost. Each returns ``await call_next()``, or something else, or
+            raises. An object with ``async def notification(self, note, call_next)`` has that run round ``on_log``,
             ``on_change``, ``on_notification`` and the functions of extensions, too, which are then called in a task of
             their own. `mcp_actors.middleware` has objects that are ready.
 
@@ -179,10 +192,10 @@ class Client:
         extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
         middleware: Sequence[_ClientMiddleware] = (),
     ) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exc_info: object) -> None: ...
-    def open(self) -> Self:
-        """Connects, for programs that have no block to do it in. `close` is for its end.
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *exc_info: object) -> None: ...
+    async def open(self) -> Self:
+        """Connects, for programs that have no block to do it in: a notebook, for example. `aclose` is for its end.
 
         A client that nobody refers to any more is closed with a `ResourceWarning`.
 
@@ -190,11 +203,11 @@ class Client:
             McpError: What entering the block raises.
         """
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
 
-        Legal from any thread, a callback's included, and any number of times. A client that is closed before it is
-        opened cannot be opened any more.
+        Legal from any task and any loop, a callback's included, and any number of times. A client that is closed before
+        it is opened cannot be opened any more. Cancelled, the connection is closed all the same.
 
         Raises:
             Exception: What the lifespan of a server in this process raised at its end.
@@ -235,7 +248,7 @@ class Client:
             LocalProtocolError: The client has not been entered.
         """
 
-    def ping(self, *, timeout: float | None = None) -> None:
+    async def ping(self, *, timeout: float | None = None) -> None:
         """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
 
         MCP 2025-11-25, Ping; MCP 2026-07-28, Versioning and Discovery.
@@ -247,7 +260,7 @@ class Client:
             McpError: What `request` raises.
         """
 
-    def set_log_level(self, level: LoggingLevel) -> None:
+    async def set_log_level(self, level: LoggingLevel) -> None:
         """Sets the least severe log message that is wanted, from now on, in later connections too.
 
         MCP 2025-11-25, Logging, Setting Log Level; a stateless server learns it with each request.
@@ -260,7 +273,7 @@ class Client:
             McpError: What `request` raises.
         """
 
-    def roots_changed(self) -> None:
+    async def roots_changed(self) -> None:
         """Tells the server of a session to list the roots again; a stateless one asks when it needs them.
 
         MCP 2025-11-25, Roots, Root List Changes.
@@ -270,7 +283,7 @@ class Client:
             ConnectionLost: The connection has ended.
         """
 
-    def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
+    async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
         """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
 
         Over HTTP a stateless server's tool is left out, with a warning, if its parameters are to be sent in headers
@@ -290,11 +303,11 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    def tools(self, *, refresh: bool = False) -> Iterator[Tool]:
+    def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
         """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
 
     @overload
-    def call_tool(
+    async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -343,7 +356,7 @@ class Client:
         """
 
     @overload
-    def call_tool(
+    async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -357,7 +370,7 @@ class Client:
         state: str | None = None,
     ) -> T: ...
     @overload
-    def call_tool(
+    async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -370,7 +383,7 @@ class Client:
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
     ) -> Any: ...
-    def start_tool(
+    async def start_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -423,7 +436,7 @@ class Client:
             TypeError: It is no text, or empty.
         """
 
-    def tasks(self) -> Iterator[TaskStatus]:
+    def tasks(self) -> AsyncIterator[TaskStatus]:
         """Iterates over the caller's tasks; each page is requested when it is needed.
 
         MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
@@ -433,7 +446,9 @@ class Client:
             McpError: What `TaskHandle.status` raises.
         """
 
-    def list_resources(self, cursor: str | None = None, *, refresh: bool = False) -> ListResourcesResult:
+    async def list_resources(
+        self, cursor: str | None = None, *, refresh: bool = False
+    ) -> ListResourcesResult:
         """Returns one page of the resources; `resources` iterates over all of them.
 
         MCP 2026-07-28, Resources, Listing Resources.
@@ -452,10 +467,10 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    def resources(self, *, refresh: bool = False) -> Iterator[Resource]:
+    def resources(self, *, refresh: bool = False) -> AsyncIterator[Resource]:
         """Iterates over all resources; each page is requested when it is needed. Raises as `list_resources` does."""
 
-    def list_resource_templates(
+    async def list_resource_templates(
         self, cursor: str | None = None, *, refresh: bool = False
     ) -> ListResourceTemplatesResult:
         """Returns one page of the resource templates; `resource_templates` iterates over all of them.
@@ -463,10 +478,10 @@ class Client:
         MCP 2026-07-28, Resources, Resource Templates. Arguments and errors are those of `list_resources`.
         """
 
-    def resource_templates(self, *, refresh: bool = False) -> Iterator[ResourceTemplate]:
+    def resource_templates(self, *, refresh: bool = False) -> AsyncIterator[ResourceTemplate]:
         """Iterates over all resource templates; each page is requested when it is needed. Raises as the list does."""
 
-    def read_resource(
+    async def read_resource(
         self,
         uri: str,
         *,
@@ -498,7 +513,7 @@ class Client:
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
 
-    def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
+    async def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
         """Returns one page of the prompts; `prompts` iterates over all of them.
 
         MCP 2026-07-28, Prompts, Listing Prompts.
@@ -517,10 +532,10 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    def prompts(self, *, refresh: bool = False) -> Iterator[Prompt]:
+    def prompts(self, *, refresh: bool = False) -> AsyncIterator[Prompt]:
         """Iterates over all prompts; each page is requested when it is needed. Raises as `list_prompts` does."""
 
-    def get_prompt(
+    async def get_prompt(
         self,
         name: str,
         arguments: Mapping[str, str] | None = None,
@@ -551,7 +566,7 @@ class Client:
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
 
-    def complete(
+    async def complete(
         self, ref: CompletionReference, argument: str, value: str, context: Mapping[str, str] | None = None
     ) -> Completion:
         """Asks for completions of an argument that the user is typing. MCP 2026-07-28, Completion.
@@ -583,7 +598,7 @@ class Client:
         resources: bool = False,
         uris: tuple[str, ...] = (),
         members: Mapping[str, Sequence[str]] | None = None,
-    ) -> AbstractContextManager[Listener]:
+    ) -> AbstractAsyncContextManager[Listener]:
         """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
 
         MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
@@ -606,7 +621,7 @@ class Client:
             McpError: What else `request` raises.
         """
 
-    def subscribe_resource(self, uri: str) -> None:
+    async def subscribe_resource(self, uri: str) -> None:
         """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
 
         MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
@@ -625,10 +640,10 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    def unsubscribe_resource(self, uri: str) -> None:
+    async def unsubscribe_resource(self, uri: str) -> None:
         """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
 
-    def request(
+    async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
         """Sends any request and returns its raw result: for methods that are not part of the protocol.
@@ -650,7 +665,7 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
 
         Args:
@@ -674,7 +689,7 @@ class Client:
         """
 
 class ClientGroup:
-    """Clients of many servers for programs without a loop, used as ``with ClientGroup("mcp.json") as group``.
+    """Clients of many servers for programs on asyncio, used as ``async with ClientGroup("mcp.json") as group``.
 
     Entering the block connects to all of them at once. One that cannot be connected to is among `failures`, and the
     others are there; a connection that is lost later is made again by itself. ``group["name"]`` is the `Client` of a
@@ -717,8 +732,8 @@ class ClientGroup:
         options_for: OptionsFor | None = None,
         **options: Any,
     ) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exc_info: object) -> None: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *exc_info: object) -> None: ...
     def __getitem__(self, name: str) -> Client: ...
     @property
     def names(self) -> Sequence[str]:
@@ -732,7 +747,7 @@ class ClientGroup:
         and if the last list that was asked of it could not be had. One that is there again is no longer among them.
         """
 
-    def reconnect(self, name: str) -> Client:
+    async def reconnect(self, name: str) -> Client:
         """Connects to a server anew, whether it failed before or is connected; its variables are looked up again.
 
         Cancelled, or if it fails, the server is not connected.
@@ -749,7 +764,7 @@ class ClientGroup:
             McpError: What entering a `Client` raises; it is among `failures`, too.
         """
 
-    def tools(self, *, refresh: bool = False) -> list[Tool]:
+    async def tools(self, *, refresh: bool = False) -> list[Tool]:
         """Returns the tools of all servers, under the names that `call_tool` takes, in the order of the servers.
 
         A server whose list cannot be had is left out; it is among `failures` then.
@@ -761,7 +776,7 @@ class ClientGroup:
             LocalProtocolError: The group is not open.
         """
 
-    def call_tool(
+    async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -787,7 +802,7 @@ class ClientGroup:
             McpError: What else `Client.call_tool` raises.
         """
 
-    def call_all(
+    async def call_all(
         self,
         calls: Iterable[tuple[str, Mapping[str, Any] | None]],
         *,
@@ -807,7 +822,7 @@ class ClientGroup:
             The result of each call, or the exception that `call_tool` raised for it, in the order of the calls.
         """
 
-    def prompts(self, *, refresh: bool = False) -> list[Prompt]:
+    async def prompts(self, *, refresh: bool = False) -> list[Prompt]:
         """Returns the prompts of all servers, under the names that `get_prompt` takes; see `tools`.
 
         Args:
@@ -817,7 +832,7 @@ class ClientGroup:
             LocalProtocolError: The group is not open.
         """
 
-    def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
+    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """Fills in a prompt of one of the servers.
 
         Args:
@@ -830,7 +845,7 @@ class ClientGroup:
             McpError: What else `Client.get_prompt` raises.
         """
 
-    def resources(self, *, refresh: bool = False) -> dict[str, list[Resource]]:
+    async def resources(self, *, refresh: bool = False) -> dict[str, list[Resource]]:
         """Returns the resources of all servers, by the names of the servers, whose ``read_resource`` takes their URIs.
 
         A URI is no name, and two servers may have the same one. A server whose list cannot be had is left out; it is
@@ -843,7 +858,7 @@ class ClientGroup:
             LocalProtocolError: The group is not open.
         """
 
-    def resource_templates(self, *, refresh: bool = False) -> dict[str, list[ResourceTemplate]]:
+    async def resource_templates(self, *, refresh: bool = False) -> dict[str, list[ResourceTemplate]]:
         """Returns the resource templates of all servers, by the names of the servers; see `resources`.
 
         Args:
@@ -854,22 +869,22 @@ class ClientGroup:
         """
 
 class ClientPool:
-    """Owns many clients, used as ``with ClientPool() as pool``; leaving the block closes all of them at once.
+    """Owns many clients, used as ``async with ClientPool() as pool``; leaving the block closes all of them at once.
 
-    Clients of programs without a loop may be closed in any order, from any thread, without it too. A client that fails
-    costs nothing but itself.
+    Clients of asyncio programs may be closed in any order, from any task, without it too. A client that fails costs
+    nothing but itself.
     """
 
     def __init__(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exc_info: object) -> None: ...
-    def open(self, client: Client) -> Client:
-        """Opens ``client``, which stays open until `close`, its own `Client.close`, or the end of the pool's block.
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *exc_info: object) -> None: ...
+    async def open(self, client: Client) -> Client:
+        """Opens ``client``, which stays open until `close`, its own `Client.aclose`, or the end of the pool's block.
 
         Legal from any task. Cancelled, or if it fails, nothing is left of the client.
 
         Args:
-            client: A client that was never opened: ``pool.open(Client("stdio:COMMAND", timeout=5))``.
+            client: A client that was never opened: ``await pool.open(Client("stdio:COMMAND", timeout=5))``.
 
         Returns:
             The same client.
@@ -879,7 +894,7 @@ class ClientPool:
             McpError: What else entering a `Client` raises.
         """
 
-    def close(self, client: Client) -> None:
+    async def close(self, client: Client) -> None:
         """Closes ``client`` and waits until nothing is left of it; calls in flight raise `ConnectionLost`.
 
         Legal from any task, and any number of times. Cancelled, it is closed all the same.
@@ -892,14 +907,14 @@ class ClientPool:
         """
 
 class Listener:
-    """The changes that were subscribed to, as an iterator of `Event`; made by `Client.listen`.
+    """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
 
     Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
     iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
     """
 
-    def __iter__(self) -> Self: ...
-    def __next__(self) -> Event: ...
+    def __aiter__(self) -> Self: ...
+    async def __anext__(self) -> Event: ...
     @property
     def filter(self) -> SubscriptionFilter:
         """The filter that was asked for."""
@@ -924,7 +939,7 @@ class TaskHandle:
     def id(self) -> str | None:
         """The task's id; ``None`` if the server answered at once, without a task."""
 
-    def status(self, *, timeout: float | None = None) -> TaskStatus:
+    async def status(self, *, timeout: float | None = None) -> TaskStatus:
         """Asks the server where the task stands. MCP 2025-11-25, Tasks, Getting Tasks; SEP-2663.
 
         Args:
@@ -940,7 +955,7 @@ class TaskHandle:
             SessionExpired: The server has forgotten the session, and did not begin another one in time.
         """
 
-    def updates(self, *, timeout: float | None = None) -> Iterator[TaskStatus]:
+    def updates(self, *, timeout: float | None = None) -> AsyncIterator[TaskStatus]:
         """Iterates over the task's states and messages as they change; the terminal state is the last one.
 
         It looks as often as the server asks for, within 0.1 s and 60 s, and at once when the server tells of a change.
@@ -951,7 +966,7 @@ class TaskHandle:
             timeout: Seconds that one look at the task may take; by default the client's.
         """
 
-    def result(
+    async def result(
         self,
         *,
         timeout: float | None = None,
@@ -982,7 +997,7 @@ class TaskHandle:
             InputRequired: The task asks for input, and the client has ``answer_input=False``: `answer` it.
         """
 
-    def answer(self, answers: Mapping[str, InputResponse], *, timeout: float | None = None) -> None:
+    async def answer(self, answers: Mapping[str, InputResponse], *, timeout: float | None = None) -> None:
         """Answers questions of the task, in place of the client's handlers. SEP-2663, ``tasks/update``.
 
         Some of the questions may be left for later. A question that somebody else has answered is passed over.
@@ -997,7 +1012,7 @@ class TaskHandle:
             McpError: What else `status` raises.
         """
 
-    def cancel(self, *, timeout: float | None = None) -> None:
+    async def cancel(self, *, timeout: float | None = None) -> None:
         """Cancels the task; one that has ended stays as it is. MCP 2025-11-25, Tasks, Cancelling Tasks; SEP-2663.
 
         A stateless server may take note of it only, and end the task later, or never: `status` tells.

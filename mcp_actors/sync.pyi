@@ -1,17 +1,12 @@
-"""The client for programs on asyncio."""
+"""The engine for programs without an event loop: its clients, with the methods of `mcp_actors.Client`.
+
+Each class is made from the one of the engine, so that the two cannot drift apart; see `mcp_actors.bridges.faces`.
+"""
 
 # Written by tests/test_faces.py.
 
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import UnionType
 from typing import Any, Self, TypeAlias, overload
 
@@ -76,13 +71,13 @@ _Roots: TypeAlias = (
 _ClientMiddleware: TypeAlias = Callable[[ClientCall, Callable[..., Any]], Any]
 
 class Client:
-    """A client of one server for programs on asyncio, used as ``async with Client(target) as client``.
+    """A client of one server for programs without an event loop, used as ``with Client(target) as client``.
 
     It is `mcp_actors.Client` in the engine's own thread, which is started at first use and ends with the program. Where
-    there is no block, as in a notebook, ``client = await Client(target).open()`` opens it, and ``await
-    client.aclose()`` closes it. It may be used from any loop, and is closed when the loop that opened it is closed.
-    Cancelling a call cancels it at the server. Callbacks are plain or async functions: they run in the loop that opened
-    the client, and ``on_progress`` in the loop of its call. Exceptions are those of the original.
+    there is no block, ``client = Client(target).open()`` opens it, and ``client.close()`` closes it. It may be used
+    from any number of threads at the same time. ``KeyboardInterrupt`` cancels the call at the server. ``on_progress``
+    runs in the thread of its call, which waits; other callbacks run in a thread of their own if they are plain
+    functions, and in the engine, on Trio, if they are async. Exceptions are those of the original.
 
     Args:
         target: A `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``, ``"http://…"``), a command as a list
@@ -135,9 +130,9 @@ class Client:
             default there is none, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
-        middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the
-            handshake and `ping`, the first one outermost. Each returns ``await call_next()``, or something else, or
-            raises. An object with ``async def notification(self, note, call_next)`` has that run round ``on_log``,
+        middleware: Functions ``def f(call, call_next)`` that run round every request of the program but the
+            handshake and `ping`, the first one outermost. Each returns ``call_next()``, or something else, or
+            raises. An object with ``def notification(self, note, call_next)`` has that run round ``on_log``,
             ``on_change``, ``on_notification`` and the functions of extensions, too, which are then called in a task of
             their own. `mcp_actors.middleware` has objects that are ready.
 
@@ -187,10 +182,10 @@ class Client:
         extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
         middleware: Sequence[_ClientMiddleware] = (),
     ) -> None: ...
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(self, *exc_info: object) -> None: ...
-    async def open(self) -> Self:
-        """Connects, for programs that have no block to do it in: a notebook, for example. `aclose` is for its end.
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc_info: object) -> None: ...
+    def open(self) -> Self:
+        """Connects, for programs that have no block to do it in. `close` is for its end.
 
         A client that nobody refers to any more is closed with a `ResourceWarning`.
 
@@ -198,11 +193,11 @@ class Client:
             McpError: What entering the block raises.
         """
 
-    async def aclose(self) -> None:
+    def close(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
 
-        Legal from any task and any loop, a callback's included, and any number of times. A client that is closed before
-        it is opened cannot be opened any more. Cancelled, the connection is closed all the same.
+        Legal from any thread, a callback's included, and any number of times. A client that is closed before it is
+        opened cannot be opened any more.
 
         Raises:
             Exception: What the lifespan of a server in this process raised at its end.
@@ -243,7 +238,7 @@ class Client:
             LocalProtocolError: The client has not been entered.
         """
 
-    async def ping(self, *, timeout: float | None = None) -> None:
+    def ping(self, *, timeout: float | None = None) -> None:
         """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
 
         MCP 2025-11-25, Ping; MCP 2026-07-28, Versioning and Discovery.
@@ -255,7 +250,7 @@ class Client:
             McpError: What `request` raises.
         """
 
-    async def set_log_level(self, level: LoggingLevel) -> None:
+    def set_log_level(self, level: LoggingLevel) -> None:
         """Sets the least severe log message that is wanted, from now on, in later connections too.
 
         MCP 2025-11-25, Logging, Setting Log Level; a stateless server learns it with each request.
@@ -268,7 +263,7 @@ class Client:
             McpError: What `request` raises.
         """
 
-    async def roots_changed(self) -> None:
+    def roots_changed(self) -> None:
         """Tells the server of a session to list the roots again; a stateless one asks when it needs them.
 
         MCP 2025-11-25, Roots, Root List Changes.
@@ -278,7 +273,7 @@ class Client:
             ConnectionLost: The connection has ended.
         """
 
-    async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
+    def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
         """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
 
         Over HTTP a stateless server's tool is left out, with a warning, if its parameters are to be sent in headers
@@ -298,11 +293,11 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
+    def tools(self, *, refresh: bool = False) -> Iterator[Tool]:
         """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
 
     @overload
-    async def call_tool(
+    def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -351,7 +346,7 @@ class Client:
         """
 
     @overload
-    async def call_tool(
+    def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -365,7 +360,7 @@ class Client:
         state: str | None = None,
     ) -> T: ...
     @overload
-    async def call_tool(
+    def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -378,7 +373,7 @@ class Client:
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
     ) -> Any: ...
-    async def start_tool(
+    def start_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -431,7 +426,7 @@ class Client:
             TypeError: It is no text, or empty.
         """
 
-    def tasks(self) -> AsyncIterator[TaskStatus]:
+    def tasks(self) -> Iterator[TaskStatus]:
         """Iterates over the caller's tasks; each page is requested when it is needed.
 
         MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
@@ -441,9 +436,7 @@ class Client:
             McpError: What `TaskHandle.status` raises.
         """
 
-    async def list_resources(
-        self, cursor: str | None = None, *, refresh: bool = False
-    ) -> ListResourcesResult:
+    def list_resources(self, cursor: str | None = None, *, refresh: bool = False) -> ListResourcesResult:
         """Returns one page of the resources; `resources` iterates over all of them.
 
         MCP 2026-07-28, Resources, Listing Resources.
@@ -462,10 +455,10 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    def resources(self, *, refresh: bool = False) -> AsyncIterator[Resource]:
+    def resources(self, *, refresh: bool = False) -> Iterator[Resource]:
         """Iterates over all resources; each page is requested when it is needed. Raises as `list_resources` does."""
 
-    async def list_resource_templates(
+    def list_resource_templates(
         self, cursor: str | None = None, *, refresh: bool = False
     ) -> ListResourceTemplatesResult:
         """Returns one page of the resource templates; `resource_templates` iterates over all of them.
@@ -473,10 +466,10 @@ class Client:
         MCP 2026-07-28, Resources, Resource Templates. Arguments and errors are those of `list_resources`.
         """
 
-    def resource_templates(self, *, refresh: bool = False) -> AsyncIterator[ResourceTemplate]:
+    def resource_templates(self, *, refresh: bool = False) -> Iterator[ResourceTemplate]:
         """Iterates over all resource templates; each page is requested when it is needed. Raises as the list does."""
 
-    async def read_resource(
+    def read_resource(
         self,
         uri: str,
         *,
@@ -508,7 +501,7 @@ class Client:
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
 
-    async def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
+    def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
         """Returns one page of the prompts; `prompts` iterates over all of them.
 
         MCP 2026-07-28, Prompts, Listing Prompts.
@@ -527,10 +520,10 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    def prompts(self, *, refresh: bool = False) -> AsyncIterator[Prompt]:
+    def prompts(self, *, refresh: bool = False) -> Iterator[Prompt]:
         """Iterates over all prompts; each page is requested when it is needed. Raises as `list_prompts` does."""
 
-    async def get_prompt(
+    def get_prompt(
         self,
         name: str,
         arguments: Mapping[str, str] | None = None,
@@ -561,7 +554,7 @@ class Client:
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
 
-    async def complete(
+    def complete(
         self, ref: CompletionReference, argument: str, value: str, context: Mapping[str, str] | None = None
     ) -> Completion:
         """Asks for completions of an argument that the user is typing. MCP 2026-07-28, Completion.
@@ -593,7 +586,7 @@ class Client:
         resources: bool = False,
         uris: tuple[str, ...] = (),
         members: Mapping[str, Sequence[str]] | None = None,
-    ) -> AbstractAsyncContextManager[Listener]:
+    ) -> AbstractContextManager[Listener]:
         """Subscribes to changes for the length of the block, in both eras; iterate over what it yields.
 
         MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions. When the block is entered the
@@ -616,7 +609,7 @@ class Client:
             McpError: What else `request` raises.
         """
 
-    async def subscribe_resource(self, uri: str) -> None:
+    def subscribe_resource(self, uri: str) -> None:
         """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
 
         MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
@@ -635,10 +628,10 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    async def unsubscribe_resource(self, uri: str) -> None:
+    def unsubscribe_resource(self, uri: str) -> None:
         """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
 
-    async def request(
+    def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
     ) -> dict[str, Any]:
         """Sends any request and returns its raw result: for methods that are not part of the protocol.
@@ -660,7 +653,7 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
 
         Args:
@@ -684,7 +677,7 @@ class Client:
         """
 
 class ClientGroup:
-    """Clients of many servers for programs on asyncio, used as ``async with ClientGroup("mcp.json") as group``.
+    """Clients of many servers for programs without a loop, used as ``with ClientGroup("mcp.json") as group``.
 
     Entering the block connects to all of them at once. One that cannot be connected to is among `failures`, and the
     others are there; a connection that is lost later is made again by itself. ``group["name"]`` is the `Client` of a
@@ -727,8 +720,8 @@ class ClientGroup:
         options_for: OptionsFor | None = None,
         **options: Any,
     ) -> None: ...
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(self, *exc_info: object) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc_info: object) -> None: ...
     def __getitem__(self, name: str) -> Client: ...
     @property
     def names(self) -> Sequence[str]:
@@ -742,7 +735,7 @@ class ClientGroup:
         and if the last list that was asked of it could not be had. One that is there again is no longer among them.
         """
 
-    async def reconnect(self, name: str) -> Client:
+    def reconnect(self, name: str) -> Client:
         """Connects to a server anew, whether it failed before or is connected; its variables are looked up again.
 
         Cancelled, or if it fails, the server is not connected.
@@ -759,7 +752,7 @@ class ClientGroup:
             McpError: What entering a `Client` raises; it is among `failures`, too.
         """
 
-    async def tools(self, *, refresh: bool = False) -> list[Tool]:
+    def tools(self, *, refresh: bool = False) -> list[Tool]:
         """Returns the tools of all servers, under the names that `call_tool` takes, in the order of the servers.
 
         A server whose list cannot be had is left out; it is among `failures` then.
@@ -771,7 +764,7 @@ class ClientGroup:
             LocalProtocolError: The group is not open.
         """
 
-    async def call_tool(
+    def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
@@ -797,7 +790,7 @@ class ClientGroup:
             McpError: What else `Client.call_tool` raises.
         """
 
-    async def call_all(
+    def call_all(
         self,
         calls: Iterable[tuple[str, Mapping[str, Any] | None]],
         *,
@@ -817,7 +810,7 @@ class ClientGroup:
             The result of each call, or the exception that `call_tool` raised for it, in the order of the calls.
         """
 
-    async def prompts(self, *, refresh: bool = False) -> list[Prompt]:
+    def prompts(self, *, refresh: bool = False) -> list[Prompt]:
         """Returns the prompts of all servers, under the names that `get_prompt` takes; see `tools`.
 
         Args:
@@ -827,7 +820,7 @@ class ClientGroup:
             LocalProtocolError: The group is not open.
         """
 
-    async def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
+    def get_prompt(self, name: str, arguments: Mapping[str, str] | None = None) -> GetPromptResult:
         """Fills in a prompt of one of the servers.
 
         Args:
@@ -840,7 +833,7 @@ class ClientGroup:
             McpError: What else `Client.get_prompt` raises.
         """
 
-    async def resources(self, *, refresh: bool = False) -> dict[str, list[Resource]]:
+    def resources(self, *, refresh: bool = False) -> dict[str, list[Resource]]:
         """Returns the resources of all servers, by the names of the servers, whose ``read_resource`` takes their URIs.
 
         A URI is no name, and two servers may have the same one. A server whose list cannot be had is left out; it is
@@ -853,7 +846,7 @@ class ClientGroup:
             LocalProtocolError: The group is not open.
         """
 
-    async def resource_templates(self, *, refresh: bool = False) -> dict[str, list[ResourceTemplate]]:
+    def resource_templates(self, *, refresh: bool = False) -> dict[str, list[ResourceTemplate]]:
         """Returns the resource templates of all servers, by the names of the servers; see `resources`.
 
         Args:
@@ -864,22 +857,22 @@ class ClientGroup:
         """
 
 class ClientPool:
-    """Owns many clients, used as ``async with ClientPool() as pool``; leaving the block closes all of them at once.
+    """Owns many clients, used as ``with ClientPool() as pool``; leaving the block closes all of them at once.
 
-    Clients of asyncio programs may be closed in any order, from any task, without it too. A client that fails costs
-    nothing but itself.
+    Clients of programs without a loop may be closed in any order, from any thread, without it too. A client that fails
+    costs nothing but itself.
     """
 
     def __init__(self) -> None: ...
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(self, *exc_info: object) -> None: ...
-    async def open(self, client: Client) -> Client:
-        """Opens ``client``, which stays open until `close`, its own `Client.aclose`, or the end of the pool's block.
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc_info: object) -> None: ...
+    def open(self, client: Client) -> Client:
+        """Opens ``client``, which stays open until `close`, its own `Client.close`, or the end of the pool's block.
 
         Legal from any task. Cancelled, or if it fails, nothing is left of the client.
 
         Args:
-            client: A client that was never opened: ``await pool.open(Client("stdio:COMMAND", timeout=5))``.
+            client: A client that was never opened: ``pool.open(Client("stdio:COMMAND", timeout=5))``.
 
         Returns:
             The same client.
@@ -889,7 +882,7 @@ class ClientPool:
             McpError: What else entering a `Client` raises.
         """
 
-    async def close(self, client: Client) -> None:
+    def close(self, client: Client) -> None:
         """Closes ``client`` and waits until nothing is left of it; calls in flight raise `ConnectionLost`.
 
         Legal from any task, and any number of times. Cancelled, it is closed all the same.
@@ -902,14 +895,14 @@ class ClientPool:
         """
 
 class Listener:
-    """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
+    """The changes that were subscribed to, as an iterator of `Event`; made by `Client.listen`.
 
     Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
     iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
     """
 
-    def __aiter__(self) -> Self: ...
-    async def __anext__(self) -> Event: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> Event: ...
     @property
     def filter(self) -> SubscriptionFilter:
         """The filter that was asked for."""
@@ -934,7 +927,7 @@ class TaskHandle:
     def id(self) -> str | None:
         """The task's id; ``None`` if the server answered at once, without a task."""
 
-    async def status(self, *, timeout: float | None = None) -> TaskStatus:
+    def status(self, *, timeout: float | None = None) -> TaskStatus:
         """Asks the server where the task stands. MCP 2025-11-25, Tasks, Getting Tasks; SEP-2663.
 
         Args:
@@ -950,7 +943,7 @@ class TaskHandle:
             SessionExpired: The server has forgotten the session, and did not begin another one in time.
         """
 
-    def updates(self, *, timeout: float | None = None) -> AsyncIterator[TaskStatus]:
+    def updates(self, *, timeout: float | None = None) -> Iterator[TaskStatus]:
         """Iterates over the task's states and messages as they change; the terminal state is the last one.
 
         It looks as often as the server asks for, within 0.1 s and 60 s, and at once when the server tells of a change.
@@ -961,7 +954,7 @@ class TaskHandle:
             timeout: Seconds that one look at the task may take; by default the client's.
         """
 
-    async def result(
+    def result(
         self,
         *,
         timeout: float | None = None,
@@ -992,7 +985,7 @@ class TaskHandle:
             InputRequired: The task asks for input, and the client has ``answer_input=False``: `answer` it.
         """
 
-    async def answer(self, answers: Mapping[str, InputResponse], *, timeout: float | None = None) -> None:
+    def answer(self, answers: Mapping[str, InputResponse], *, timeout: float | None = None) -> None:
         """Answers questions of the task, in place of the client's handlers. SEP-2663, ``tasks/update``.
 
         Some of the questions may be left for later. A question that somebody else has answered is passed over.
@@ -1007,7 +1000,7 @@ class TaskHandle:
             McpError: What else `status` raises.
         """
 
-    async def cancel(self, *, timeout: float | None = None) -> None:
+    def cancel(self, *, timeout: float | None = None) -> None:
         """Cancels the task; one that has ended stays as it is. MCP 2025-11-25, Tasks, Cancelling Tasks; SEP-2663.
 
         A stateless server may take note of it only, and end the task later, or never: `status` tells.
