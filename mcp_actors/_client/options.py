@@ -1,4 +1,19 @@
-"""The options of a client as one value, and the types of the callbacks among them."""
+"""The options of a client as one value, with the types of the functions and targets among them.
+
+`ClientOptions` checks what a program gave, once, when the `Client` is made. What a client declares to servers follows
+from its handlers (`declared_capabilities`), unless the program declares it more exactly.
+
+A target is turned into a `Server`, a URL or a transport at that time, too (`connectable`), so that a mistake is
+raised at the line that made it. `transport_to` makes the transport later, for each opening of a client; a `Server`
+object is served in memory by the client itself.
+
+Middleware runs round requests and notifications, the first one outermost (`sent_through`).
+
+The functions of a program run inside a `Guard`, so that one which fails costs the call it was made for. Such a
+function may raise anything, raise a `trio.Cancelled` that it kept, or leave a cancel scope or a nursery open. Only an
+`Exception` leaves `guarded`; the log names the function. `KeyboardInterrupt` passes, and so does a cancellation of
+the task that the function runs in.
+"""
 
 from __future__ import annotations
 
@@ -83,218 +98,27 @@ __all__ = [
     "transport_to",
 ]
 
-
-# -- Runs the functions that a client's user gave it, so that what goes wrong in one costs the one call it was made
-# for ---
-#
-# A callback may raise anything, raise a `trio.Cancelled` that it kept, or leave a cancel scope or a nursery open. Of
-# all this only an `Exception` leaves `guarded`; the log names the callback. `KeyboardInterrupt` passes, and so does a
-# cancellation of the task that the callback runs in.
-
-
-@attrs.define(eq=False)
-class Guard:
-    """A context manager round the code of a user; ``callback`` is its name for the log and for errors.
-
-    With ``contains`` nothing leaves it that is to be contained; without, an exception leaves it as it is and anything
-    else as a `RuntimeError`.
-    """
-
-    callback: str
-    contains: bool = False
-    _status: Any = attrs.field(default=None, init=False)
-    _nurseries: int = attrs.field(default=0, init=False)
-
-    def __enter__(self) -> None:
-        task = trio.lowlevel.current_task()
-        self._status = getattr(task, INNERMOST_SCOPE, None)
-        self._nurseries = len(task.child_nurseries)
-
-    def __exit__(
-        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        left_open = self._close_scopes_left_open()
-        if error is None:
-            if not left_open:
-                return False
-            failure: BaseException = RuntimeError(f"{self.callback} left a cancel scope or a nursery open")
-        else:
-            crash = crash_in(error)
-            if crash is None:
-                return False
-            failure = crash
-        if not isinstance(failure, McpError):
-            log.error("a callback failed", callback=self.callback, exc_info=failure)
-        if self.contains:
-            return True
-        if failure is error and isinstance(error, Exception):
-            return False
-        raise failure if error is None else RuntimeError(f"{self.callback} raised {error!r}") from error
-
-    def _close_scopes_left_open(self) -> bool:
-        """Whether there were any. Trio offers no public way to see the innermost scope of a task."""
-        task = trio.lowlevel.current_task()
-        if getattr(task, INNERMOST_SCOPE, None) is self._status:
-            return False
-        abandon_nurseries(task, self._nurseries)
-        while task._cancel_status is not None and task._cancel_status is not self._status:
-            task._cancel_status._scope.__exit__(None, None, None)
-        return True
-
-
-def guarded(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns ``callback``, sync or async, inside a `Guard` each time it is called."""
-
-    def call(*args: Any) -> Any:
-        with Guard(name):
-            outcome = callback(*args)
-        return _awaited(name, outcome) if inspect.isawaitable(outcome) else outcome
-
-    return call
-
-
-async def _awaited(name: str, outcome: Any) -> Any:
-    with Guard(name):
-        return await outcome
-
-
-# -- Functions that run round the requests of a client and the notifications of its server ---------------
-
-
-@attrs.frozen(kw_only=True)
-class ClientCall:
-    """A request of the program, as middleware sees it; `attrs.evolve` makes another one of it."""
-
-    method: str
-    """The method, such as ``tools/call``."""
-    params: Mapping[str, Any]
-    """Its parameters, without ``_meta``."""
-    options: CallOptions
-    """The clocks of the call, its progress callback and its further metadata."""
-    refresh: bool = False
-    """Whether the server is asked although there is an answer that is good still."""
-    answers: Mapping[str, InputResponse] | None = None
-    """The answers to an `InputRequired`, by its keys."""
-    state: str | None = None
-    """The state of an `InputRequired`."""
-    raw: Collection[str] = ()
-    """Kinds of results that the caller takes as they are sent."""
-    retried: bool = False
-    """Whether middleware outside of this one makes the call again where it fails for the connection."""
-    client: object = attrs.field(default=None, repr=False, eq=False)
-    """Tells the calls of one client from those of another, where middleware is shared; it is for nothing else."""
-
-
-@attrs.frozen
-class ClientNotification:
-    """A notification of the server for which the program has a function, as middleware sees it."""
-
-    method: str
-    """The method, such as ``notifications/message``."""
-    params: Mapping[str, Any]
-    callback: str
-    """The option of the client that takes it, such as ``on_log``; the method for a function of an extension."""
-
-
-class SendNext(Protocol):
-    """Runs the next middleware, or makes the request, and returns its result."""
-
-    def __call__(self, call: ClientCall | None = None, /) -> Awaitable[Any]:
-        """Goes on with ``call``: by default with the one that this middleware was given."""
-
-
-HandleNext = Callable[[], Awaitable[None]]
-"""Runs the next middleware round a notification, or the program's function."""
-ClientMiddleware = Callable[[ClientCall, SendNext], Awaitable[Any]]
-"""``async def f(call, call_next)``, which runs round a request of a client; see `Client`."""
-Ending = Callable[[ClientCall], Awaitable[Any]]
-"""Makes the request, inside of all middleware."""
-
-
-@runtime_checkable
-class ClientNotificationMiddleware(Protocol):
-    """Middleware of a client that runs round notifications of the server, too; see `Client`."""
-
-    def __call__(self, call: ClientCall, call_next: SendNext, /) -> Awaitable[Any]:
-        """Runs round a request."""
-
-    def notification(self, note: ClientNotification, call_next: HandleNext, /) -> Awaitable[Any]:
-        """Runs round the program's function; what it returns is dropped."""
-
-
-def require_for_clients(middleware: Sequence[ClientMiddleware]) -> None:
-    """Checks the middleware of a client.
-
-    Raises:
-        TypeError: One of them is a class, or is for servers.
-    """
-    for each in middleware:
-        name = each.__name__ if isinstance(each, type) else type(each).__name__
-        if getattr(each, "for_side", None) == "server":
-            raise TypeError(f"{name} is for servers: write server.middleware({name}(…))")
-        if isinstance(each, type):
-            raise TypeError(f"{name} is a class: give an object of it, {name}(…)")
-
-
-async def sent_through(
-    middleware: Sequence[ClientMiddleware], call: ClientCall, ending: Ending, passed: int = 0
-) -> Any:
-    """Calls the first middleware, the outermost, round the others, and ``ending`` innermost.
-
-    Args:
-        middleware: All of it.
-        call: The request.
-        ending: Makes the request.
-        passed: How many of ``middleware`` the request is inside of.
-
-    Raises:
-        TypeError: Middleware has returned nothing.
-    """
-    if passed == len(middleware):
-        return await ending(call)
-
-    def call_next(other: ClientCall | None = None, /) -> Awaitable[Any]:
-        return sent_through(middleware, other or call, ending, passed + 1)
-
-    result = await middleware[passed](call, call_next)
-    if result is None:
-        raise TypeError(
-            "middleware of the client returned None: write return await call_next(), or return a result"
-        )
-    return result
-
-
-async def notified_through(
-    middleware: Sequence[Callable[[ClientNotification, HandleNext], Awaitable[Any]]],
-    note: ClientNotification,
-    ending: HandleNext,
-    passed: int = 0,
-) -> None:
-    """As `sent_through`, for a notification."""
-    if passed == len(middleware):
-        await ending()
-        return
-
-    async def call_next() -> None:
-        await notified_through(middleware, note, ending, passed + 1)
-
-    await middleware[passed](note, call_next)
-
-
-# ----------------------------------------------------------------------------------------------------
+# How long closing may take, seconds: a child process gets its signals and grace periods in this time.
+CLOSE_TIMEOUT = 10.0
 
 SamplingHandler = Callable[[CreateMessageParams], Awaitable[CreateMessageResult]]
 """Answers a server's request to sample a model."""
+
 ElicitationHandler = Callable[[ElicitFormParams | ElicitUrlParams], Awaitable[ElicitResult]]
 """Answers a server's request to ask the person in front of the client."""
+
 Roots = Sequence[Root | str] | Callable[[], Awaitable[Sequence[Root | str]]]
 """The roots that servers may work in, or a function that returns them."""
+
 LogHandler = Callable[[Any, Any, str | None], Awaitable[None] | None]
 """Is called with the level, the data and the logger of each log message of the server."""
+
 ChangeHandler = Callable[[str, str | None], Awaitable[None] | None]
 """Is called with the kind of each change on the server (`Event.kind`) and the resource's URI, if it is about one."""
+
 NotificationCallback = Callable[[str, dict[str, Any]], Awaitable[None] | None]
 """Is called with the method and the params of each notification that the client does not act on itself."""
+
 LossHandler = Callable[[ConnectionLost | SessionExpired], Awaitable[None] | None]
 """Is called once with why a connection was lost."""
 
@@ -322,6 +146,7 @@ class Access(Protocol):
 
 Connectable = InProcessServer | str | ClientTransport
 """A `Server` in this process, a URL, or a transport."""
+
 Target = Connectable | Sequence[str] | Path
 """What a client connects to: one of these, or the command or the file of a server that is started as a child."""
 
@@ -424,7 +249,7 @@ class ClientOptions:
             raise ValueError(f"two extensions of this client have the name {taken[0]!r}")
 
 
-# -- The capabilities that a client declares: what its handlers can do, and what the user declares of them ---
+# -- what a client declares ------------------------------------------------------------------------------------------
 
 
 def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
@@ -484,7 +309,7 @@ def as_roots(roots: Iterable[Root | str]) -> list[Root]:
     return listed
 
 
-# -- Turns what a program asked a client to connect to into a server, a URL or a transport, or says what to write ---
+# -- what a client connects to ---------------------------------------------------------------------------------------
 
 
 def connectable(target: Target, auth: Access | None = None) -> Connectable:
@@ -534,16 +359,6 @@ def _authorizable(target: Target, auth: Access) -> str:
     return target
 
 
-def shown(target: Connectable) -> str:
-    """Returns the name of a target without what may hold secrets: arguments, and the credentials and query of a URL."""
-    if not isinstance(target, str):
-        return type(target).__name__
-    scheme, _, command = target.partition(":")
-    if scheme == "stdio":
-        return f"stdio:{os.path.basename(split_line(command)[0])}"
-    return re.sub("//[^/]*@", "//", re.split("[?#]", target, maxsplit=1)[0])
-
-
 def _url_of_command(command: list[str] | tuple[str, ...]) -> str:
     if not command or not all(isinstance(word, str) for word in command):
         raise ValueError("a command is a list of strings, the program first: ['python', 'server.py']")
@@ -576,11 +391,14 @@ def _why_not(target: object) -> str:
     )
 
 
-# -- The transport that a client connects through; for a `Server` object, one in memory, with the server at its end
-# ---
-
-# How long closing may take, seconds: a child process gets its signals and grace periods in this time.
-CLOSE_TIMEOUT = 10.0
+def shown(target: Connectable) -> str:
+    """Returns the name of a target without what may hold secrets: arguments, and the credentials and query of a URL."""
+    if not isinstance(target, str):
+        return type(target).__name__
+    scheme, _, command = target.partition(":")
+    if scheme == "stdio":
+        return f"stdio:{os.path.basename(split_line(command)[0])}"
+    return re.sub("//[^/]*@", "//", re.split("[?#]", target, maxsplit=1)[0])
 
 
 @asynccontextmanager
@@ -638,3 +456,197 @@ class _Until:
             task_status.started(started)
             await self._over.wait()
             nursery.cancel_scope.cancel(reason="the client is closed")
+
+
+# -- middleware ------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class ClientCall:
+    """A request of the program, as middleware sees it; `attrs.evolve` makes another one of it."""
+
+    method: str
+    """The method, such as ``tools/call``."""
+    params: Mapping[str, Any]
+    """Its parameters, without ``_meta``."""
+    options: CallOptions
+    """The clocks of the call, its progress callback and its further metadata."""
+    refresh: bool = False
+    """Whether the server is asked although there is an answer that is good still."""
+    answers: Mapping[str, InputResponse] | None = None
+    """The answers to an `InputRequired`, by its keys."""
+    state: str | None = None
+    """The state of an `InputRequired`."""
+    raw: Collection[str] = ()
+    """Kinds of results that the caller takes as they are sent."""
+    retried: bool = False
+    """Whether middleware outside of this one makes the call again where it fails for the connection."""
+    client: object = attrs.field(default=None, repr=False, eq=False)
+    """Tells the calls of one client from those of another, where middleware is shared; it is for nothing else."""
+
+
+@attrs.frozen
+class ClientNotification:
+    """A notification of the server for which the program has a function, as middleware sees it."""
+
+    method: str
+    """The method, such as ``notifications/message``."""
+    params: Mapping[str, Any]
+    callback: str
+    """The option of the client that takes it, such as ``on_log``; the method for a function of an extension."""
+
+
+class SendNext(Protocol):
+    """Runs the next middleware, or makes the request, and returns its result."""
+
+    def __call__(self, call: ClientCall | None = None, /) -> Awaitable[Any]:
+        """Goes on with ``call``: by default with the one that this middleware was given."""
+
+
+HandleNext = Callable[[], Awaitable[None]]
+"""Runs the next middleware round a notification, or the program's function."""
+
+ClientMiddleware = Callable[[ClientCall, SendNext], Awaitable[Any]]
+"""``async def f(call, call_next)``, which runs round a request of a client; see `Client`."""
+
+Ending = Callable[[ClientCall], Awaitable[Any]]
+"""Makes the request, inside of all middleware."""
+
+
+@runtime_checkable
+class ClientNotificationMiddleware(Protocol):
+    """Middleware of a client that runs round notifications of the server, too; see `Client`."""
+
+    def __call__(self, call: ClientCall, call_next: SendNext, /) -> Awaitable[Any]:
+        """Runs round a request."""
+
+    def notification(self, note: ClientNotification, call_next: HandleNext, /) -> Awaitable[Any]:
+        """Runs round the program's function; what it returns is dropped."""
+
+
+def require_for_clients(middleware: Sequence[ClientMiddleware]) -> None:
+    """Checks the middleware of a client.
+
+    Raises:
+        TypeError: One of them is a class, or is for servers.
+    """
+    for each in middleware:
+        name = each.__name__ if isinstance(each, type) else type(each).__name__
+        if getattr(each, "for_side", None) == "server":
+            raise TypeError(f"{name} is for servers: write server.middleware({name}(…))")
+        if isinstance(each, type):
+            raise TypeError(f"{name} is a class: give an object of it, {name}(…)")
+
+
+async def sent_through(
+    middleware: Sequence[ClientMiddleware], call: ClientCall, ending: Ending, passed: int = 0
+) -> Any:
+    """Calls the first middleware, the outermost, round the others, and ``ending`` innermost.
+
+    Args:
+        middleware: All of it.
+        call: The request.
+        ending: Makes the request.
+        passed: How many of ``middleware`` the request is inside of.
+
+    Raises:
+        TypeError: Middleware has returned nothing.
+    """
+    if passed == len(middleware):
+        return await ending(call)
+
+    def call_next(other: ClientCall | None = None, /) -> Awaitable[Any]:
+        return sent_through(middleware, other or call, ending, passed + 1)
+
+    result = await middleware[passed](call, call_next)
+    if result is None:
+        raise TypeError(
+            "middleware of the client returned None: write return await call_next(), or return a result"
+        )
+    return result
+
+
+async def notified_through(
+    middleware: Sequence[Callable[[ClientNotification, HandleNext], Awaitable[Any]]],
+    note: ClientNotification,
+    ending: HandleNext,
+    passed: int = 0,
+) -> None:
+    """As `sent_through`, for a notification."""
+    if passed == len(middleware):
+        await ending()
+        return
+
+    async def call_next() -> None:
+        await notified_through(middleware, note, ending, passed + 1)
+
+    await middleware[passed](note, call_next)
+
+
+# -- the functions of the program ------------------------------------------------------------------------------------
+
+
+@attrs.define(eq=False)
+class Guard:
+    """A context manager round the code of a user; ``callback`` is its name for the log and for errors.
+
+    With ``contains`` nothing leaves it that is to be contained; without, an exception leaves it as it is and anything
+    else as a `RuntimeError`.
+    """
+
+    callback: str
+    contains: bool = False
+    _status: Any = attrs.field(default=None, init=False)
+    _nurseries: int = attrs.field(default=0, init=False)
+
+    def __enter__(self) -> None:
+        task = trio.lowlevel.current_task()
+        self._status = getattr(task, INNERMOST_SCOPE, None)
+        self._nurseries = len(task.child_nurseries)
+
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        left_open = self._close_scopes_left_open()
+        if error is None:
+            if not left_open:
+                return False
+            failure: BaseException = RuntimeError(f"{self.callback} left a cancel scope or a nursery open")
+        else:
+            crash = crash_in(error)
+            if crash is None:
+                return False
+            failure = crash
+        if not isinstance(failure, McpError):
+            log.error("a callback failed", callback=self.callback, exc_info=failure)
+        if self.contains:
+            return True
+        if failure is error and isinstance(error, Exception):
+            return False
+        raise failure if error is None else RuntimeError(f"{self.callback} raised {error!r}") from error
+
+    def _close_scopes_left_open(self) -> bool:
+        """Whether there were any. Trio offers no public way to see the innermost scope of a task."""
+        task = trio.lowlevel.current_task()
+        if getattr(task, INNERMOST_SCOPE, None) is self._status:
+            return False
+        abandon_nurseries(task, self._nurseries)
+        while task._cancel_status is not None and task._cancel_status is not self._status:
+            task._cancel_status._scope.__exit__(None, None, None)
+        return True
+
+
+def guarded(name: str, callback: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns ``callback``, sync or async, inside a `Guard` each time it is called."""
+
+    def call(*args: Any) -> Any:
+        with Guard(name):
+            outcome = callback(*args)
+        return _awaited(name, outcome) if inspect.isawaitable(outcome) else outcome
+
+    return call
+
+
+async def _awaited(name: str, outcome: Any) -> Any:
+    with Guard(name):
+        return await outcome

@@ -1,4 +1,9 @@
-"""A call of a function in an asyncio loop, for which a Trio task waits: of any loop, in any Trio loop."""
+"""A call of a function in an asyncio loop, for which a Trio task waits: of any loop, in any Trio loop.
+
+Programs that have no asyncio loop use the engine's own (`AsyncioThread`). It runs in a daemon thread, which is started
+at first use and stopped at the interpreter's exit. A function that blocks it stops the other functions in it, and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +31,12 @@ from mcp_actors.supervision.task_kinds import ASYNCIO_LIFESPAN, ASYNCIO_REQUEST
 
 __all__ = ["AsyncioCall", "AsyncioLoop", "AsyncioThread", "asyncio_loop_of", "entered_in_loop"]
 
-
-# ----------------------------------------------------------------------------------------------------
-
 # Seconds that a function has to end in its loop once it was cancelled; then nobody waits for it any more.
 CANCEL_TIME = 5.0
+# Seconds that a context manager has to end once it is left; then it is cancelled.
+LEAVE_TIME = 10.0
+# Seconds that everything in the loop has to end when the interpreter exits.
+STOP_TIME = 5.0
 
 T = TypeVar("T")
 
@@ -292,12 +298,6 @@ def _nobody_waits() -> CallCancelled:
     return CallCancelled("the call has ended: nobody waits for its result any more")
 
 
-# -- context managers of asyncio that Trio holds open ----------------------------------------------
-
-# Seconds that a context manager has to end once it is left; then it is cancelled.
-LEAVE_TIME = 10.0
-
-
 @asynccontextmanager
 async def entered_in_loop(loop: AsyncioLoop, manager: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
     """Enters a context manager of asyncio in its loop, and leaves it there after the block.
@@ -359,13 +359,7 @@ class _HeldInLoop:
         self._task_status.started(value)
 
 
-# -- The asyncio loop of the engine's own, for functions that need asyncio in programs that have no such loop ---
-#
-# It runs in a daemon thread, which is started at first use and stopped at the interpreter's exit. A function that
-# blocks it stops the other functions in it, and nothing else.
-
-# Seconds that everything in the loop has to end when the interpreter exits.
-STOP_TIME = 5.0
+# -- the engine's own loop -------------------------------------------------------------------------------------------
 
 Step = Callable[[], object]
 
@@ -439,6 +433,7 @@ def asyncio_loop_of(bridge: Bridge | None) -> AsyncioLoop:
 
 
 _lock = threading.Lock()
+
 _current: AsyncioThread | None = None
 
 

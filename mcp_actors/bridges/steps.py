@@ -1,8 +1,10 @@
-"""Wakes those who wait for the engine, when the engine has done all that there is to do.
+"""Steps: functions that other threads hand to a loop, those that are posted while it is busy for one wake-up together.
 
-A loop that is woken by the first of many results wants the interpreter's lock in the middle of the engine's work, takes
-the few results that are there, and brings as few new calls. With many calls in flight most of the time goes into
-handing the lock to and fro then. Woken when the engine is about to wait, a loop finds all results in one lot.
+The engine's loop and the loops of programs have a `StepQueue` each. `WakeUps` wakes the loops of programs when the
+engine has done all that there is to do. A loop that is woken by the first of many results wants the interpreter's
+lock in the middle of the engine's work, takes the few results that are there, and brings as few new calls. With many
+calls in flight most of the time goes into handing the lock to and fro then. Woken when the engine is about to wait, a
+loop finds all results in one lot.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ from mcp_actors.supervision.task_kinds import BRIDGED_STEP
 
 __all__ = ["Step", "StepQueue", "TrioSteps", "WakeUps"]
 
-
-# -- Steps that any thread posts, and one loop takes: those that are posted while it is busy for one wake-up together
-# ---
+# Seconds after which a loop is woken in the middle of the engine's work: an engine that serves others may never wait.
+MAX_DELAY = 0.0005
 
 Step = Callable[[], object]
 
@@ -92,9 +93,6 @@ class StepQueue:
             raise
 
 
-# -- Steps that other threads hand to a Trio loop, the engine's own or one of the program's --------------
-
-
 class TrioSteps:
     """Hands steps to the Trio loop in which it was made. ``TrioSteps.of_running_loop()`` is the one of this loop."""
 
@@ -131,12 +129,6 @@ class TrioSteps:
 
 
 _of_loop: trio.lowlevel.RunVar[TrioSteps] = trio.lowlevel.RunVar("_of_loop")
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds after which a loop is woken in the middle of the engine's work: an engine that serves others may never wait.
-MAX_DELAY = 0.0005
 
 
 class WakeUps(trio.abc.Instrument):
