@@ -167,10 +167,10 @@ class Client:
             and seconds for its answer, without which the connection counts as lost; 0 switches this off. By default
             sockets are asked after 30 s, and nothing else: pipes tell when a process has ended, a WebSocket has pings
             of its own, and over HTTP there is no connection.
-        restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because nobody
-            knows whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
+        restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because it
+            is unknown whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
         prior_discover: An earlier answer of the same server, `discovered` of a client of it: the first connection is
-            made without asking. If it is no longer true, the first call raises what the server says to that.
+            made without asking. Once it is outdated, the first call raises what the server says to that.
         limits: The bounds on calls in flight and messages; see `Limits`.
         auth: Access to a server that demands authorization, at an HTTP or WebSocket URL: `~mcp_actors.auth.OAuth`, or
             `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
@@ -178,9 +178,9 @@ class Client:
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
         tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
             and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
-        telemetry: Is told of each call in both directions and of sessions: an
+        telemetry: Is notified of each call in both directions and of sessions: an
             `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
-            default there is none, which costs nothing.
+            default nothing is notified, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
         middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the
@@ -191,10 +191,10 @@ class Client:
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
-        ValueError: ``era`` is none of those above, the URL is malformed, there is no such command or file,
-            ``prior_discover`` names no version that may be spoken, a root is no ``file://`` URI, ``capabilities``
-            declares what there is no handler for, ``auth`` is for something else than such a URL, or two extensions
-            have the same id, or something else of the same name.
+        ValueError: ``era`` is not one of those above, the URL is malformed, the command or file does not exist,
+            ``prior_discover`` names no version that may be spoken, a root is not a ``file://`` URI, ``capabilities``
+            declares something without a handler, ``auth`` is given for a target that is not such a URL, or two
+            extensions have the same id, or something else of the same name.
         TransportNotFound: There is no binding for the URL.
 
     Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
@@ -342,7 +342,7 @@ class Client:
     async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
 
-        Legal from any task, a callback's included, and any number of times. A client that is closed before it is
+        Idempotent, and legal from any task, a callback's included. A client that is closed before it is
         entered cannot be entered any more. Cancelled, the connection is closed all the same.
         """
         await self._supervisor.stop()
@@ -543,7 +543,7 @@ class Client:
             returns: The class of what the tool returns: ``returns=Forecast`` makes this return a ``Forecast``, and
                 raise `ToolFailed` for a failure inside the tool. A dataclass, an attrs class, a `TypedDict`, a pydantic
                 model, ``int``, ``list[Forecast]``: whatever the parameters of tools may be. The value is the structured
-                content, or what servers put into it under ``result``; where there is none, as in old revisions, it is
+                content, or what servers put into it under ``result``; without any, as in old revisions, it is
                 the text, or the JSON in it. By default the whole `CallToolResult` is returned.
             timeout: Seconds without an answer or a progress report; by default the client's.
             cap: Seconds in all; by default the client's.
@@ -554,7 +554,7 @@ class Client:
             state: The state of that `InputRequired`.
 
         Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON, or ``returns`` is no such class.
+            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
             LocalProtocolError: The server did not declare tools, or the client is not connected.
@@ -615,8 +615,8 @@ class Client:
         """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
 
         MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
-        result already. What a tool asks before its task begins is answered here. Cancelled, there may be a task all the
-        same, which nobody knows and which ends with its time.
+        result already. What a tool asks before its task begins is answered here. After a cancellation there may
+        still be a task, whose id is lost and which ends with its time.
 
         Args:
             name: The tool.
@@ -630,7 +630,7 @@ class Client:
             state: The state of that `InputRequired`.
 
         Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
+            TypeError: ``arguments`` is not a mapping, or a value in it is not a JSON value.
             LocalProtocolError: The server did not declare tools, or the client is not connected.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
@@ -653,7 +653,7 @@ class Client:
             id: The `TaskHandle.id`.
 
         Raises:
-            TypeError: It is no text, or empty.
+            TypeError: It is not text, or empty.
         """
         if not isinstance(id, str) or not id:
             raise TypeError(f"the id of a task is the text of TaskHandle.id, not {id!r}")
@@ -753,7 +753,7 @@ class Client:
             )
             return result
         except RpcError as error:
-            # The revisions have two codes for it; the stateless one is told apart by its data.
+            # The revisions have two codes for it; the data tells which one the stateless code means.
             if error.code == INVALID_PARAMS and isinstance(error.data, dict) and error.data.get("uri") == uri:
                 raise ResourceNotFound(uri) from error
             raise
@@ -946,7 +946,7 @@ class Client:
         Raises:
             LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
             RpcError: The server answered with an error.
-            RemoteProtocolError: The answer is no object.
+            RemoteProtocolError: The answer is not an object.
             CallTimeout: The server did not answer in time.
             ConnectionLost: There is no connection, or it ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
@@ -959,7 +959,7 @@ class Client:
         return await self._requests.request(method, sent, options)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
+        """Sends any notification: for methods that are not part of the protocol. It has no answer.
 
         Args:
             method: The method, as `Server.notification` names it.
@@ -993,7 +993,7 @@ class Client:
 
 
 def _tool_params(name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the params of a call of a tool; raises `TypeError` for arguments that are no mapping."""
+    """Returns the params of a call of a tool; raises `TypeError` for arguments that are not a mapping."""
     params: dict[str, Any] = {"name": name}
     if arguments is not None:
         if not isinstance(arguments, Mapping):
@@ -1011,7 +1011,7 @@ class _AllPages(AsyncIterator[T], Generic[T]):
     Raises `RemoteProtocolError` when the cursors go round in a circle, which would never end. One cursor is remembered
     and compared with those that follow, and replaced after 1, 2, 4, 8… pages: that finds a circle of any length.
 
-    It is no generator: one that is left before its end would have to be closed.
+    It is not a generator, because a generator that is left before its end would have to be closed.
     """
 
     def __init__(
@@ -1121,10 +1121,10 @@ class ClientPool:
     async def close(self, client: Client) -> None:
         """Closes ``client`` and waits until nothing is left of it; calls in flight raise `ConnectionLost`.
 
-        Legal from any task, and any number of times. Cancelled, it is closed all the same.
+        Idempotent, and legal from any task. Cancelled, it is closed all the same.
 
         Args:
-            client: A client of this pool; nothing happens if it is none, or was closed before.
+            client: A client of this pool; nothing happens if it belongs elsewhere, or was closed before.
 
         Raises:
             Exception: What the lifespan of a server in this process raised at its end.

@@ -34,7 +34,7 @@ TaskHandle = mirror(
 
 Made by `Client.start_tool` and `Client.task`. Dropping it changes nothing: the task goes on, and its ``id`` is good
 for another handle, in another process too, as long as the caller is the same to the server. The id is a secret:
-without authorization whoever has it may read and cancel the task.
+without authorization, any program that has it may read and cancel the task.
 """,
     module=__name__,
     without=("look", "read", "wait", "wait_or_cancel"),
@@ -44,7 +44,7 @@ Listener = mirror(
     SyncListener,
     """The changes that were subscribed to, as an iterator of `Event`; made by `Client.listen`.
 
-Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+Changes that arrive between reads are coalesced, so a slow reader sees the newest state and nothing grows. The
 iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
 """,
     module=__name__,

@@ -45,7 +45,7 @@ class ClientExtension:
             meant. Over HTTP it is repeated in the header ``Mcp-Name`` (SEP-2243). None by default.
 
     Raises:
-        ValueError: The id is of another form, or ``core`` has a name that is no such member.
+        ValueError: The id is of another form, or ``core`` has a name that is not such a member.
     """
 
     def __init__(

@@ -109,7 +109,7 @@ class Connectivity:
         self.restarts = restarts
         self.state = ClientState.NEW
         self.on_lost: Callable[[ConnectionLost | SessionExpired], None] = _ignore_loss
-        """Is told once of each connection that is lost, but not of one that the user closes."""
+        """Is called once for each connection that is lost, but not for one that the user closes."""
         self.loss: McpError | None = None
         """Why there is no session, once one was lost."""
         self.attempted: Session | None = None
@@ -161,7 +161,7 @@ class Connectivity:
         """Whether the client is being closed, so that no connection is made any more."""
         return self.state is ClientState.CLOSING
 
-    # -- for whoever makes requests --------------------------------------------------------------------------------
+    # -- for requests ------------------------------------------------------------------------------------------------
 
     @property
     def negotiated(self) -> Negotiated:

@@ -108,7 +108,7 @@ class Handshake:
 
         Args:
             session: A session in which nothing was sent yet.
-            negotiation: What ``session`` was made with; it is told the era.
+            negotiation: What ``session`` was made with; it learns the era.
             preference: What to ask first.
 
         Raises:
@@ -160,7 +160,7 @@ class Handshake:
             probe_timeout=self._probe_timeout,
             timeout=self._timeout,
         )
-        session.outbound.on_wait = conversation.person_asked
+        session.outbound.on_wait = conversation.exchange.suspend_clocks
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             try:
@@ -241,7 +241,7 @@ class ConnectAnew(Exception):
     """This connection leads nowhere, and the next one may if it begins with ``initialize``.
 
     Args:
-        cause: What is raised if there is no next one.
+        cause: The exception if no other connection follows.
         lifetime: How long the result of the next one is remembered.
     """
 
@@ -282,17 +282,13 @@ class VersionNegotiation:
         self._timeout = timeout
         self._has_discovered = False
         now = trio.current_time()
-        self._exchange = _HandshakeExchange(
+        self.exchange = _HandshakeExchange(
             silent_at=now + probe_timeout,
             bound=now + timeout + (probe_timeout if stateless and with_sessions else 0),
         )
 
     def __repr__(self) -> str:
-        return f"<VersionNegotiation waits for {', '.join(self._exchange.unanswered) or 'nothing'}>"
-
-    def person_asked(self, begins: bool) -> None:
-        """Stops the clocks of the negotiation while a person is asked for access, and sends nothing meanwhile."""
-        self._exchange.person_asked(begins)
+        return f"<VersionNegotiation waits for {', '.join(self.exchange.unanswered) or 'nothing'}>"
 
     async def run(self, nursery: trio.Nursery, preference: Preference) -> FoundVersion:
         """Asks until a version was found. ``nursery`` owns the requests; those that are left are to be cancelled then.
@@ -302,12 +298,12 @@ class VersionNegotiation:
             UnsupportedVersion: No version is common.
             CallTimeout: The server did not answer.
             ConnectionLost: The connection ended.
-            ConnectFailed: Nobody is there, or access is denied.
-            Unavailable: The server, or what stands before it, cannot serve us at present.
+            ConnectFailed: The server cannot be reached, or access is denied.
+            Unavailable: The server, or a proxy before it, cannot serve us at present.
             RpcError: The server refused.
             RemoteProtocolError: The server answered with what cannot be understood.
         """
-        exchange, hint, lifetime = self._exchange, preference.era, preference.lifetime
+        exchange, hint, lifetime = self.exchange, preference.era, preference.lifetime
         self._has_discovered = hint in self._stateless
         if not self._stateless or hint in self._with_sessions:
             self._ask(nursery, INITIALIZE, self._with_sessions[-1])
@@ -337,7 +333,7 @@ class VersionNegotiation:
 
     def _take(self, step: NextStep, nursery: trio.Nursery, seen: _Observation) -> None:
         """Asks what the step says; raises where there is nothing more to ask or to wait for."""
-        exchange, outcome = self._exchange, seen.outcome
+        exchange, outcome = self.exchange, seen.outcome
         if step is NextStep.DISCOVER:
             self._ask(nursery, DISCOVER, seen.named or self._stateless[-1])
         elif step is NextStep.INITIALIZE:
@@ -359,11 +355,11 @@ class VersionNegotiation:
             return RemoteProtocolError("the server refuses each version that it says it supports")
         if seen.answer is Answer.NAMES_OTHERS and not isinstance(outcome, McpError):
             theirs = outcome["supportedVersions"] if is_discovery else [outcome.get("protocolVersion")]
-            asked = self._exchange.last_era[seen.request].version
+            asked = self.exchange.last_era[seen.request].version
             return UnsupportedVersion(asked, [each for each in theirs if isinstance(each, str)])
-        if is_discovery and self._exchange.refusal is not None and seen.answer is not Answer.STATELESS_ERROR:
+        if is_discovery and self.exchange.refusal is not None and seen.answer is not Answer.STATELESS_ERROR:
             # What the server said to initialize helps more than what it says to a discovery that it may not know.
-            return self._exchange.refusal
+            return self.exchange.refusal
         if isinstance(outcome, McpError):
             return outcome
         return RemoteProtocolError(f"the server's answer to {seen.request} names no version that we speak")
@@ -371,7 +367,7 @@ class VersionNegotiation:
     # -- requests --------------------------------------------------------------------------------------------------
 
     def _ask(self, nursery: trio.Nursery, request: str, era: Era, pause: float = 0.0) -> None:
-        exchange = self._exchange
+        exchange = self.exchange
         exchange.last_era[request] = era
         exchange.unanswered.append(request)
         start(
@@ -392,11 +388,11 @@ class VersionNegotiation:
             outcome: Outcome = await self._requests[request](era)
         except McpError as error:
             outcome = error
-        self._exchange.put(request, outcome)
+        self.exchange.put(request, outcome)
 
     async def _next(self) -> _Observation:
         """Waits for an answer, or for a clock to run out."""
-        exchange = self._exchange
+        exchange = self.exchange
         probes = bool(self._with_sessions) and INITIALIZE not in exchange.last_era
         with exchange.in_time(probes):
             request, outcome = await exchange.receive()
@@ -416,7 +412,7 @@ class VersionNegotiation:
 
 @attrs.frozen
 class _Observation:
-    """An answer, or that there is none, as the table of decisions sees it."""
+    """An answer, or its absence, as the table of decisions sees it."""
 
     request: str
     asked: Asked
@@ -449,8 +445,8 @@ class _HandshakeExchange:
         with trio.move_on_at(self._until if self._asked_since is None else math.inf) as self._scope:
             yield
 
-    def person_asked(self, begins: bool) -> None:
-        """Stops both clocks, or lets them go on."""
+    def suspend_clocks(self, begins: bool) -> None:
+        """Stops both clocks while a person is asked for access, or lets them go on."""
         now = trio.current_time()
         if begins:
             self._asked_since = now

@@ -58,8 +58,8 @@ class Notifications:
 
     Args:
         options: The client's options, with the handlers.
-        requests: Are told of changes, because they may have cached what has changed.
-        subscriptions: Are told of changes and of what the server says about a subscription.
+        requests: Learn of changes, because they may have cached what has changed.
+        subscriptions: Learn of changes and of what the server says about a subscription.
     """
 
     def __init__(self, options: ClientOptions, requests: Requests, subscriptions: Subscriptions) -> None:
@@ -94,7 +94,7 @@ class Notifications:
         meta = params.get("_meta")
         subscription = meta.get(SUBSCRIPTION_ID) if isinstance(meta, dict) else None
         if subscription is not None and type(subscription) is not int and not isinstance(subscription, str):
-            log.debug("notification ignored: its subscription id is none", method=method)
+            log.debug("notification ignored: its subscription id is malformed", method=method)
             return
         kind = KIND_OF_METHOD.get(method)
         if kind is not None:
@@ -107,7 +107,7 @@ class Notifications:
         elif method == ACKNOWLEDGED:
             self._subscriptions.acknowledged(subscription, params.get("notifications"))
         elif method == "notifications/cancelled":
-            # It is no call of the server's, for those the session has seen to: so it is about a subscription.
+            # The session has dealt with calls of the server, so this is about a subscription.
             reason = params.get("reason")
             self._subscriptions.cancelled(
                 params.get("requestId"), reason if isinstance(reason, str) else None
@@ -195,7 +195,7 @@ def _discard(outcome: Awaitable[None]) -> None:
 
 # -- subscriptions ---------------------------------------------------------------------------------------------------
 
-# A listener that is no longer wanted waits this long for the server to take its subscriptions back, seconds.
+# Seconds that the end of a listener waits for the server to take its subscriptions back.
 UNSUBSCRIBE_TIMEOUT = 1.0
 # Waits before a subscription is asked for again on a connection that goes on, seconds; the last one repeats. One that
 # lasted longer than that begins anew.
@@ -254,7 +254,7 @@ class Subscriptions:
             listener.acknowledged.set()
 
     def cancelled(self, subscription: Any, reason: str | None) -> None:
-        """Ends a subscription that the server cancels. That is no end in order: only the closing result is."""
+        """Ends a subscription that the server cancels. Only the closing result is an end in order."""
         # 1 == True for a dict, but not for JSON.
         known = type(subscription) is int or isinstance(subscription, str)
         listener = self._open.get(subscription) if known else None
@@ -311,7 +311,7 @@ class Subscriptions:
             yield
         finally:
             self._forget(id, listener)
-            # Whoever subscribes again at once must not be overtaken by the cancellation of this one.
+            # A program that subscribes again at once must not be overtaken by the cancellation of this one.
             with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
                 await taken_back.wait()
 
@@ -436,7 +436,7 @@ def _filter_of(kinds: Collection[EventKind]) -> SubscriptionFilter:
 class Listener:
     """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
 
-    Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+    Changes that arrive between reads are coalesced, so a slow reader sees the newest state and nothing grows. The
     iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
     """
 

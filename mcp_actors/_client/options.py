@@ -215,7 +215,7 @@ class ClientOptions:
     extensions: Mapping[str, Any] | Sequence[ClientExtension] = ()
     middleware: Sequence[ClientMiddleware] = ()
     tasks: ClientExtension | None = None
-    """Tasks, which stateless servers are told of in each request and sessions by their core alone."""
+    """Tasks, which each stateless request declares as an extension and sessions declare by their core alone."""
 
     @property
     def in_use(self) -> Sequence[ClientExtension]:
@@ -256,7 +256,7 @@ def declared_capabilities(options: ClientOptions) -> ClientCapabilities:
     """Returns what is declared to servers: what follows from the handlers, replaced by what ``capabilities`` has.
 
     Raises:
-        ValueError: ``capabilities`` declares what there is no handler for.
+        ValueError: ``capabilities`` declares something without a handler.
     """
     given = options.capabilities or ClientCapabilities()
     implied = ClientCapabilities(
@@ -297,7 +297,7 @@ def as_roots(roots: Iterable[Root | str]) -> list[Root]:
     """Returns the roots with URIs in the form of the protocol. MCP 2026-07-28, Roots, Root.
 
     Raises:
-        ValueError: One is no ``file://`` URI.
+        ValueError: One is not a ``file://`` URI.
     """
     listed = [each if isinstance(each, Root) else Root(each) for each in roots]
     for root in listed:
@@ -316,9 +316,9 @@ def connectable(target: Target, auth: Access | None = None) -> Connectable:
     """Returns the target as a `Server`, a URL or a transport: commands and paths become ``stdio:`` URLs.
 
     Raises:
-        TypeError: The target is nothing to connect to, or ``auth`` is no authorization.
-        ValueError: There is ``auth``, and the target is no URL of a binding that takes it; a command is empty, a path
-            is no server's, or a URL is malformed.
+        TypeError: The target cannot be connected to, or ``auth`` is not an authorization.
+        ValueError: There is ``auth``, and the target is not a URL of a binding that takes it; a command is empty, a
+            path does not lead to a server, or a URL is malformed.
         TransportNotFound: There is no binding for the URL.
     """
     if auth is not None:
@@ -330,7 +330,7 @@ def connectable(target: Target, auth: Access | None = None) -> Connectable:
     if isinstance(target, Path):
         return _url_of_path(target)
     if isinstance(target, str):
-        client_transport(target)  # raises for a URL that cannot be used, at the line of whoever wrote it
+        client_transport(target)  # raises for a URL that cannot be used, at the line that has it
         return target
     if isinstance(target, InProcessServer | ClientTransport):
         return target
@@ -410,7 +410,7 @@ async def transport_to(
     A `Server` is served in ``nursery`` for the length of the block.
 
     The server then ends by itself and is not cancelled, so its lifespan ends in order; it has `CLOSE_TIMEOUT` seconds.
-    What its lifespan raises meanwhile is raised here at the end, for it is the code of whoever leaves the block.
+    Whatever its lifespan raises is raised here at the end, because it is code of the program that leaves the block.
     """
     if isinstance(target, str):
         yield client_transport(target) if auth is None else client_transport(target, auth=auth)

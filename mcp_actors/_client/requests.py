@@ -66,7 +66,7 @@ class Requests:
 
     Args:
         options: The client's options.
-        connectivity: Where a session is waited for when there is none.
+        connectivity: Where a session is waited for while there is not one.
         handlers: Answer what the server asks for on the way.
     """
 
@@ -75,7 +75,7 @@ class Requests:
         self.cache = ResponseCache(options.limits.cache_bytes)
         self.outputs = OutputValidation()
         self.middleware = tuple(options.middleware)
-        self.of_client = options
+        self.client_options = options
         self.extensions = Extensions(
             handlers.capabilities.extensions or {},
             {kind: made for each in options.in_use for kind, made in each.results.items()},
@@ -83,7 +83,7 @@ class Requests:
         )
         self._connectivity = connectivity
         self.handlers = handlers
-        # What the last handshake told; until there was one, no method is available.
+        # The results of the last handshake; before the first one no method is available.
         self._session: Session | None = None
         self._era: Era | None = None
         self._methods: Mapping[str, Method] = {}
@@ -144,7 +144,7 @@ class Requests:
             LocalProtocolError: The revision has no such method, the server did not declare it, or it cannot be sent.
             RpcError: The server answered with an error.
             RemoteProtocolError: The server's answer cannot be understood, or it asks without an end.
-            InputRequired: The server asks for input, and the client was told not to answer.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
             CallTimeout: A clock of ``options`` ran out.
             ConnectionLost: There is no connection, or it ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
@@ -202,7 +202,7 @@ class Requests:
                 params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
             )
         changes, began = self.cache.changes, trio.current_time()
-        max_rounds = self.of_client.max_rounds
+        max_rounds = self.client_options.max_rounds
         for round in range(max_rounds + 1):
             try:
                 result = await self.send(name, asked, options or self.options)
@@ -231,9 +231,9 @@ class Requests:
                 )
             era = self._spoken()
             questions, state = self._questions(result, era)
-            if not self.of_client.answer_input:
+            if not self.client_options.answer_input:
                 raise InputRequired(questions, state)
-            # Nobody is asked in the last round: no answer could be sent.
+            # No question is asked in the last round, because its answer could not be sent.
             if round < max_rounds:
                 asked = _retry(params, await self.handlers.fulfil_all(questions, era), state)
         raise RemoteProtocolError(f"the server still asks for input after {max_rounds} rounds")
@@ -272,7 +272,7 @@ class Requests:
     def begin(
         self, method: str, params: dict[str, Any], options: CallOptions
     ) -> tuple[OutboundCalls, OutboundCall] | None:
-        """Sends any request once, for whoever waits without a task (`OutboundCall.when_done`).
+        """Sends any request once, for a caller that waits without a task (`OutboundCall.when_done`).
 
         It fails where `send` would send it again (`may_be_repeated`). Returns ``None`` if it cannot be sent at once.
         """
@@ -319,7 +319,7 @@ class Requests:
             options = CallOptions(idle=options.idle, cap=options.cap)
             cursor: str | None = None
             for _ in range(MAX_PAGES):
-                # It is no request of the program, so its middleware does not see it.
+                # This request is the client's own, so the program's middleware does not see it.
                 page = self._learned(await self._call("tools/list", _page(cursor), options))
                 cursor = page.next_cursor
                 if cursor is None:
@@ -353,7 +353,7 @@ class Requests:
 
         MCP 2025-11-25, Elicitation, URL Elicitation Required Error.
         """
-        if error.code != URL_ELICITATION_REQUIRED or not self.of_client.answer_input:
+        if error.code != URL_ELICITATION_REQUIRED or not self.client_options.answer_input:
             return False
         era = self._spoken()
         return era.client.visits_urls_on_error and await self.handlers.visit(error.data, era)
@@ -442,7 +442,7 @@ class HeaderMirroring:
         return [tool for tool in tools if self._is_usable(tool)]
 
     def forget(self) -> None:
-        """The tools have changed: until they are listed again nobody knows what is to be mirrored."""
+        """Forgets all annotations: the tools have changed, and have to be listed again."""
         self._annotated.clear()
         self._refused.clear()
 

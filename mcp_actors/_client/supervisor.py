@@ -93,7 +93,7 @@ class Supervisor:
 
     Args:
         options: The client's options.
-        connectivity: Is told of everything that happens to the connection.
+        connectivity: Learns of everything that happens to the connection.
         handshake: What is performed on each new connection.
         handlers: Answer what the server requests in a session.
         on_notification: Gets the server's notifications, in the read path, so it must not wait.
@@ -224,7 +224,7 @@ class Supervisor:
             except Exception as error:
                 if not connectivity.has_met_server:
                     raise
-                # What else a handshake or a transport raises is no reason to give up what worked before.
+                # Whatever else a handshake or a transport raises, what worked before is tried again.
                 connectivity.disconnected(_why_not_again(error))
                 if isinstance(error, AuthorizationError) and not isinstance(error, AuthorizationUnavailable):
                     # Another attempt would ask a person again, or a server that has refused already.
@@ -233,7 +233,7 @@ class Supervisor:
             if not (connectivity.restarts or expired) or connectivity.is_closing:
                 return
             connectivity.move(ClientEvent.LOST)
-            # A server that has forgotten a session is there, and whoever was refused waits for the new one.
+            # A server that has forgotten a session is there, and refused calls wait for the new one.
             if failures or not expired:
                 await self._pause(BACKOFF[min(failures, len(BACKOFF) - 1)])
             failures += 1
@@ -295,7 +295,7 @@ class Supervisor:
 
     def _new_session(self, channel: FrameChannel) -> tuple[Session, ClientNegotiation]:
         self._connections += 1
-        # What we are asked has no use once the connection ends: nobody who leaves waits for it.
+        # Questions of the server are of no use once the connection ends, so its end does not wait for answers.
         limits = attrs.evolve(self._options.limits, drain_grace=0.0)
         negotiation = ClientNegotiation()
         session = Session(
@@ -422,7 +422,7 @@ Lifespan = Callable[[], AbstractAsyncContextManager[object]]
 
 
 class ClientLife:
-    """Opens a client in a task of its own, which can be told to end from any task.
+    """Opens a client in a task of its own, which any task can ask to end.
 
     Args:
         supervisor: Keeps the client's connection.
@@ -459,7 +459,7 @@ class ClientLife:
         await start_and_wait(nursery, CLIENT_LIFE, self._live, lifespans, about=repr(self._supervisor))
 
     def end(self) -> None:
-        """Tells the client to close its connection and end. Legal from any task, any time."""
+        """Has the client close its connection and end. Legal from any task, any time."""
         self._ending.set()
 
     async def wait_until_ended(self) -> None:
@@ -562,7 +562,7 @@ class BlockNursery:
         if not is_innermost:
             _give_up(nursery)
             elsewhere = ClosedElsewhere(self._owner, "in another order" if in_its_task else "in another task")
-            # What else the task has left open may end the program in Trio before anybody sees the exception.
+            # What else the task has left open may end the program in Trio before the exception is seen.
             log.error("closed elsewhere", error=str(elsewhere))
             raise elsewhere
         with one_error():

@@ -33,12 +33,12 @@ from mcp_actors.types.tasks import TaskStatusName
 __all__ = ["ClientTasks", "HostedTasks"]
 
 # Seconds for which a task is kept whose server does not say, and for which one is kept at most: a person who is asked
-# takes minutes, and nobody keeps the answer for longer than an hour.
+# takes minutes, and an answer is not kept for longer than an hour.
 DEFAULT_TTL = 600.0
 LONGEST_TTL = 3600.0
 # Tasks of one session, ended ones included: so many questions a server has for a person at once.
 MAX_TASKS = 32
-# What a server is told to wait between two looks, seconds: people are slow.
+# Seconds that a server is asked to wait between two looks: people are slow.
 POLL_INTERVAL = 1.0
 RELATED = "io.modelcontextprotocol/related-task"
 _TARGETS = dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId")
@@ -119,7 +119,7 @@ class ClientTasks:
 
 
 def _core(methods: Collection[str]) -> dict[str, Any] | None:
-    """Returns what sessions are told: MCP 2025-11-25, Tasks, Client Capabilities."""
+    """Returns what is declared in sessions: MCP 2025-11-25, Tasks, Client Capabilities."""
     requests: dict[str, dict[str, Any]] = {}
     for method in methods:
         group, _, name = method.partition("/")
@@ -205,7 +205,7 @@ class HostedTasks:
             except RpcError as error:
                 task.error = error
             except Exception:
-                # What a function of the program raises is none of the server's business; the log has it.
+                # What a function of the program raises stays in the log; the server does not see it.
                 task.error = RpcError(-32603, "the client could not answer")
         if task.end("completed" if task.result is not None else "failed"):
             await self._send_status(task)
@@ -214,7 +214,7 @@ class HostedTasks:
         try:
             await self._notify("notifications/tasks/status", task.described())
         except McpError as error:
-            log.debug("a server was not told of a task", task=task.id[:6], error=str(error))
+            log.debug("a server was not notified of a task", task=task.id[:6], error=str(error))
 
     async def _end_with(self, session: Session) -> None:
         await session.ended.wait()

@@ -187,14 +187,14 @@ class TaskRequests:
             self._adapt()
 
     def notified(self, params: dict[str, Any]) -> None:
-        """Takes a notification of a task's change. It wakes who waits; only a look tells where the task stands."""
+        """Takes a notification of a task's change. It wakes those who wait, and they look at the task's state."""
         id = params.get("taskId")
         if isinstance(id, str):
             for watch in self._watched.get(id, ()):
                 watch.wake()
 
     async def _listen(self) -> None:
-        """Holds one subscription to all tasks that are waited for, until there are none or the server refuses."""
+        """Holds one subscription to all tasks that are waited for, until the last one has ended or it is refused."""
         try:
             while self._watched and self.dialect.listens:
                 ids = tuple(self._watched)[:MAX_LISTENED]
@@ -221,7 +221,7 @@ class TaskRequests:
             honored = None if listener.honored is None else listener.honored.extra.get("taskIds")
             if not isinstance(honored, list) or not honored:
                 return False
-            # What has changed before is not told.
+            # Changes before the subscription are not sent.
             for id in ids:
                 self.notified({"taskId": id})
             with trio.CancelScope() as scope:
@@ -259,28 +259,28 @@ class TaskChanges:
         self._changed.set()
 
     def looking(self) -> None:
-        """Notes that a look begins: what changes from now on is told anew."""
+        """Notes that a look begins: later changes wake again."""
         self._changed = trio.Event()
         self._looked = trio.current_time()
 
     async def pause(self, seconds: float) -> None:
-        """Waits for a change, ``seconds`` at most; also where changes are told without a pause, looks have one."""
+        """Waits for a change, ``seconds`` at most; looks keep a pause even if changes arrive without one."""
         with trio.move_on_after(seconds):
             await self._changed.wait()
         await trio.sleep_until(self._looked + SHORTEST_PAUSE)
 
 
-def pause_before_look(told: float | None, looks: int) -> float:
+def pause_before_look(wanted: float | None, looks: int) -> float:
     """Returns the seconds to wait before the next look at a task.
 
     Args:
-        told: The seconds that the server asked for with the last look, if it did.
+        wanted: The seconds that the server asked for with the last look, if it did.
         looks: How many looks there were.
     """
-    if told is None:
+    if wanted is None:
         return min(FIRST_PAUSE * 1.5 ** min(looks, 10), GROWN_PAUSE)
     # NaN compares with nothing: it counts as no answer at all.
-    return min(max(told, SHORTEST_PAUSE), LONGEST_PAUSE) if told == told else GROWN_PAUSE
+    return min(max(wanted, SHORTEST_PAUSE), LONGEST_PAUSE) if wanted == wanted else GROWN_PAUSE
 
 
 # -- the dialects ----------------------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ class TaskDialect:
     update_method: str | None
     """The request that answers questions; ``None`` where they are requests of the server."""
     listens: bool
-    """Whether changes are told to who listens for a task's id; if not, a session is told unasked."""
+    """Whether changes are sent to subscriptions with the task's id; if not, a session gets them without asking."""
 
 
 def _core_created(era: Era, raw: dict[str, Any]) -> TaskLook:
@@ -324,7 +324,7 @@ def _core_look(era: Era, raw: dict[str, Any]) -> TaskLook:
 
 def _detailed_created(era: Era, raw: dict[str, Any]) -> TaskLook:
     task: DetailedTask = read_result(era, raw, DetailedTask)
-    # A task may be created in any state, but what that brings (questions, a result) is told by a look alone.
+    # A task may be created in any state, but what that brings (questions, a result) only comes with a look.
     return TaskLook(attrs.evolve(_status_of(task, task.ttl_ms, task.poll_interval_ms), status="working"))
 
 

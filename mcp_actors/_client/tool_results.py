@@ -45,7 +45,7 @@ class OutputValidation:
                     self._wrapped.add(tool.name)
 
     def forget(self) -> None:
-        """The tools have changed: until they are listed again nobody knows what they return."""
+        """Forgets all schemas: the tools have changed, and have to be listed again."""
         self._schemas.clear()
         self._wrapped.clear()
 
@@ -72,7 +72,7 @@ class OutputValidation:
 
 
 def _wraps(name: str, schema: dict[str, Any]) -> bool:
-    """Whether a schema is that of an object which servers make for a value that is none, with the value in it.
+    """Whether a schema is that of an object in which servers wrap a value that is not an object.
 
     FastMCP marks it; the official Python SDK gives it a title of its own. MCP 2025-11-25, Tools, Output Schema, allows
     objects alone.
@@ -124,8 +124,8 @@ def _returned_value(made: Callable[[Any], Any], name: str, result: CallToolResul
 def _values(result: CallToolResult) -> Iterator[Any]:
     """Yields what may be meant by a result, the likeliest first.
 
-    Servers put what is no object under ``result`` in their structured content, since most revisions allow objects
-    alone there. Where a revision or a server has none at all, the value is the text, or the JSON in it.
+    Servers put a value that is not an object under ``result`` in their structured content, since most revisions allow
+    objects alone there. Without structured content the value is the text, or the JSON in it.
     """
     content = result.structured_content
     if content is not UNSET:

@@ -124,10 +124,10 @@ class Client:
             and seconds for its answer, without which the connection counts as lost; 0 switches this off. By default
             sockets are asked after 30 s, and nothing else: pipes tell when a process has ended, a WebSocket has pings
             of its own, and over HTTP there is no connection.
-        restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because nobody
-            knows whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
+        restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because it
+            is unknown whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
         prior_discover: An earlier answer of the same server, `discovered` of a client of it: the first connection is
-            made without asking. If it is no longer true, the first call raises what the server says to that.
+            made without asking. Once it is outdated, the first call raises what the server says to that.
         limits: The bounds on calls in flight and messages; see `Limits`.
         auth: Access to a server that demands authorization, at an HTTP or WebSocket URL: `~mcp_actors.auth.OAuth`, or
             `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
@@ -135,9 +135,9 @@ class Client:
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
         tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
             and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
-        telemetry: Is told of each call in both directions and of sessions: an
+        telemetry: Is notified of each call in both directions and of sessions: an
             `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
-            default there is none, which costs nothing.
+            default nothing is notified, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
         middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the
@@ -148,10 +148,10 @@ class Client:
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
-        ValueError: ``era`` is none of those above, the URL is malformed, there is no such command or file,
-            ``prior_discover`` names no version that may be spoken, a root is no ``file://`` URI, ``capabilities``
-            declares what there is no handler for, ``auth`` is for something else than such a URL, or two extensions
-            have the same id, or something else of the same name.
+        ValueError: ``era`` is not one of those above, the URL is malformed, the command or file does not exist,
+            ``prior_discover`` names no version that may be spoken, a root is not a ``file://`` URI, ``capabilities``
+            declares something without a handler, ``auth`` is given for a target that is not such a URL, or two
+            extensions have the same id, or something else of the same name.
         TransportNotFound: There is no binding for the URL.
 
     Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
@@ -197,7 +197,7 @@ class Client:
     async def open(self) -> Self:
         """Connects, for programs that have no block to do it in: a notebook, for example. `aclose` is for its end.
 
-        A client that nobody refers to any more is closed with a `ResourceWarning`.
+        A client without any reference left is closed with a `ResourceWarning`.
 
         Raises:
             McpError: What entering the block raises.
@@ -206,7 +206,7 @@ class Client:
     async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
 
-        Legal from any task and any loop, a callback's included, and any number of times. A client that is closed before
+        Idempotent, and legal from any task and any loop, a callback's included. A client that is closed before
         it is opened cannot be opened any more. Cancelled, the connection is closed all the same.
 
         Raises:
@@ -331,7 +331,7 @@ class Client:
             returns: The class of what the tool returns: ``returns=Forecast`` makes this return a ``Forecast``, and
                 raise `ToolFailed` for a failure inside the tool. A dataclass, an attrs class, a `TypedDict`, a pydantic
                 model, ``int``, ``list[Forecast]``: whatever the parameters of tools may be. The value is the structured
-                content, or what servers put into it under ``result``; where there is none, as in old revisions, it is
+                content, or what servers put into it under ``result``; without any, as in old revisions, it is
                 the text, or the JSON in it. By default the whole `CallToolResult` is returned.
             timeout: Seconds without an answer or a progress report; by default the client's.
             cap: Seconds in all; by default the client's.
@@ -342,7 +342,7 @@ class Client:
             state: The state of that `InputRequired`.
 
         Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON, or ``returns`` is no such class.
+            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
             LocalProtocolError: The server did not declare tools, or the client is not connected.
@@ -398,8 +398,8 @@ class Client:
         """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
 
         MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
-        result already. What a tool asks before its task begins is answered here. Cancelled, there may be a task all the
-        same, which nobody knows and which ends with its time.
+        result already. What a tool asks before its task begins is answered here. After a cancellation there may
+        still be a task, whose id is lost and which ends with its time.
 
         Args:
             name: The tool.
@@ -413,7 +413,7 @@ class Client:
             state: The state of that `InputRequired`.
 
         Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
+            TypeError: ``arguments`` is not a mapping, or a value in it is not a JSON value.
             LocalProtocolError: The server did not declare tools, or the client is not connected.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
@@ -433,7 +433,7 @@ class Client:
             id: The `TaskHandle.id`.
 
         Raises:
-            TypeError: It is no text, or empty.
+            TypeError: It is not text, or empty.
         """
 
     def tasks(self) -> AsyncIterator[TaskStatus]:
@@ -658,7 +658,7 @@ class Client:
         Raises:
             LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
             RpcError: The server answered with an error.
-            RemoteProtocolError: The answer is no object.
+            RemoteProtocolError: The answer is not an object.
             CallTimeout: The server did not answer in time.
             ConnectionLost: There is no connection, or it ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
@@ -666,7 +666,7 @@ class Client:
         """
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
+        """Sends any notification: for methods that are not part of the protocol. It has no answer.
 
         Args:
             method: The method, as `Server.notification` names it.
@@ -897,10 +897,10 @@ class ClientPool:
     async def close(self, client: Client) -> None:
         """Closes ``client`` and waits until nothing is left of it; calls in flight raise `ConnectionLost`.
 
-        Legal from any task, and any number of times. Cancelled, it is closed all the same.
+        Idempotent, and legal from any task. Cancelled, it is closed all the same.
 
         Args:
-            client: A client of this pool; nothing happens if it is none, or was closed before.
+            client: A client of this pool; nothing happens if it belongs elsewhere, or was closed before.
 
         Raises:
             Exception: What the lifespan of a server in this process raised at its end.
@@ -909,7 +909,7 @@ class ClientPool:
 class Listener:
     """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
 
-    Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+    Changes that arrive between reads are coalesced, so a slow reader sees the newest state and nothing grows. The
     iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
     """
 
@@ -932,7 +932,7 @@ class TaskHandle:
 
     Made by `Client.start_tool` and `Client.task`. Dropping it changes nothing: the task goes on, and its ``id`` is good
     for another handle, in another process too, as long as the caller is the same to the server. The id is a secret:
-    without authorization whoever has it may read and cancel the task.
+    without authorization, any program that has it may read and cancel the task.
     """
 
     @property
@@ -940,7 +940,7 @@ class TaskHandle:
         """The task's id; ``None`` if the server answered at once, without a task."""
 
     async def status(self, *, timeout: float | None = None) -> TaskStatus:
-        """Asks the server where the task stands. MCP 2025-11-25, Tasks, Getting Tasks; SEP-2663.
+        """Asks the server for the state of the task. MCP 2025-11-25, Tasks, Getting Tasks; SEP-2663.
 
         Args:
             timeout: Seconds without an answer, also over a lost connection; by default the client's.
@@ -960,7 +960,7 @@ class TaskHandle:
 
         It looks as often as the server asks for, within 0.1 s and 60 s, and at once when the server tells of a change.
         Changes that follow each other faster may be left out. Raises as `status` does; a task that is forgotten while
-        it is iterated over raises `TaskNotFound`. Whoever stops before the end has nothing to close.
+        it is iterated over raises `TaskNotFound`. A program that stops before the end has nothing to close.
 
         Args:
             timeout: Seconds that one look at the task may take; by default the client's.
@@ -980,7 +980,7 @@ class TaskHandle:
 
         Args:
             timeout: Seconds that one look at the task may take, also over a lost connection; by default the client's.
-                The pauses between looks do not count: a task that the server can tell about is no silence.
+                The pauses between looks do not count: while the server answers looks, it is not silent.
             cap: Seconds in all; by default without an end, for a task may take days.
             on_progress: A function, sync or async, that is called with each change of the task's state or message, as
                 a `Progress` whose ``progress`` counts them.
@@ -1000,7 +1000,7 @@ class TaskHandle:
     async def answer(self, answers: Mapping[str, InputResponse], *, timeout: float | None = None) -> None:
         """Answers questions of the task, in place of the client's handlers. SEP-2663, ``tasks/update``.
 
-        Some of the questions may be left for later. A question that somebody else has answered is passed over.
+        Some of the questions may be left for later. A question that was answered elsewhere is passed over.
 
         Args:
             answers: The answers by the keys of `InputRequired`.

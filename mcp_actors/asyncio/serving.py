@@ -27,17 +27,17 @@ def lifespan(
     It runs in the loop in which functions with ``loop="asyncio"`` run: the program's, under `serve` and in ASGI
     servers, or one of the engine's own, under `Server.run` and `Server.serve`. So the value that it yields,
     ``ctx.state``, is of use to those functions. After the server's last call it goes on behind the ``yield``, also
-    when `serve` was cancelled, and is not told how the server has ended. It has 10 seconds for that, so that no pool
+    when `serve` was cancelled, and does not learn how the server has ended. It has 10 seconds for that, so that no pool
     that never closes holds the program up; then it is cancelled.
 
     Args:
         function: Such as ``async def database(server): ...; yield pool; ...``, for ``Server(lifespan=database)``.
 
     Raises:
-        TypeError: It is no such function.
+        TypeError: It is not such a function.
     """
     if not inspect.isasyncgenfunction(function):
-        raise TypeError(f"{function!r:.80} is no 'async def' with one 'yield'")
+        raise TypeError(f"{function!r:.80} is not an 'async def' with one 'yield'")
     made = asynccontextmanager(function)
 
     @asynccontextmanager

@@ -25,7 +25,7 @@ from mcp_actors.supervision.logging import log
 
 __all__ = ["AsyncioBridge", "DirectFuture", "LoopFunction"]
 
-# Seconds that a function of the program may go on once it was cancelled; then nobody waits for it any more.
+# Seconds that a function of the program may go on once it was cancelled; then it is abandoned.
 CANCEL_TIME = 5.0
 # Turns of the loop for which requests wait for others to come: a busy loop has some in each.
 MOST_TURNS = 8
@@ -112,7 +112,7 @@ class AsyncioBridge:
             call.error = None
             raise
         except BaseException:
-            # An interrupt, or the loop is gone and nobody awaits this any more.
+            # An interrupt, or the loop is gone and this is not awaited any more.
             call.cancel_soon()
             raise
         finally:
@@ -183,7 +183,7 @@ class AsyncioBridge:
             log.debug("the loop was closed before a callback ran", callback=function_name(callback))
 
     def wake(self) -> None:
-        """Has the loop take its steps, whoever was to do that before; see `Watchable.wake`."""
+        """Has the loop take its steps, even if another thread was about to wake it; see `Watchable.wake`."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._take_steps)
 
@@ -289,7 +289,7 @@ class _AsyncioCall(BridgedCall[T]):
         try:
             self._loop_bridge.post(self._wake)
         except LoopClosed:
-            log.debug("nobody is left to take a result", loop=self._loop_bridge)
+            log.debug("the result of a call was dropped: its loop has ended", loop=self._loop_bridge)
 
     async def until_ended(self) -> None:
         """Waits for it in a task that is cancelled, and may be cancelled again meanwhile."""
@@ -461,7 +461,7 @@ class LoopFunction:
         try:
             self._to_engine(self.ended.set)
         except EngineStopped:
-            log.debug("nobody is left to take what a function has returned")
+            log.debug("the result of a function was dropped: the engine has ended")
 
 
 async def _awaited(awaitable: Awaitable[T]) -> T:

@@ -31,7 +31,7 @@ from mcp_actors.supervision.task_kinds import ASYNCIO_LIFESPAN, ASYNCIO_REQUEST
 
 __all__ = ["AsyncioCall", "AsyncioLoop", "AsyncioThread", "asyncio_loop_of", "entered_in_loop"]
 
-# Seconds that a function has to end in its loop once it was cancelled; then nobody waits for it any more.
+# Seconds that a function has to end in its loop once it was cancelled; then it is abandoned.
 CANCEL_TIME = 5.0
 # Seconds that a context manager has to end once it is left; then it is cancelled.
 LEAVE_TIME = 10.0
@@ -132,7 +132,7 @@ class AsyncioCall:
 
     async def _abandon(self, function: Callable[..., Any]) -> None:
         with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
-            # In a loop that stands still nothing ends; it may go on later, or be closed.
+            # Nothing ends in a loop that is stopped; it may go on later, or be closed.
             while self._result is None and self._loop.loop.is_running():
                 self._woken = trio.Event()
                 await self._woken.wait()
@@ -163,7 +163,7 @@ class AsyncioCall:
         Cancelled, it cancels ``method``, and waits until that has ended.
 
         Raises:
-            CallCancelled: Nobody waits for the function any more.
+            CallCancelled: The call of the function has ended.
             Exception: What ``method`` raises.
         """
         request = _TrioRequest(self._loop, method, self._unanswered)
@@ -197,7 +197,7 @@ class AsyncioCall:
         try:
             self._steps.post(partial(self._ended, result))
         except LoopClosed:
-            log.debug("nobody is left to take a result", call=self)
+            log.debug("the result of a call was dropped: its loop has ended", call=self)
 
     def _cancel(self) -> None:
         self._is_cancelled = True
@@ -211,7 +211,7 @@ class _TrioRequest:
     Args:
         loop: That of the function.
         method: Is awaited in Trio.
-        unanswered: Takes this, to be refused by whoever ends the function's call, when that is cancelled meanwhile.
+        unanswered: Takes this if it is cancelled; the end of the function's call refuses it then.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ class _TrioRequest:
         self._scope.cancel(reason="the function has cancelled it")
 
     def refuse(self) -> None:
-        """Tells the function that nobody waits for it any more."""
+        """Ends the waiting of the function: its call has ended."""
         self._deliver(outcome.Error(_nobody_waits()))
 
     async def _run(self) -> None:
@@ -259,7 +259,9 @@ class _TrioRequest:
         try:
             self._loop.post(partial(self._take, result))
         except LoopClosed:
-            log.debug("nobody is left to take a result", method=function_name(self._method))
+            log.debug(
+                "the result of a call was dropped: its loop has ended", method=function_name(self._method)
+            )
 
     # -- in the function's loop --------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ calling_bridge: ContextVar[Bridge | None] = ContextVar("calling_bridge", default
 
 
 class BridgedCall(ABC, Generic[T]):
-    """One call of an async function in the engine, with the context variables of whoever makes it.
+    """One call of an async function in the engine, with the context variables of its caller.
 
     ``begin`` and ``cancel`` are steps of the engine. It calls ``deliver`` exactly once, whatever happens; ``unwrap``
     gives the result from then on. Each kind of bridge has a subclass.

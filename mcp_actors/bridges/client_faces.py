@@ -155,7 +155,7 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
     async def open(self) -> Self:
         """Connects, for programs that have no block to do it in: a notebook, for example. `aclose` is for its end.
 
-        A client that nobody refers to any more is closed with a `ResourceWarning`.
+        A client without any reference left is closed with a `ResourceWarning`.
 
         Raises:
             McpError: What entering the block raises.
@@ -167,7 +167,7 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
     async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
 
-        Legal from any task and any loop, a callback's included, and any number of times. A client that is closed before
+        Idempotent, and legal from any task and any loop, a callback's included. A client that is closed before
         it is opened cannot be opened any more. Cancelled, the connection is closed all the same.
 
         Raises:
@@ -215,7 +215,7 @@ class SyncClientFace(ClientFace, SyncFace):
     def open(self) -> Self:
         """Connects, for programs that have no block to do it in. `close` is for its end.
 
-        A client that nobody refers to any more is closed with a `ResourceWarning`.
+        A client without any reference left is closed with a `ResourceWarning`.
 
         Raises:
             McpError: What entering the block raises.
@@ -227,7 +227,7 @@ class SyncClientFace(ClientFace, SyncFace):
     def close(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
 
-        Legal from any thread, a callback's included, and any number of times. A client that is closed before it is
+        Idempotent, and legal from any thread, a callback's included. A client that is closed before it is
         opened cannot be opened any more.
 
         Raises:
@@ -462,7 +462,7 @@ def adapted_extensions(extensions: Any, adapt: Adapt, back: Adapt) -> Any:
 
 def _adapted_extension(extension: Any, adapt: Adapt, back: Adapt) -> Any:
     if not hasattr(extension, "arounds"):
-        # It is none, and the client says so.
+        # The client refuses what is not an extension.
         return extension
 
     def with_way_back(function: Function) -> Function:

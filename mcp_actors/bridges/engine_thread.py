@@ -75,7 +75,7 @@ class EngineThread:
         self.has_crashed = False
         """Whether it has ended by a failure."""
         self.watched: set[WatchedLoop] = set()
-        """What is looked at again and again. Anybody adds to it, from any thread; only the engine takes from it."""
+        """What is looked at again and again. Any thread may add to it; only the engine takes from it."""
         self._has_ended = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._steps = StepQueue(self._wake)
@@ -106,7 +106,7 @@ class EngineThread:
     def stopped(self) -> EngineStopped:
         """Returns the error that says why it has ended, or is about to."""
         if not (self.is_exiting or self.is_forked):
-            # Nothing else ends it. Whoever has learnt of that may begin another one at once.
+            # Nothing else ends it. A caller that learns of this may begin another one at once.
             self.has_crashed = True
         return EngineStopped(self.is_forked, self.has_crashed)
 
@@ -165,7 +165,7 @@ class EngineThread:
     def stop(self) -> None:
         """Cancels everything in the engine, and waits until it has ended, `STOP_TIME` seconds at most.
 
-        For the exit of the interpreter: nobody waits for results any more.
+        For the exit of the interpreter, when results are not waited for any more.
         """
         self.end_soon()
         if not self.has_ended:
@@ -178,7 +178,7 @@ class EngineThread:
             self.post(lambda: self.nursery.cancel_scope.cancel(reason="the program ends"))
 
     def _wake(self, take: Step) -> None:
-        # Before the loop has begun there is nobody to wake: it takes the steps as soon as it begins.
+        # Before the loop has begun it cannot be woken; it takes the steps as soon as it begins.
         if self._token is not None:
             self._token.run_sync_soon(self._take_steps)
 
@@ -250,10 +250,10 @@ def _new_engine() -> EngineThread:
         if engine is not None and not engine.has_crashed:
             return engine
         if not threading.main_thread().is_alive():
-            # A thread that is started now would be stopped by nobody.
+            # A thread that is started now would never be stopped.
             raise EngineStopped(False)
         engine = EngineThread()
-        # Whatever interrupts the start, nothing is left of an engine that nobody knows.
+        # Whatever interrupts the start, an engine without an owner does not stay behind.
         atexit.register(engine.stop)
         try:
             engine.start()
@@ -319,7 +319,7 @@ class CallPool:
         if len(self._idle) >= MAX_IDLE:
             return False
         self._idle.append(worker)
-        # What the caller has in its context is nobody's any more.
+        # The values in the caller's context are not needed any more.
         worker.task.context = self._context
 
         def abort(raise_cancel: Any) -> trio.lowlevel.Abort:
@@ -429,7 +429,7 @@ class Belongings:
             self.is_watched = False
             self._end()
             return False
-        # Whoever adds something looks at the mark behind that, so that either side sees the other.
+        # A thread that adds something looks at the mark afterwards, so that either side sees the other.
         self.is_watched = False
         if self.calls or self.functions or self.closers:
             self.is_watched = True
@@ -441,7 +441,7 @@ class Belongings:
             self._loop.post(self._deliver_all)
             self._loop.wake()
         except LoopClosed:
-            log.debug("nobody is left to learn that the engine has failed")
+            log.debug("a loop has ended before it could learn that the engine has failed")
 
     def next_closer(self) -> Closer:
         """Returns what closes the last one of the clients and servers, and forgets it.

@@ -60,7 +60,7 @@ SYNC_WORDS = (
     ("aclose", "close"),
 )
 
-# Seconds that a block has to end once it was cancelled; then nobody waits for it any more.
+# Seconds that a block has to end once it was cancelled; then it is abandoned.
 CANCEL_TIME = 5.0
 # Seconds between two looks at whether the engine is still there, in a thread that waits for it.
 LOOK_AGAIN = 1.0
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 class Opened:
-    """The engine that a client and all that came of it live in, and the bridge to whoever opened the client."""
+    """The engine that a client and all that came of it live in, and the bridge to where it was opened."""
 
     def __init__(self) -> None:
         self.engine: EngineThread | None = None
@@ -291,7 +291,7 @@ def _reading(name: str, original: property) -> property:
 
 
 class IteratorFace(Face):
-    """An async iterator of the engine. Whoever stops before its end has nothing to close."""
+    """An async iterator of the engine. A program that stops before its end has nothing to close."""
 
     def __init__(self, original: Any, opened: Opened, source: Face | None = None) -> None:
         super().__init__(original, opened, source)
@@ -426,7 +426,7 @@ class EngineBlock:
 
     @property
     def is_held(self) -> bool:
-        """Whether it was entered, and nobody has begun to leave it. Legal from any thread."""
+        """Whether it was entered and is not being left. Legal from any thread."""
         return self._has_begun and not self._block.is_left
 
     def begin_to_leave(self) -> None:
@@ -456,7 +456,7 @@ class HeldBlock(Generic[T]):
 
     Args:
         open_block: Is called in that task; what it returns is entered there. It sees the context variables of
-            whoever calls `enter`.
+            the caller of `enter`.
     """
 
     def __init__(self, open_block: Callable[[], AbstractAsyncContextManager[T]]) -> None:
@@ -493,7 +493,7 @@ class HeldBlock(Generic[T]):
 
     @property
     def is_left(self) -> bool:
-        """Whether somebody has begun to leave the block, or it has ended. Legal from any thread."""
+        """Whether the block is being left, or has ended. Legal from any thread."""
         return self._is_left.is_set() or self._has_ended.is_set()
 
     def begin_to_leave(self) -> None:
@@ -501,13 +501,13 @@ class HeldBlock(Generic[T]):
         self._is_left.set()
 
     async def leave(self) -> None:
-        """Leaves the block, in the engine, which is not told what has ended its body.
+        """Leaves the block, in the engine, which does not learn what has ended its body.
 
-        Legal any number of times; cancelled, the block is cancelled.
+        Idempotent; cancelled, the block is cancelled.
 
         Raises:
-            Exception: What leaving the block raises, at the first call; so too what has ended the block before anybody
-                left it.
+            Exception: What leaving the block raises, at the first call; so too what has ended the block before it
+                was left.
         """
         self._is_left.set()
         try:
@@ -520,7 +520,7 @@ class HeldBlock(Generic[T]):
             if failure is not None:
                 raise failure
         finally:
-            # It stands in its own traceback, whose frames would keep it.
+            # It is in its own traceback, whose frames would keep it.
             del failure
 
     async def _hold(self) -> None:
@@ -534,7 +534,7 @@ class HeldBlock(Generic[T]):
             self._failure = EngineStopped(False)
             raise
         except BaseException as error:
-            # It belongs to whoever enters or leaves, whatever it is.
+            # It belongs to the caller that enters or leaves, whatever it is.
             self._failure = error
         finally:
             self._has_ended.set()

@@ -57,7 +57,7 @@ class StepQueue:
             self.wake()
 
     def hold(self, step: Step) -> None:
-        """Puts ``step`` behind the others, for a loop that is woken soon: by `wake`, or by anybody's `post`."""
+        """Puts ``step`` behind the others, for a loop that is woken soon: by `wake`, or by the next `post`."""
         self._steps.append(step)
 
     def wake(self) -> None:
@@ -68,7 +68,7 @@ class StepQueue:
         """
         if self._is_woken or not self._steps:
             return
-        # An interrupt may come at any instruction: if nobody was woken, the next one who posts has to do it.
+        # An interrupt may come at any instruction: if the loop was not woken, the next `post` has to do it.
         try:
             self._is_woken = True
             self._wake(self.take)
@@ -82,7 +82,7 @@ class StepQueue:
 
     def take(self) -> None:
         """Runs the steps that were posted. What one of them raises leaves it; the others are run soon."""
-        # Whoever appends from here on wakes the loop again, so that no step is left.
+        # A thread that appends from here on wakes the loop again, so that no step is left.
         self._is_woken = False
         steps = self._steps
         try:
@@ -139,7 +139,7 @@ class WakeUps(trio.abc.Instrument):
         self._since = 0.0
 
     def add(self, wake: Callable[[], object]) -> None:
-        """Has ``wake`` called soon. It may raise ``RuntimeError`` when nobody waits any more."""
+        """Has ``wake`` called soon. It may raise ``RuntimeError`` when its loop has ended."""
         if not self._due:
             self._since = time.perf_counter()
         self._due.append(wake)
@@ -156,4 +156,4 @@ class WakeUps(trio.abc.Instrument):
             try:
                 wake()
             except RuntimeError as error:
-                log.debug("nobody is left to be woken", exc_info=error)
+                log.debug("a loop has ended before it was woken", exc_info=error)
