@@ -1124,7 +1124,7 @@ class ClientPool:
         Idempotent, and legal from any task. Cancelled, it is closed all the same.
 
         Args:
-            client: A client of this pool; nothing happens if it belongs elsewhere, or was closed before.
+            client: A client of this pool; nothing happens for any other client, or if it was closed before.
 
         Raises:
             Exception: What the lifespan of a server in this process raised at its end.
