@@ -5,9 +5,8 @@ Beside `Client` this module has the types of what its users hold or write: handl
 
 from __future__ import annotations
 
-import importlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import UnionType
@@ -21,6 +20,7 @@ from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics, Progress, ProgressCallback
+from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.handshake import Handshake
 from mcp_actors._client.notifications import Listener, Notifications, Subscriptions
@@ -32,7 +32,6 @@ from mcp_actors._client.options import (
     ClientNotification,
     ClientNotificationMiddleware,
     ClientOptions,
-    DeclaredExtension,
     ElicitationHandler,
     HandleNext,
     LogHandler,
@@ -42,36 +41,29 @@ from mcp_actors._client.options import (
     SamplingHandler,
     SendNext,
     Target,
+    Telemetry,
     connectable,
 )
 from mcp_actors._client.request_handlers import RequestHandlers
-from mcp_actors._client.requests import MAX_PAGES, Requests, call_options, callers_meta
+from mcp_actors._client.requests import Requests, call_options, callers_meta
 from mcp_actors._client.supervisor import BlockNursery, ClientLife, IdlePings, Supervisor
+from mcp_actors._client.task_extension import ClientTasks
 from mcp_actors._client.task_handle import TaskHandle
-from mcp_actors._client.task_requests import TaskLook, TaskRequests, task_status
+from mcp_actors._client.task_requests import TaskRequests, task_status
+from mcp_actors._client.tool_results import result_reader
+from mcp_actors._client.tool_tasks import ToolTasks
 from mcp_actors._eras.client_negotiation import discoverable, versions_for
-from mcp_actors._eras.era import EraName, Event, EventKind, read_result
-from mcp_actors._schema.convert import ConversionError
-from mcp_actors._schema.returned import conversion
-from mcp_actors._wire.codec import decode_text
-from mcp_actors.abc import Telemetry
+from mcp_actors._eras.era import EraName, Event, EventKind
 from mcp_actors.errors import (
     INVALID_PARAMS,
     LocalProtocolError,
-    MalformedMessage,
-    McpError,
     MethodNotFound,
     RemoteProtocolError,
     ResourceNotFound,
     RpcError,
-    ToolFailed,
-    UnexpectedResult,
 )
-from mcp_actors.supervision.arguments import require_trio
-from mcp_actors.supervision.logging import log
 from mcp_actors.types import (
     LOGGING_LEVELS,
-    UNSET,
     CallToolResult,
     ClientCapabilities,
     CompleteResult,
@@ -92,10 +84,9 @@ from mcp_actors.types import (
     ResourceTemplate,
     ServerCapabilities,
     SubscriptionFilter,
-    TextContent,
     Tool,
 )
-from mcp_actors.types.tasks import ListTasksResult, TaskStatus
+from mcp_actors.types.tasks import TaskStatus
 
 __all__ = [
     "CallStatistics",
@@ -128,307 +119,331 @@ __all__ = [
 ]
 
 
-# -- Every entry of a list of the server, page by page ---------------------------------------------------
+VERSION = "0.1.0"
 
 T = TypeVar("T")
 
 
-class _AllPages(AsyncIterator[T], Generic[T]):
-    """Iterates over every entry of a list; the next page is asked for when it is needed.
+class Client:
+    """A client of one server, used as ``async with Client(target) as client``.
 
-    Raises `RemoteProtocolError` when the cursors go round in a circle, which would never end. One cursor is remembered
-    and compared with those that follow, and replaced after 1, 2, 4, 8… pages: that finds a circle of any length.
+    Leaving the block closes the connection; what the block raises leaves it unchanged. It is left in the task that
+    entered it, before blocks that were entered earlier, or it raises `ClosedElsewhere`: the clients of a `ClientPool`
+    are closed in any order, from any task. A callback that fails costs the one call or notification it was made for,
+    and is logged.
 
-    It is no generator: one that is left before its end would have to be closed.
+    Args:
+        target: A `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``, ``"http://…"``), a command as a list
+            (``["python", "server.py"]``), the `~pathlib.Path` of a server, which is started with this Python if it ends
+            in ``.py``, or a `~mcp_actors.abc.ClientTransport`.
+        era: ``"auto"`` finds out what the server speaks; ``"legacy"``, ``"modern"`` or one protocol version is spoken
+            without asking.
+        info: The client's name and version, which servers may display; by default those of this engine.
+        sampling: Answers servers that want to sample a model. Without it sampling is not declared.
+        sampling_tools: Whether ``sampling`` may use tools.
+        capabilities: What is declared to servers beyond what follows from the handlers, or more exactly: each member
+            that it has replaces what follows. ``ClientCapabilities(elicitation=ElicitationCapability(url={}))`` is for
+            a handler that opens URLs and shows no forms. By default forms and URLs are declared, and no context for
+            sampling.
+        elicitation: Answers servers that want to ask the person. Without it elicitation is not declared.
+        roots: The roots that servers may work in, or a function that returns them. Without it none are declared.
+        on_log: ``on_log(level, data, logger)``, sync or async, is called with each log message in the order of arrival.
+        on_change: ``on_change(kind, uri)``, sync or async, is called with each change on the server in that order.
+        on_notification: ``on_notification(method, params)``, sync or async, is called with each notification that is
+            none of the above, such as those of extensions, in that order.
+        on_lost: ``on_lost(error)``, sync or async, is called once with the `ConnectionLost` or `SessionExpired` of each
+            connection that ends without being closed by the program; with ``restart`` another one follows.
+        log_level: The least severe log message that is wanted. By default a stateless server is asked for ``"info"``
+            if there is an ``on_log``, and a session is left as its server likes it.
+        timeout: Seconds a call may take without an answer or a progress report; `math.inf` switches this off. Servers
+            of this engine report progress for a tool that is silent (`Limits.beat`).
+        cap: Seconds a call may take in all; `math.inf` switches this off.
+        answer_input: Whether a server's request for input is answered by the handlers; if not, the call raises
+            `InputRequired`.
+        max_rounds: How often one call may ask for input, so that no server asks without an end.
+        probe_timeout: Seconds without an answer to ``server/discover`` after which ``initialize`` is sent as well; the
+            late answer still counts. Both together have ``timeout`` seconds more.
+        ping_interval: Seconds of silence on an idle connection after which the server is asked whether it is alive,
+            and seconds for its answer, without which the connection counts as lost; 0 switches this off. By default
+            sockets are asked after 30 s, and nothing else: pipes tell when a process has ended, a WebSocket has pings
+            of its own, and over HTTP there is no connection.
+        restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because it
+            is unknown whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
+        prior_discover: An earlier answer of the same server, `discovered` of a client of it: the first connection is
+            made without asking. Once it is outdated, the first call raises what the server says to that.
+        limits: The bounds on calls in flight and messages; see `Limits`.
+        auth: Access to a server that demands authorization, at an HTTP or WebSocket URL: `~mcp_actors.auth.OAuth`, or
+            `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
+            ``timeout`` nor ``cap`` nor ``probe_timeout`` runs, for any call of the connection: the login has a time of
+            its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
+        tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
+            and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
+        telemetry: Is notified of each call in both directions and of sessions: an
+            `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
+            default nothing is notified, which costs nothing.
+        extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
+            declared. None by default.
+        middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the
+            handshake and `ping`, the first one outermost. Each returns ``await call_next()``, or something else, or
+            raises. An object with ``async def notification(self, note, call_next)`` has that run round ``on_log``,
+            ``on_change``, ``on_notification`` and the functions of extensions, too, which are then called in a task of
+            their own. `mcp_actors.middleware` has objects that are ready.
+
+    Raises:
+        TypeError: The target or an option is of another kind; the message says what to write.
+        ValueError: ``era`` is not one of those above, the URL is malformed, the command or file does not exist,
+            ``prior_discover`` names no version that may be spoken, a root is not a ``file://`` URI, ``capabilities``
+            declares something without a handler, ``auth`` is given for a target that is not such a URL, or two
+            extensions have the same id, or something else of the same name.
+        TransportNotFound: There is no binding for the URL.
+
+    Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
+    raises `ConnectFailed`, which an `AuthorizationError` is too, `TransportNotFound`, `ConnectionLost`, `CallTimeout`,
+    `Unavailable` when a server does not recover from an outage, `UnsupportedVersion` when no version is common,
+    `RpcError` and `RemoteProtocolError` when it refuses or cannot be understood, and `LocalProtocolError` if the client
+    was entered before. Outside of Trio it raises `RuntimeError`.
     """
 
     def __init__(
-        self, list_page: Callable[[str | None], Awaitable[Any]], entries: Callable[[Any], list[T]]
-    ) -> None:
-        self._list_page = list_page
-        self._entries = entries
-        self._ready: deque[T] = deque()
-        self._cursor: str | None = None
-        self._remembered: str | None = None
-        self._pages, self._replaced_at = 0, 1
-        self._has_more = True
-        self._is_circle = False
-
-    async def __anext__(self) -> T:
-        if not self._ready:
-            self._ready.extend(await self.next_many())
-        return self._ready.popleft()
-
-    async def next_many(self) -> list[T]:
-        """Returns the entries of the next page that has any; raises `StopAsyncIteration` after the last page."""
-        while self._has_more:
-            # Whatever ends this, nothing follows.
-            self._has_more = False
-            if self._is_circle:
-                raise RemoteProtocolError("the server's cursors go round in a circle: its list never ends")
-            page = await self._list_page(self._cursor)
-            self._note(page.next_cursor)
-            entries = self._entries(page)
-            if entries:
-                return entries
-        raise StopAsyncIteration
-
-    def _note(self, cursor: str | None) -> None:
-        # An empty string is a cursor like any other; only its absence ends the list.
-        self._cursor, self._has_more = cursor, cursor is not None
-        self._is_circle = cursor is not None and cursor == self._remembered
-        self._pages += 1
-        if self._pages == self._replaced_at:
-            self._remembered, self._replaced_at = cursor, 2 * self._replaced_at
-
-
-# -- Makes the value that a program wants of the result of a tool: an object of the class that it named ---
-
-
-def returned_value(name: str, result: CallToolResult, made: Callable[[Any], Any]) -> Any:
-    """Returns what the tool ``name`` returned, converted by ``made``.
-
-    Raises:
-        ToolFailed: The result is a failure inside the tool.
-        UnexpectedResult: There is no value, or it does not fit.
-    """
-    if result.is_error:
-        raise ToolFailed(name, result.text, result)
-    refused: ConversionError | None = None
-    for value in _values(result):
-        try:
-            return made(value)
-        except ConversionError as error:
-            refused = refused or error
-    problem = "it has neither structured content nor text" if refused is None else str(refused)
-    raise UnexpectedResult(name, problem, result) from refused
-
-
-def _values(result: CallToolResult) -> Iterator[Any]:
-    """Yields what may be meant by a result, the likeliest first.
-
-    Servers put what is no object under ``result`` in their structured content, since most revisions allow objects
-    alone there. Where a revision or a server has none at all, the value is the text, or the JSON in it.
-    """
-    content = result.structured_content
-    if content is not UNSET:
-        if result.wrapped:
-            yield result.data
-        yield content
-        if isinstance(content, dict) and content.keys() == {"result"}:
-            yield content["result"]
-        return
-    if len(result.content) == 1 and isinstance(result.content[0], TextContent):
-        try:
-            yield decode_text(result.text)
-        except MalformedMessage:
-            pass
-    if result.text:
-        yield result.text
-
-
-# -- The part of a client that starts tasks, comes back to them, and waits for those that a call turned into ---
-
-
-class TaskMethods:
-    """The part of `Client` for tasks: calls of tools that outlive their caller."""
-
-    def __init__(self, tasks: TaskRequests) -> None:
-        self._tasks = tasks
-        self._task_support: dict[str, str] = {}
-
-    async def start_tool(
         self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
+        target: Target,
         *,
-        ttl: float | None = None,
-        timeout: float | None = None,
-        cap: float | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> TaskHandle:
-        """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
-
-        MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
-        result already. What a tool asks before its task begins is answered here. Cancelled, there may be a task all the
-        same, which nobody knows and which ends with its time.
-
-        Args:
-            name: The tool.
-            arguments: Its arguments, as JSON values.
-            ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
-                always, as the server likes.
-            timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all until there is a task; by default the client's.
-            meta: Further members of the request's ``_meta``.
-            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
-            state: The state of that `InputRequired`.
-
-        Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-            InputRequired: The server asks for input, and the client has ``answer_input=False``.
-        """
-        params = tool_params(name, arguments)
-        requests = self._tasks.requests
-        options = call_options(attrs.evolve(requests.options, wants_progress=True), timeout, cap, None, meta)
-        if await self._support_of(name, options) in ("optional", "required"):
-            return await self._augmented(name, params, options, ttl)
-        # Where tasks are switched off, an answer of that kind is an error as any other unknown kind.
-        raw = {"task"} & requests.extensions.results.keys()
-        result = await requests.call("tools/call", params, options, answers, state, raw=raw)
-        return self._handle(name, result)
-
-    def task(self, id: str) -> TaskHandle:
-        """Returns a handle of a task that was started before, by this program or another one.
-
-        Nothing is asked: whether there is such a task, the handle's methods tell.
-
-        Args:
-            id: The `TaskHandle.id`.
-
-        Raises:
-            TypeError: It is no text, or empty.
-        """
-        if not isinstance(id, str) or not id:
-            raise TypeError(f"the id of a task is the text of TaskHandle.id, not {id!r}")
-        return TaskHandle(self._tasks, id, partial(self._read_result, None))
-
-    def tasks(self) -> AsyncIterator[TaskStatus]:
-        """Iterates over the caller's tasks; each page is requested when it is needed.
-
-        MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
-
-        Raises:
-            LocalProtocolError: The server has no list of tasks, or the client is not connected.
-            McpError: What `TaskHandle.status` raises.
-        """
-        return _AllPages(self._list_tasks, lambda page: [task_status(each) for each in page.tasks])
-
-    # -- for the client ----------------------------------------------------------------------------------------------
-
-    async def _list_tasks(self, cursor: str | None) -> ListTasksResult:
-        if "list" not in (self._declared() or {}):
-            raise LocalProtocolError("this server has no list of tasks: keep the ids of those that you start")
-        requests = self._tasks.requests
-        raw = await requests.request(
-            "tasks/list", {} if cursor is None else {"cursor": cursor}, requests.options
+        era: str = "auto",
+        info: Implementation | None = None,
+        sampling: SamplingHandler | None = None,
+        sampling_tools: bool = False,
+        capabilities: ClientCapabilities | None = None,
+        elicitation: ElicitationHandler | None = None,
+        roots: Roots | None = None,
+        on_log: LogHandler | None = None,
+        on_change: ChangeHandler | None = None,
+        on_notification: NotificationCallback | None = None,
+        on_lost: LossHandler | None = None,
+        log_level: LoggingLevel | None = None,
+        timeout: float = 30.0,
+        cap: float = 300.0,
+        answer_input: bool = True,
+        max_rounds: int = 10,
+        probe_timeout: float = 5.0,
+        ping_interval: float | None = None,
+        restart: bool = False,
+        prior_discover: DiscoverResult | None = None,
+        limits: Limits | None = None,
+        auth: Access | None = None,
+        tasks: bool = True,
+        telemetry: Telemetry | None = None,
+        extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
+        middleware: Sequence[ClientMiddleware] = (),
+    ) -> None:
+        versions = versions_for(era)
+        if prior_discover is not None:
+            discoverable(versions, prior_discover)
+        hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
+        client_tasks = ClientTasks()
+        options = ClientOptions(
+            target=connectable(target, auth),
+            versions=versions,
+            info=info or Implementation("mcp-actors", VERSION),
+            sampling=sampling,
+            sampling_tools=sampling_tools,
+            capabilities=capabilities,
+            elicitation=elicitation,
+            roots=roots,
+            on_log=on_log,
+            on_change=on_change,
+            on_notification=on_notification,
+            on_lost=on_lost,
+            log_level=log_level,
+            call=CallOptions(idle=timeout, cap=cap),
+            answer_input=answer_input,
+            max_rounds=max_rounds,
+            probe_timeout=probe_timeout,
+            ping_interval=ping_interval,
+            restart=restart,
+            prior_discover=prior_discover,
+            limits=limits or Limits(),
+            auth=auth,
+            telemetry=telemetry,
+            extensions=extensions,
+            middleware=middleware,
+            tasks=client_tasks.extension(takes=tasks, hosts=[name for name, given in hosts.items() if given]),
         )
-        page: ListTasksResult = read_result(self._tasks.era, raw, ListTasksResult)
-        return page
+        self._assemble(options)
+        client_tasks.bind(self._tasks)
 
-    def _learn_tools(self, tools: Iterable[Tool]) -> None:
-        """Takes note of which tools run as tasks."""
-        for tool in tools:
-            support = None if tool.execution is None else tool.execution.task_support
-            self._task_support[tool.name] = support or "forbidden"
-
-    async def _call_as_task(self, name: str, params: dict[str, Any], options: CallOptions) -> CallToolResult:
-        """Calls a tool that a session's server runs as a task only; cancelled, it cancels the task."""
-        began = trio.current_time()
-        handle = await self._augmented(name, params, options, None)
-        if handle.id is None:
-            return await handle.result()
-        return handle.read(await handle.wait_or_cancel(options, began))
-
-    async def _augmented(
-        self, name: str, params: dict[str, Any], options: CallOptions, ttl: float | None
-    ) -> TaskHandle:
-        task = {} if ttl is None else {"ttl": round(ttl * 1000)}
-        raw = await self._tasks.requests.request("tools/call", {**params, "task": task}, options)
-        # A receiver without tasks passes over what it does not know, and answers the call.
-        if isinstance(raw.get("task"), dict) and "content" not in raw:
-            return self._handle(name, raw)
-        return TaskHandle(
-            self._tasks, None, partial(self._read_result, name), result=self._read_result(name, raw)
-        )
-
-    def _handle(self, name: str, result: CallToolResult | dict[str, Any]) -> TaskHandle:
-        read = partial(self._read_result, name)
-        if not isinstance(result, dict):
-            return TaskHandle(self._tasks, None, read, result=result)
-        look: TaskLook = self._tasks.dialect.created(self._tasks.era, result)
-        return TaskHandle(self._tasks, look.status.id, read, first=look)
-
-    def _read_result(self, name: str | None, raw: dict[str, Any]) -> CallToolResult:
-        result: CallToolResult = read_result(self._tasks.era, raw, CallToolResult)
-        outputs = self._tasks.requests.outputs
-        if name is not None and name in outputs:
-            outputs.check(name, result)
-        return result
-
-    def _declared(self) -> dict[str, Any] | None:
-        return self._tasks.requests.negotiated.capabilities.tasks
-
-    def _may_augment(self) -> bool:
-        """Whether calls of tools may ask for a task, MCP 2025-11-25, Tasks, Capabilities."""
-        requests = (self._declared() or {}).get("requests")
-        tools = requests.get("tools") if isinstance(requests, dict) else None
-        return self._tasks.dialect.result_method is not None and isinstance(tools, dict) and "call" in tools
-
-    async def _runs_as_task_only(self, name: str, options: CallOptions) -> bool:
-        """Whether a tool turns out to be one that cannot be called plainly. False for those that are known already."""
-        if name in self._task_support:
-            return False
-        try:
-            support = await self._support_of(name, options)
-        except McpError as error:
-            log.debug("it is not known whether a tool runs as a task only", tool=name, error=str(error))
-            return False
-        if self._may_augment():
-            # One that is in no list is not looked for again.
-            self._task_support.setdefault(name, "forbidden")
-        return support == "required"
-
-    async def _support_of(self, name: str, options: CallOptions) -> str | None:
-        """Returns how a tool runs as a task, ``None`` if none does; the tools are listed if that is unknown."""
-        if not self._may_augment():
-            return None
-        cursor: str | None = None
-        asking = CallOptions(idle=options.idle, cap=options.cap)
-        for _ in range(MAX_PAGES):
-            if name in self._task_support:
-                break
-            page = await self._tasks.requests.list_tools(cursor, asking)
-            self._learn_tools(page.tools)
-            cursor = page.next_cursor
-            if cursor is None:
-                break
-        return self._task_support.get(name)
-
-
-def tool_params(name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the params of a call of a tool; raises `TypeError` for arguments that are no mapping."""
-    params: dict[str, Any] = {"name": name}
-    if arguments is not None:
-        if not isinstance(arguments, Mapping):
-            raise TypeError(
-                f'the arguments of a tool are a dict of their names: call_tool({name!r}, {{"city": "Berlin"}}), '
-                f"not a {type(arguments).__name__}"
-            )
-        params["arguments"] = dict(arguments)
-    return params
-
-
-# -- The part of a client that lists and calls the server's tools ----------------------------------------
-
-
-class ToolMethods(TaskMethods):
-    """The part of `Client` that lists and calls the server's tools."""
-
-    def __init__(self, tasks: TaskRequests) -> None:
-        super().__init__(tasks)
-        self._requests = tasks.requests
+    def _assemble(self, options: ClientOptions) -> None:
+        """Makes the parts of the client, which know each other from here on."""
+        self._options = options
+        self._connectivity = connectivity = Connectivity(options.restart)
+        handlers = RequestHandlers(options, connectivity)
+        self._requests = requests = Requests(options, connectivity, handlers)
         # The calls during which servers may ask or report.
-        self._long_call = attrs.evolve(tasks.requests.options, wants_progress=True)
+        self._long_call = attrs.evolve(requests.options, wants_progress=True)
+        self._subscriptions = Subscriptions(connectivity, requests)
+        self._tasks = TaskRequests(requests, connectivity, self._subscriptions)
+        self._tool_tasks = ToolTasks(requests, self._tasks)
+        self._task_support = self._tool_tasks.support
+        notifications = Notifications(options, requests, self._subscriptions)
+        self._handshake = Handshake(options, handlers.capabilities)
+        connectivity.on_lost = notifications.lost
+        users = requests, IdlePings(options.ping_interval, requests)
+        self._supervisor = Supervisor(
+            options, connectivity, self._handshake, handlers, notifications.put, users
+        )
+        self._life = ClientLife(self._supervisor, notifications, self._subscriptions)
+        self._block = BlockNursery("Client")
+
+    def __repr__(self) -> str:
+        return f"<Client {self._supervisor!r}>"
+
+    # -- opening and closing -----------------------------------------------------------------------------------------
+
+    def __await__(self) -> NoReturn:
+        """Raises `TypeError`: a client is entered; outside of Trio `RuntimeError`, which names what to use there."""
+        self._block.refuse(
+            "await Client(...)", "a Client is not awaited: use 'async with Client(...) as client'"
+        )
+
+    def __enter__(self) -> NoReturn:
+        """Always raises: a client is entered with ``async with``.
+
+        Raises:
+            RuntimeError: There is no Trio loop; it names what to use without one.
+            TypeError: There is one.
+        """
+        self._block.refuse("a Client", "a Client is entered with 'async with'")
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Is there for ``with`` to find `__enter__`, which always raises."""
+
+    async def __aenter__(self) -> Client:
+        block = BlockNursery("Client")
+        try:
+            await self._begin(await block.open())
+        except BaseException:
+            await block.close()
+            raise
+        self._block = block
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        # The body's own exception is not handed on, so that it leaves as it is and never in a group of a nursery.
+        self._life.end()
+        if not self._block.is_innermost:
+            await self._life.wait_until_ended()
+        await self._block.close()
+        self._life.raise_failure()
+
+    async def _begin(self, nursery: trio.Nursery) -> None:
+        """Opens the client in a nursery, which has its tasks from then on; raises as entering it does."""
+        lifespans = [partial(made, self) for each in self._options.in_use for made in each.lifespans]
+        await self._life.begin(nursery, lifespans)
+
+    async def aclose(self) -> None:
+        """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
+
+        Idempotent, and legal from any task, a callback's included. A client that is closed before it is
+        entered cannot be entered any more. Cancelled, the connection is closed all the same.
+        """
+        await self._supervisor.stop()
+
+    # -- the server --------------------------------------------------------------------------------------------------
+
+    @property
+    def era(self) -> EraName:
+        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
+        return self._connectivity.negotiated.era.name
+
+    @property
+    def version(self) -> str:
+        """The protocol version that was agreed; raises as `era` does."""
+        return self._connectivity.negotiated.era.version
+
+    @property
+    def server_info(self) -> Implementation:
+        """The server's name and version, for display only; raises as `era` does.
+
+        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
+        """
+        return self._connectivity.negotiated.info
+
+    @property
+    def server_capabilities(self) -> ServerCapabilities:
+        """The capabilities that the server declared; raises as `era` does."""
+        return self._connectivity.negotiated.capabilities
+
+    @property
+    def instructions(self) -> str | None:
+        """The server's text for the model, if it has one; raises as `era` does."""
+        return self._connectivity.negotiated.instructions
+
+    @property
+    def discovered(self) -> DiscoverResult | None:
+        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
+        return self._connectivity.negotiated.discovered
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """The extensions that both sides have declared (SEP-2133): the server's settings, by their ids.
+
+        Raises:
+            LocalProtocolError: The client has not been entered.
+        """
+        declared = self._connectivity.negotiated.capabilities.extensions or {}
+        return {id: settings for id, settings in declared.items() if id in self._requests.extensions.declared}
+
+    async def ping(self, *, timeout: float | None = None) -> None:
+        """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
+
+        MCP 2025-11-25, Ping; MCP 2026-07-28, Versioning and Discovery.
+
+        Args:
+            timeout: Seconds to wait for the answer; by default the client's.
+
+        Raises:
+            McpError: What `request` raises.
+        """
+        requests = self._requests
+        method = self._connectivity.negotiated.era.client.ping_method
+        await requests.send(method, {}, call_options(requests.options, timeout))
+
+    async def set_log_level(self, level: LoggingLevel) -> None:
+        """Sets the least severe log message that is wanted, from now on, in later connections too.
+
+        MCP 2025-11-25, Logging, Setting Log Level; a stateless server learns it with each request.
+
+        Args:
+            level: One of `mcp_actors.types.LOGGING_LEVELS`.
+
+        Raises:
+            LocalProtocolError: There is no such level, or the server of a session did not declare logging.
+            McpError: What `request` raises.
+        """
+        if level not in LOGGING_LEVELS:
+            raise LocalProtocolError(f"no such level: {level!r}; use one of {', '.join(LOGGING_LEVELS)}")
+        era = self._connectivity.negotiated.era
+        self._handshake.log_level = level
+        if era.client.log_level_method is None:
+            self._handshake.introduce(self._connectivity.session, era)
+        else:
+            await self._requests.call(era.client.log_level_method, {"level": level})
+
+    async def roots_changed(self) -> None:
+        """Tells the server of a session to list the roots again; a stateless one asks when it needs them.
+
+        MCP 2025-11-25, Roots, Root List Changes.
+
+        Raises:
+            LocalProtocolError: This client was given no roots, or is not connected.
+            ConnectionLost: The connection has ended.
+        """
+        if self._options.roots is None:
+            raise LocalProtocolError("this client was given no roots, so none of them can change")
+        method = "notifications/roots/list_changed"
+        if method in self._connectivity.negotiated.era.client_notifications:
+            await self._connectivity.session.notify(method)
+
+    # -- tools -------------------------------------------------------------------------------------------------------
 
     async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
         """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
@@ -451,7 +466,7 @@ class ToolMethods(TaskMethods):
         """
         page = await self._requests.list_tools(cursor, refresh=refresh)
         self._requests.outputs.learn(page.tools)
-        self._learn_tools(page.tools)
+        self._tool_tasks.learn(page.tools)
         return page
 
     def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
@@ -528,7 +543,7 @@ class ToolMethods(TaskMethods):
             returns: The class of what the tool returns: ``returns=Forecast`` makes this return a ``Forecast``, and
                 raise `ToolFailed` for a failure inside the tool. A dataclass, an attrs class, a `TypedDict`, a pydantic
                 model, ``int``, ``list[Forecast]``: whatever the parameters of tools may be. The value is the structured
-                content, or what servers put into it under ``result``; where there is none, as in old revisions, it is
+                content, or what servers put into it under ``result``; without any, as in old revisions, it is
                 the text, or the JSON in it. By default the whole `CallToolResult` is returned.
             timeout: Seconds without an answer or a progress report; by default the client's.
             cap: Seconds in all; by default the client's.
@@ -539,7 +554,7 @@ class ToolMethods(TaskMethods):
             state: The state of that `InputRequired`.
 
         Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON, or ``returns`` is no such class.
+            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
             LocalProtocolError: The server did not declare tools, or the client is not connected.
@@ -552,7 +567,7 @@ class ToolMethods(TaskMethods):
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
         if returns is not None:
-            made = conversion(returns)
+            read = result_reader(returns)
             whole = await self.call_tool(
                 name,
                 arguments,
@@ -563,76 +578,99 @@ class ToolMethods(TaskMethods):
                 answers=answers,
                 state=state,
             )
-            return returned_value(name, whole, made)
-        params = tool_params(name, arguments)
+            return read(name, whole)
+        params = _tool_params(name, arguments)
         requests = self._requests
         options = call_options(self._long_call, timeout, cap, on_progress, meta)
-        if self._task_support.get(name) == "required" and self._may_augment():
-            return await self._call_as_task(name, params, options)
+        if self._task_support.get(name) == "required" and self._tool_tasks.may_augment():
+            return await self._tool_tasks.call(name, params, options)
         try:
             result: CallToolResult = await requests.call("tools/call", params, options, answers, state)
         except MethodNotFound:
             # So a session's server refuses to call a tool plainly that it runs as a task only; it was not run.
-            if not await self._runs_as_task_only(name, options):
+            if not await self._tool_tasks.turns_out_required(name, options):
                 raise
-            return await self._call_as_task(name, params, options)
-        if result.is_error and await self._runs_as_task_only(name, options):
+            return await self._tool_tasks.call(name, params, options)
+        if result.is_error and await self._tool_tasks.turns_out_required(name, options):
             # The official servers refuse it with an error of the tool.
-            return await self._call_as_task(name, params, options)
+            return await self._tool_tasks.call(name, params, options)
         if name in requests.outputs:
             requests.outputs.check(name, result)
         return result
 
+    # -- tasks -------------------------------------------------------------------------------------------------------
 
-# -- The part of a client that knows its server: what was agreed, and the methods of tools, resources and prompts ---
+    async def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+        cap: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> TaskHandle:
+        """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
 
+        MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
+        result already. What a tool asks before its task begins is answered here. After a cancellation there may
+        still be a task, whose id is lost and which ends with its time.
 
-class ServerMethods(ToolMethods):
-    """The part of `Client` that says what was agreed with the server, and calls methods of the protocol.
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
+                always, as the server likes.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all until there is a task; by default the client's.
+            meta: Further members of the request's ``_meta``.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
 
-    Every method may be cancelled: the server is then sent a cancellation, and nothing more of the call arrives.
-    """
-
-    def __init__(self, requests: Requests, subscriptions: Subscriptions, connectivity: Connectivity) -> None:
-        super().__init__(TaskRequests(requests, connectivity, subscriptions))
-        self._subscriptions = subscriptions
-
-    # -- what was agreed -------------------------------------------------------------------------------------------
-
-    @property
-    def era(self) -> EraName:
-        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
-        return self._requests.negotiated.era.name
-
-    @property
-    def version(self) -> str:
-        """The protocol version that was agreed; raises as `era` does."""
-        return self._requests.negotiated.era.version
-
-    @property
-    def server_info(self) -> Implementation:
-        """The server's name and version, for display only; raises as `era` does.
-
-        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
+        Raises:
+            TypeError: ``arguments`` is not a mapping, or a value in it is not a JSON value.
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
-        return self._requests.negotiated.info
+        params = _tool_params(name, arguments)
+        options = call_options(self._long_call, timeout, cap, None, meta)
+        return await self._tool_tasks.begin(name, params, options, ttl, answers, state)
 
-    @property
-    def server_capabilities(self) -> ServerCapabilities:
-        """The capabilities that the server declared; raises as `era` does."""
-        return self._requests.negotiated.capabilities
+    def task(self, id: str) -> TaskHandle:
+        """Returns a handle of a task that was started before, by this program or another one.
 
-    @property
-    def instructions(self) -> str | None:
-        """The server's text for the model, if it has one; raises as `era` does."""
-        return self._requests.negotiated.instructions
+        Nothing is asked: whether there is such a task, the handle's methods tell.
 
-    @property
-    def discovered(self) -> DiscoverResult | None:
-        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
-        return self._requests.negotiated.discovered
+        Args:
+            id: The `TaskHandle.id`.
 
-    # -- resources -------------------------------------------------------------------------------------------------
+        Raises:
+            TypeError: It is not text, or empty.
+        """
+        if not isinstance(id, str) or not id:
+            raise TypeError(f"the id of a task is the text of TaskHandle.id, not {id!r}")
+        return self._tool_tasks.handle_of(id)
+
+    def tasks(self) -> AsyncIterator[TaskStatus]:
+        """Iterates over the caller's tasks; each page is requested when it is needed.
+
+        MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
+
+        Raises:
+            LocalProtocolError: The server has no list of tasks, or the client is not connected.
+            McpError: What `TaskHandle.status` raises.
+        """
+        return _AllPages(self._tool_tasks.list_page, lambda page: [task_status(each) for each in page.tasks])
+
+    # -- resources ---------------------------------------------------------------------------------------------------
 
     async def list_resources(
         self, cursor: str | None = None, *, refresh: bool = False
@@ -715,36 +753,12 @@ class ServerMethods(ToolMethods):
             )
             return result
         except RpcError as error:
-            # The revisions have two codes for it; the stateless one is told apart by its data.
+            # The revisions have two codes for it; the data tells which one the stateless code means.
             if error.code == INVALID_PARAMS and isinstance(error.data, dict) and error.data.get("uri") == uri:
                 raise ResourceNotFound(uri) from error
             raise
 
-    async def subscribe_resource(self, uri: str) -> None:
-        """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
-
-        MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
-        reported to ``on_change`` and to every `Listener` of the resource.
-
-        Args:
-            uri: The resource.
-
-        Raises:
-            LocalProtocolError: The server did not declare resources.subscribe, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-        await self._subscriptions.keep(uri)
-
-    async def unsubscribe_resource(self, uri: str) -> None:
-        """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
-        await self._subscriptions.give_back(uri)
-
-    # -- prompts and completion ------------------------------------------------------------------------------------
+    # -- prompts and completion --------------------------------------------------------------------------------------
 
     async def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
         """Returns one page of the prompts; `prompts` iterates over all of them.
@@ -834,7 +848,7 @@ class ServerMethods(ToolMethods):
         """
         requests = self._requests
         params: dict[str, Any] = {
-            "ref": requests.negotiated.era.unstructure(ref),
+            "ref": self._connectivity.negotiated.era.unstructure(ref),
             "argument": {"name": argument, "value": value},
         }
         if context is not None:
@@ -846,72 +860,7 @@ class ServerMethods(ToolMethods):
         params = {} if cursor is None else {"cursor": cursor}
         return await self._requests.call(method, params, refresh=refresh)
 
-
-# -- The part of a client for messages of any method: those of extensions, of its own, and subscriptions ---
-
-
-class AnyMethods(ServerMethods):
-    """The part of `Client` that sends messages of any method, and listens."""
-
-    def __init__(self, requests: Requests, subscriptions: Subscriptions, connectivity: Connectivity) -> None:
-        super().__init__(requests, subscriptions, connectivity)
-        self._connectivity = connectivity
-
-    @property
-    def extensions(self) -> Mapping[str, Any]:
-        """The extensions that both sides have declared (SEP-2133): the server's settings, by their ids.
-
-        Raises:
-            LocalProtocolError: The client has not been entered.
-        """
-        declared = self._requests.negotiated.capabilities.extensions or {}
-        return {id: settings for id, settings in declared.items() if id in self._requests.extensions.declared}
-
-    async def request(
-        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
-    ) -> dict[str, Any]:
-        """Sends any request and returns its raw result: for methods that are not part of the protocol.
-
-        Cancelled, the server is sent a cancellation.
-
-        Args:
-            method: The method.
-            params: Its parameters, as JSON values; ``_meta`` is added to, and says of the client what the client is.
-            timeout: Seconds without an answer; by default the client's.
-
-        Raises:
-            LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer is no object.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: There is no connection, or it ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-        options = call_options(self._requests.options, timeout)
-        sent = dict(params or {})
-        if isinstance(sent.get("_meta"), Mapping):
-            sent["_meta"] = callers_meta(sent["_meta"])
-        return await self._requests.request(method, sent, options)
-
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
-
-        Args:
-            method: The method, as `Server.notification` names it.
-            params: Its parameters, as JSON values.
-
-        Raises:
-            LocalProtocolError: The client is not connected, the notification is too long, or its method fits no header.
-            ConnectionLost: The connection has ended.
-        """
-        sent = dict(params or {})
-        session = self._connectivity.session
-        if self._requests.extensions.declared and self._requests.negotiated.era.declares_in_requests:
-            # Nothing else tells a server without sessions that its sender has an extension.
-            sent["_meta"] = {**sent.get("_meta", {}), **session.outbound.meta}
-        metadata = self._requests.metadata_of(method, sent)
-        await session.notify(method, sent, metadata)
+    # -- subscriptions -----------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def listen(
@@ -944,7 +893,6 @@ class AnyMethods(ServerMethods):
             LocalProtocolError: The client is not connected, or the server did not declare subscriptions.
             McpError: What else `request` raises.
         """
-        require_trio("client.listen(...)", "Client")
         listener = Listener(
             SubscriptionFilter(
                 tools_list_changed=tools or None,
@@ -957,279 +905,79 @@ class AnyMethods(ServerMethods):
         async with self._subscriptions.opened(listener):
             yield listener
 
+    async def subscribe_resource(self, uri: str) -> None:
+        """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
 
-# ----------------------------------------------------------------------------------------------------
-
-VERSION = "0.1.0"
-
-
-class Client(AnyMethods):
-    """A client of one server, used as ``async with Client(target) as client``.
-
-    Leaving the block closes the connection; what the block raises leaves it unchanged. It is left in the task that
-    entered it, before blocks that were entered earlier, or it raises `ClosedElsewhere`: the clients of a `ClientPool`
-    are closed in any order, from any task. A callback that fails costs the one call or notification it was made for,
-    and is logged.
-
-    Args:
-        target: A `Server` (in memory), a URL (``"stdio:COMMAND ARG…"``, ``"http://…"``), a command as a list
-            (``["python", "server.py"]``), the `~pathlib.Path` of a server, which is started with this Python if it ends
-            in ``.py``, or a `~mcp_actors.abc.ClientTransport`.
-        era: ``"auto"`` finds out what the server speaks; ``"legacy"``, ``"modern"`` or one protocol version is spoken
-            without asking.
-        info: The client's name and version, which servers may display; by default those of this engine.
-        sampling: Answers servers that want to sample a model. Without it sampling is not declared.
-        sampling_tools: Whether ``sampling`` may use tools.
-        capabilities: What is declared to servers beyond what follows from the handlers, or more exactly: each member
-            that it has replaces what follows. ``ClientCapabilities(elicitation=ElicitationCapability(url={}))`` is for
-            a handler that opens URLs and shows no forms. By default forms and URLs are declared, and no context for
-            sampling.
-        elicitation: Answers servers that want to ask the person. Without it elicitation is not declared.
-        roots: The roots that servers may work in, or a function that returns them. Without it none are declared.
-        on_log: ``on_log(level, data, logger)``, sync or async, is called with each log message in the order of arrival.
-        on_change: ``on_change(kind, uri)``, sync or async, is called with each change on the server in that order.
-        on_notification: ``on_notification(method, params)``, sync or async, is called with each notification that is
-            none of the above, such as those of extensions, in that order.
-        on_lost: ``on_lost(error)``, sync or async, is called once with the `ConnectionLost` or `SessionExpired` of each
-            connection that ends without being closed by the program; with ``restart`` another one follows.
-        log_level: The least severe log message that is wanted. By default a stateless server is asked for ``"info"``
-            if there is an ``on_log``, and a session is left as its server likes it.
-        timeout: Seconds a call may take without an answer or a progress report; `math.inf` switches this off. Servers
-            of this engine report progress for a tool that is silent (`Limits.beat`).
-        cap: Seconds a call may take in all; `math.inf` switches this off.
-        answer_input: Whether a server's request for input is answered by the handlers; if not, the call raises
-            `InputRequired`.
-        max_rounds: How often one call may ask for input, so that no server asks without an end.
-        probe_timeout: Seconds without an answer to ``server/discover`` after which ``initialize`` is sent as well; the
-            late answer still counts. Both together have ``timeout`` seconds more.
-        ping_interval: Seconds of silence on an idle connection after which the server is asked whether it is alive,
-            and seconds for its answer, without which the connection counts as lost; 0 switches this off. By default
-            sockets are asked after 30 s, and nothing else: pipes tell when a process has ended, a WebSocket has pings
-            of its own, and over HTTP there is no connection.
-        restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because nobody
-            knows whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
-        prior_discover: An earlier answer of the same server, `discovered` of a client of it: the first connection is
-            made without asking. If it is no longer true, the first call raises what the server says to that.
-        limits: The bounds on calls in flight and messages; see `Limits`.
-        auth: Access to a server that demands authorization, at an HTTP or WebSocket URL: `~mcp_actors.auth.OAuth`, or
-            `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
-            ``timeout`` nor ``cap`` nor ``probe_timeout`` runs, for any call of the connection: the login has a time of
-            its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
-        tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
-            and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
-        telemetry: Is told of each call in both directions and of sessions: an
-            `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
-            default there is none, which costs nothing.
-        extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
-            declared. None by default.
-        middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the
-            handshake and `ping`, the first one outermost. Each returns ``await call_next()``, or something else, or
-            raises. An object with ``async def notification(self, note, call_next)`` has that run round ``on_log``,
-            ``on_change``, ``on_notification`` and the functions of extensions, too, which are then called in a task of
-            their own. `mcp_actors.middleware` has objects that are ready.
-
-    Raises:
-        TypeError: The target or an option is of another kind; the message says what to write.
-        ValueError: ``era`` is none of those above, the URL is malformed, there is no such command or file,
-            ``prior_discover`` names no version that may be spoken, a root is no ``file://`` URI, ``capabilities``
-            declares what there is no handler for, ``auth`` is for something else than such a URL, or two extensions
-            have the same id, or something else of the same name.
-        TransportNotFound: There is no binding for the URL.
-
-    Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
-    raises `ConnectFailed`, which an `AuthorizationError` is too, `TransportNotFound`, `ConnectionLost`, `CallTimeout`,
-    `Unavailable` when a server does not recover from an outage, `UnsupportedVersion` when no version is common,
-    `RpcError` and `RemoteProtocolError` when it refuses or cannot be understood, and `LocalProtocolError` if the client
-    was entered before. Outside of Trio it raises `RuntimeError`.
-    """
-
-    def __init__(
-        self,
-        target: Target,
-        *,
-        era: str = "auto",
-        info: Implementation | None = None,
-        sampling: SamplingHandler | None = None,
-        sampling_tools: bool = False,
-        capabilities: ClientCapabilities | None = None,
-        elicitation: ElicitationHandler | None = None,
-        roots: Roots | None = None,
-        on_log: LogHandler | None = None,
-        on_change: ChangeHandler | None = None,
-        on_notification: NotificationCallback | None = None,
-        on_lost: LossHandler | None = None,
-        log_level: LoggingLevel | None = None,
-        timeout: float = 30.0,
-        cap: float = 300.0,
-        answer_input: bool = True,
-        max_rounds: int = 10,
-        probe_timeout: float = 5.0,
-        ping_interval: float | None = None,
-        restart: bool = False,
-        prior_discover: DiscoverResult | None = None,
-        limits: Limits | None = None,
-        auth: Access | None = None,
-        tasks: bool = True,
-        telemetry: Telemetry | None = None,
-        extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
-        middleware: Sequence[ClientMiddleware] = (),
-    ) -> None:
-        versions = versions_for(era)
-        if prior_discover is not None:
-            discoverable(versions, prior_discover)
-        hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
-        client_tasks = _tasks_of_client()
-        options = ClientOptions(
-            target=connectable(target, auth),
-            versions=versions,
-            info=info or Implementation("mcp-actors", VERSION),
-            sampling=sampling,
-            sampling_tools=sampling_tools,
-            capabilities=capabilities,
-            elicitation=elicitation,
-            roots=roots,
-            on_log=on_log,
-            on_change=on_change,
-            on_notification=on_notification,
-            on_lost=on_lost,
-            log_level=log_level,
-            call=CallOptions(idle=timeout, cap=cap),
-            answer_input=answer_input,
-            max_rounds=max_rounds,
-            probe_timeout=probe_timeout,
-            ping_interval=ping_interval,
-            restart=restart,
-            prior_discover=prior_discover,
-            limits=limits or Limits(),
-            auth=auth,
-            telemetry=telemetry,
-            extensions=extensions,
-            middleware=middleware,
-            tasks=client_tasks.extension(takes=tasks, hosts=[name for name, given in hosts.items() if given]),
-        )
-        self._options = options
-        self._connectivity = Connectivity(restart)
-        handlers = RequestHandlers(options, self._connectivity)
-        requests = Requests(options, self._connectivity, handlers)
-        super().__init__(requests, Subscriptions(self._connectivity, requests), self._connectivity)
-        client_tasks.bind(self._tasks)
-        self._notifications = Notifications(options, requests, self._subscriptions)
-        self._handshake = Handshake(options, handlers.capabilities)
-        self._connectivity.on_lost = self._notifications.lost
-        users = requests, IdlePings(options.ping_interval, requests)
-        self._supervisor = Supervisor(
-            options, self._connectivity, self._handshake, handlers, self._notifications.put, users
-        )
-        self._life = ClientLife(self._supervisor, self._notifications, self._subscriptions)
-        self._block = BlockNursery(type(self).__name__)
-
-    def __repr__(self) -> str:
-        return f"<Client {self._supervisor!r}>"
-
-    def __await__(self) -> NoReturn:
-        """Raises `TypeError`: a client is entered; outside of Trio `RuntimeError`, which names what to use there."""
-        require_trio("await Client(...)", "Client")
-        raise TypeError("a Client is not awaited: use 'async with Client(...) as client'")
-
-    def __enter__(self) -> NoReturn:
-        """Always raises: a client is entered with ``async with``.
-
-        Raises:
-            RuntimeError: There is no Trio loop; it names what to use without one.
-            TypeError: There is one.
-        """
-        require_trio("a Client", "Client")
-        raise TypeError("a Client is entered with 'async with'")
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Is there for ``with`` to find `__enter__`, which always raises."""
-
-    async def __aenter__(self) -> Client:
-        require_trio("async with Client(...)", "Client")
-        block = BlockNursery(type(self).__name__)
-        try:
-            await self._begin(await block.open())
-        except BaseException:
-            await block.close()
-            raise
-        self._block = block
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        # The body's own exception is not handed on, so that it leaves as it is and never in a group of a nursery.
-        self._life.end()
-        if not self._block.is_innermost:
-            await self._life.wait_until_ended()
-        await self._block.close()
-        self._life.raise_failure()
-
-    async def _begin(self, nursery: trio.Nursery) -> None:
-        """Opens the client in a nursery, which has its tasks from then on; raises as entering it does."""
-        lifespans = [partial(made, self) for each in self._options.in_use for made in each.lifespans]
-        await self._life.begin(nursery, lifespans)
-
-    async def aclose(self) -> None:
-        """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
-
-        Legal from any task, a callback's included, and any number of times. A client that is closed before it is
-        entered cannot be entered any more. Cancelled, the connection is closed all the same.
-        """
-        await self._supervisor.stop()
-
-    # -- the connection --------------------------------------------------------------------------------------------
-
-    async def ping(self, *, timeout: float | None = None) -> None:
-        """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
-
-        MCP 2025-11-25, Ping; MCP 2026-07-28, Versioning and Discovery.
+        MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
+        reported to ``on_change`` and to every `Listener` of the resource.
 
         Args:
-            timeout: Seconds to wait for the answer; by default the client's.
+            uri: The resource.
 
         Raises:
-            McpError: What `request` raises.
+            LocalProtocolError: The server did not declare resources.subscribe, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
         """
-        requests = self._requests
-        method = self._connectivity.negotiated.era.client.ping_method
-        await requests.send(method, {}, call_options(requests.options, timeout))
+        await self._subscriptions.keep(uri)
 
-    async def set_log_level(self, level: LoggingLevel) -> None:
-        """Sets the least severe log message that is wanted, from now on, in later connections too.
+    async def unsubscribe_resource(self, uri: str) -> None:
+        """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
+        await self._subscriptions.give_back(uri)
 
-        MCP 2025-11-25, Logging, Setting Log Level; a stateless server learns it with each request.
+    # -- messages of any method --------------------------------------------------------------------------------------
+
+    async def request(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Sends any request and returns its raw result: for methods that are not part of the protocol.
+
+        Cancelled, the server is sent a cancellation.
 
         Args:
-            level: One of `mcp_actors.types.LOGGING_LEVELS`.
+            method: The method.
+            params: Its parameters, as JSON values; ``_meta`` is added to, and says of the client what the client is.
+            timeout: Seconds without an answer; by default the client's.
 
         Raises:
-            LocalProtocolError: There is no such level, or the server of a session did not declare logging.
-            McpError: What `request` raises.
+            LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer is not an object.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: There is no connection, or it ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
         """
-        if level not in LOGGING_LEVELS:
-            raise LocalProtocolError(f"no such level: {level!r}; use one of {', '.join(LOGGING_LEVELS)}")
-        era = self._connectivity.negotiated.era
-        self._handshake.log_level = level
-        if era.client.log_level_method is None:
-            self._handshake.introduce(self._connectivity.session, era)
-        else:
-            await self._requests.call(era.client.log_level_method, {"level": level})
+        options = call_options(self._requests.options, timeout)
+        sent = dict(params or {})
+        if isinstance(sent.get("_meta"), Mapping):
+            sent["_meta"] = callers_meta(sent["_meta"])
+        return await self._requests.request(method, sent, options)
 
-    async def roots_changed(self) -> None:
-        """Tells the server of a session to list the roots again; a stateless one asks when it needs them.
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Sends any notification: for methods that are not part of the protocol. It has no answer.
 
-        MCP 2025-11-25, Roots, Root List Changes.
+        Args:
+            method: The method, as `Server.notification` names it.
+            params: Its parameters, as JSON values.
 
         Raises:
-            LocalProtocolError: This client was given no roots, or is not connected.
+            LocalProtocolError: The client is not connected, the notification is too long, or its method fits no header.
             ConnectionLost: The connection has ended.
         """
-        if self._options.roots is None:
-            raise LocalProtocolError("this client was given no roots, so none of them can change")
-        method = "notifications/roots/list_changed"
-        if method in self._connectivity.negotiated.era.client_notifications:
-            await self._connectivity.session.notify(method)
+        sent = dict(params or {})
+        session = self._connectivity.session
+        if self._requests.extensions.declared and self._connectivity.negotiated.era.declares_in_requests:
+            # Nothing else tells a server without sessions that its sender has an extension.
+            sent["_meta"] = {**sent.get("_meta", {}), **session.outbound.meta}
+        metadata = self._requests.metadata_of(method, sent)
+        await session.notify(method, sent, metadata)
 
-    # -- watching --------------------------------------------------------------------------------------------------
+    # -- a look at it ------------------------------------------------------------------------------------------------
 
     def tree(self) -> SessionStatistics:
         """Returns a snapshot of this client: its calls in both directions and its connection.
@@ -1244,12 +992,66 @@ class Client(AnyMethods):
         return (self._connectivity.attempted or self._connectivity.session).statistics()
 
 
-def _tasks_of_client() -> Any:
-    # Imported where it is used: a process that only serves has no client.
-    return importlib.import_module("mcp_actors._client.task_extension").ClientTasks()
+def _tool_params(name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the params of a call of a tool; raises `TypeError` for arguments that are not a mapping."""
+    params: dict[str, Any] = {"name": name}
+    if arguments is not None:
+        if not isinstance(arguments, Mapping):
+            raise TypeError(
+                f'the arguments of a tool are a dict of their names: call_tool({name!r}, {{"city": "Berlin"}}), '
+                f"not a {type(arguments).__name__}"
+            )
+        params["arguments"] = dict(arguments)
+    return params
 
 
-# -- Clients that are opened and closed in any order, from any task --------------------------------------
+class _AllPages(AsyncIterator[T], Generic[T]):
+    """Iterates over every entry of a list; the next page is asked for when it is needed.
+
+    Raises `RemoteProtocolError` when the cursors go round in a circle, which would never end. One cursor is remembered
+    and compared with those that follow, and replaced after 1, 2, 4, 8… pages: that finds a circle of any length.
+
+    It is not a generator, because a generator that is left before its end would have to be closed.
+    """
+
+    def __init__(
+        self, list_page: Callable[[str | None], Awaitable[Any]], entries: Callable[[Any], list[T]]
+    ) -> None:
+        self._list_page = list_page
+        self._entries = entries
+        self._ready: deque[T] = deque()
+        self._cursor: str | None = None
+        self._remembered: str | None = None
+        self._pages, self._replaced_at = 0, 1
+        self._has_more = True
+        self._is_circle = False
+
+    async def __anext__(self) -> T:
+        if not self._ready:
+            self._ready.extend(await self.next_many())
+        return self._ready.popleft()
+
+    async def next_many(self) -> list[T]:
+        """Returns the entries of the next page that has any; raises `StopAsyncIteration` after the last page."""
+        while self._has_more:
+            # Whatever ends this, nothing follows.
+            self._has_more = False
+            if self._is_circle:
+                raise RemoteProtocolError("the server's cursors go round in a circle: its list never ends")
+            page = await self._list_page(self._cursor)
+            self._note(page.next_cursor)
+            entries = self._entries(page)
+            if entries:
+                return entries
+        raise StopAsyncIteration
+
+    def _note(self, cursor: str | None) -> None:
+        # An empty string is a cursor like any other; only its absence ends the list.
+        self._cursor, self._has_more = cursor, cursor is not None
+        self._is_circle = cursor is not None and cursor == self._remembered
+        self._pages += 1
+        if self._pages == self._replaced_at:
+            self._remembered, self._replaced_at = cursor, 2 * self._replaced_at
 
 
 class ClientPool:
@@ -1264,7 +1066,7 @@ class ClientPool:
     def __init__(self) -> None:
         self._clients: set[Client] = set()
         self._nursery: trio.Nursery | None = None
-        self._block = BlockNursery(type(self).__name__)
+        self._block = BlockNursery("ClientPool")
         self._is_closing = False
 
     def __repr__(self) -> str:
@@ -1272,7 +1074,6 @@ class ClientPool:
 
     async def __aenter__(self) -> ClientPool:
         """Opens the pool; raises `LocalProtocolError` if it was opened before, and `RuntimeError` outside of Trio."""
-        require_trio("async with ClientPool()", "ClientPool")
         if self._nursery is not None:
             raise LocalProtocolError("a ClientPool is good for one 'async with' block; make a new one")
         self._nursery = await self._block.open()
@@ -1320,10 +1121,10 @@ class ClientPool:
     async def close(self, client: Client) -> None:
         """Closes ``client`` and waits until nothing is left of it; calls in flight raise `ConnectionLost`.
 
-        Legal from any task, and any number of times. Cancelled, it is closed all the same.
+        Idempotent, and legal from any task. Cancelled, it is closed all the same.
 
         Args:
-            client: A client of this pool; nothing happens if it is none, or was closed before.
+            client: A client of this pool; nothing happens for any other client, or if it was closed before.
 
         Raises:
             Exception: What the lifespan of a server in this process raised at its end.

@@ -66,7 +66,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def path_of(world: str) -> Path:
-    return ROOT / "mcp_actors" / world / "client.pyi"
+    return ROOT / "mcp_actors" / ("asyncio/__init__.pyi" if world == "asyncio" else f"{world}.pyi")
 
 
 # -- the source of a class --------------------------------------------------------------------------------------------
@@ -107,11 +107,14 @@ class Stub:
 
     def __init__(self, world: str) -> None:
         self.world = world
-        self.module = importlib.import_module(f"mcp_actors.{world}.client")
+        self.module = importlib.import_module(f"mcp_actors.{world}")
         self.imports: set[str] = set(IMPORTED.splitlines())
+        written = [name for name in self.module.__all__ if name not in ORIGINALS]
+        if written:
+            self.imports.add(f"from mcp_actors.{world}.serving import {', '.join(written)}")
 
     def text(self) -> str:
-        classes = [self.stub_of(name) for name in self.module.__all__]
+        classes = [self.stub_of(name) for name in self.module.__all__ if name in ORIGINALS]
         head = f'"""{self.module.__doc__}"""\n\n# Written by tests/test_faces.py.\n'
         names = f"__all__ = {self.module.__all__!r}"
         body = "\n\n".join([head, "\n".join(sorted(self.imports)), names, ALIASES, *classes])

@@ -20,16 +20,13 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.inbound_call import InboundCall
-from mcp_actors.supervision.containment import Containment
+from mcp_actors.supervision.containment import INNERMOST_SCOPE, Containment
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import CALL_WORKER
 
-__all__ = ["INNERMOST_SCOPE", "TaskPool", "abandon_nurseries", "run_call"]
+__all__ = ["TaskPool", "abandon_nurseries", "run_call"]
 
 _IDLE = CALL_WORKER.name
-# What identifies the cancel scope that a task is in. Trio has no public name for it, and a scope of its own for each
-# call would cost more than all else that is done for it. With a Trio that hides it elsewhere, nothing is noticed.
-INNERMOST_SCOPE = "_cancel_status"
 
 
 class TaskPool:

@@ -1,4 +1,8 @@
-"""An extension of a client (SEP-2133): answers and notifications that servers send to clients which declare it."""
+"""An extension of a client (SEP-2133): answers and notifications that servers send to clients which declare it.
+
+`ClientExtension` is what a program makes. The other classes are what its functions are given, and `Extensions` is what
+the requests of a client look up in all of its extensions.
+"""
 
 from __future__ import annotations
 
@@ -23,70 +27,6 @@ __all__ = [
     "Extensions",
 ]
 
-
-# -- The extensions of a client as its requests see them, and what their functions are given -------------
-
-
-class Send(Protocol):
-    """Sends any request and returns its raw result; raises what `Client.request` raises."""
-
-    def __call__(
-        self, method: str, params: dict[str, Any], options: CallOptions
-    ) -> Awaitable[dict[str, Any]]: ...
-
-
-@attrs.frozen
-class AnsweredCall:
-    """A call of the program that was answered by a result of an extension's own kind."""
-
-    method: str
-    params: Mapping[str, Any]
-    """The params as they were sent, without ``_meta``."""
-    options: CallOptions
-    """The clocks of the call, its progress callback and its further metadata."""
-    send: Send
-    """Sends any request to the same server: ``await call.send(method, params, options)``."""
-    began: float
-    """The time of Trio's clock at which it was made, for what is left of ``options.cap``."""
-
-
-@attrs.frozen
-class AskedRequest:
-    """A request of the server of a session to the client."""
-
-    method: str
-    params: Mapping[str, Any]
-    """Its params, without ``_meta``."""
-    meta: Mapping[str, Any]
-
-
-Answer = Callable[[AnsweredCall, dict[str, Any]], Awaitable[dict[str, Any]]]
-CallNext = Callable[[], Awaitable[dict[str, Any]]]
-Around = Callable[[AskedRequest, CallNext], Awaitable[dict[str, Any]]]
-
-
-@attrs.frozen(eq=False)
-class AroundRequest:
-    """A function of an extension that runs round some requests of one method."""
-
-    function: Around
-    when: Callable[[Mapping[str, Any]], bool]
-
-
-@attrs.frozen
-class Extensions:
-    """The extensions of one client, by what its requests look for."""
-
-    declared: Mapping[str, Any]
-    """The settings of all, by their ids."""
-    results: Mapping[str, Answer]
-    """The functions that make a result of an answer of another kind, by kind."""
-    targets: Mapping[str, str]
-    """The members of params that say what a method is about, by method."""
-
-
-# ----------------------------------------------------------------------------------------------------
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -105,7 +45,7 @@ class ClientExtension:
             meant. Over HTTP it is repeated in the header ``Mcp-Name`` (SEP-2243). None by default.
 
     Raises:
-        ValueError: The id is of another form, or ``core`` has a name that is no such member.
+        ValueError: The id is of another form, or ``core`` has a name that is not such a member.
     """
 
     def __init__(
@@ -218,3 +158,63 @@ class ClientExtension:
         """
         self.lifespans.append(function)
         return function
+
+
+@attrs.frozen
+class AnsweredCall:
+    """A call of the program that was answered by a result of an extension's own kind."""
+
+    method: str
+    params: Mapping[str, Any]
+    """The params as they were sent, without ``_meta``."""
+    options: CallOptions
+    """The clocks of the call, its progress callback and its further metadata."""
+    send: Send
+    """Sends any request to the same server: ``await call.send(method, params, options)``."""
+    began: float
+    """The time of Trio's clock at which it was made, for what is left of ``options.cap``."""
+
+
+class Send(Protocol):
+    """Sends any request and returns its raw result; raises what `Client.request` raises."""
+
+    def __call__(
+        self, method: str, params: dict[str, Any], options: CallOptions
+    ) -> Awaitable[dict[str, Any]]: ...
+
+
+@attrs.frozen
+class AskedRequest:
+    """A request of the server of a session to the client."""
+
+    method: str
+    params: Mapping[str, Any]
+    """Its params, without ``_meta``."""
+    meta: Mapping[str, Any]
+
+
+Answer = Callable[[AnsweredCall, dict[str, Any]], Awaitable[dict[str, Any]]]
+
+CallNext = Callable[[], Awaitable[dict[str, Any]]]
+
+Around = Callable[[AskedRequest, CallNext], Awaitable[dict[str, Any]]]
+
+
+@attrs.frozen(eq=False)
+class AroundRequest:
+    """A function of an extension that runs round some requests of one method."""
+
+    function: Around
+    when: Callable[[Mapping[str, Any]], bool]
+
+
+@attrs.frozen
+class Extensions:
+    """The extensions of one client, by what its requests look for."""
+
+    declared: Mapping[str, Any]
+    """The settings of all, by their ids."""
+    results: Mapping[str, Answer]
+    """The functions that make a result of an answer of another kind, by kind."""
+    targets: Mapping[str, str]
+    """The members of params that say what a method is about, by method."""

@@ -1,6 +1,15 @@
 """The state of a client's connection: the present session, and the version and capabilities agreed in it.
 
-The supervisor keeps this up to date; whoever makes a request reads it, and waits here for a session that is on its way.
+The supervisor keeps this up to date. Requests read it, and wait here for a session that is on its way. The life of a
+client is a table, `NEXT_STATE`; nothing else decides what may happen when. Its rules:
+
+* A client is opened once. One that was closed before it was opened cannot be opened any more.
+* It is *connecting* until the first handshake has succeeded. If that fails the client is closed, except that a server
+  which died of a request it did not know is connected to once more.
+* A connection that is lost is made again only if the user asked for that: the client is *reconnecting* until another
+  handshake has succeeded. Attempts that fail leave it there. Otherwise the client is closed.
+* Closing is idempotent and allowed at any time. It takes until the connection and the server in this process, if there
+  is one, have ended; no connection is made meanwhile.
 """
 
 from __future__ import annotations
@@ -26,19 +35,6 @@ from mcp_actors.supervision.arguments import require_trio
 from mcp_actors.types import DiscoverResult, Implementation, ServerCapabilities
 
 __all__ = ["NEXT_STATE", "OPENED_BEFORE", "ClientEvent", "ClientState", "Connectivity", "Negotiated"]
-
-
-# -- The life of a client as a table; nothing else decides what may happen when --------------------------
-#
-# Rules:
-#
-# * A client is opened once. One that was closed before it was opened cannot be opened any more.
-# * It is *connecting* until the first handshake has succeeded. If that fails the client is closed, except that a
-#   server which died of a request it did not know is connected to once more.
-# * A connection that is lost is made again only if the user asked for that: the client is *reconnecting* until
-#   another handshake has succeeded. Attempts that fail leave it there. Otherwise the client is closed.
-# * Closing is allowed at any time, any number of times. It takes until the connection and the server in this process,
-#   if there is one, have ended; no connection is made meanwhile.
 
 
 class ClientState(Enum):
@@ -80,11 +76,8 @@ NEXT_STATE: dict[tuple[ClientState, ClientEvent], ClientState] = {
     (ClientState.CLOSED, ClientEvent.CLOSE): ClientState.CLOSED,
 }
 
-
-# ----------------------------------------------------------------------------------------------------
-
-_NOT_CONNECTED = "not connected: use 'async with Client(...) as client'"
 OPENED_BEFORE = "a Client is good for one 'async with' block; make a new one"
+_NOT_CONNECTED = "not connected: use 'async with Client(...) as client'"
 _NO_SESSION_TO_COME = {ClientState.NEW, ClientState.DISCARDED, ClientState.CLOSING, ClientState.CLOSED}
 
 
@@ -105,10 +98,6 @@ class Negotiated:
         return declared_names(self.capabilities)
 
 
-def _ignore_loss(lost: ConnectionLost | SessionExpired) -> None:
-    """Takes a loss where the user has no handler for it."""
-
-
 class Connectivity:
     """The connection of one client as those see it who use it.
 
@@ -120,7 +109,7 @@ class Connectivity:
         self.restarts = restarts
         self.state = ClientState.NEW
         self.on_lost: Callable[[ConnectionLost | SessionExpired], None] = _ignore_loss
-        """Is told once of each connection that is lost, but not of one that the user closes."""
+        """Is called once for each connection that is lost, but not for one that the user closes."""
         self.loss: McpError | None = None
         """Why there is no session, once one was lost."""
         self.attempted: Session | None = None
@@ -172,7 +161,7 @@ class Connectivity:
         """Whether the client is being closed, so that no connection is made any more."""
         return self.state is ClientState.CLOSING
 
-    # -- for whoever makes requests --------------------------------------------------------------------------------
+    # -- for requests ------------------------------------------------------------------------------------------------
 
     @property
     def negotiated(self) -> Negotiated:
@@ -245,3 +234,7 @@ class Connectivity:
             return loss.renewed()
         require_trio("a Client", "Client")
         return ConnectionLost(_NOT_CONNECTED)
+
+
+def _ignore_loss(lost: ConnectionLost | SessionExpired) -> None:
+    """Takes a loss where the user has no handler for it."""

@@ -1,7 +1,9 @@
 """The client's handshake: it finds out which revision the server speaks and introduces the client.
 
 MCP 2026-07-28, Versioning and Discovery: ``server/discover``; the revisions up to 2025-11-25, Lifecycle,
-Initialization: ``initialize``. What the answers mean is a table in `mcp_actors._eras.client_negotiation`.
+Initialization: ``initialize``. `Handshake` makes both requests and knows what the client says about itself;
+`VersionNegotiation` decides which of them is sent when, on one connection. The meaning of the answers is a table in
+`mcp_actors._eras.client_negotiation`, and nothing here decides on it.
 """
 
 from __future__ import annotations
@@ -58,300 +60,15 @@ from mcp_actors.types import (
 
 __all__ = ["ConnectAnew", "FoundVersion", "Handshake", "Preference", "VersionNegotiation"]
 
-
-# -- Finds out on one connection which version the server speaks: it asks, and does what the table of decisions says ---
-#
-# Nothing here decides what an answer means: see `mcp_actors._eras.client_negotiation`.
-
 # Seconds before a request that could not be served is repeated; the last one repeats. A server may ask for more.
 PAUSES = (0.25, 0.5)
 # More than the table lets a client ask in one connection.
 MAX_OUTCOMES = 32
-DISCOVER, INITIALIZE = "server/discover", "initialize"
-
-
-@attrs.frozen
-class Preference:
-    """A belief about the era of the server, which says what is asked first: it may be wrong."""
-
-    era: Era | None = None
-    lifetime: Lifetime = Lifetime.CONNECTION
-
-
-@attrs.frozen
-class FoundVersion:
-    """The version that client and server speak, the result that said so, and how long it is remembered."""
-
-    era: Era
-    result: dict[str, Any]
-    lifetime: Lifetime
-
-
-class ConnectAnew(Exception):
-    """This connection leads nowhere, and the next one may if it begins with ``initialize``.
-
-    Args:
-        cause: What is raised if there is no next one.
-        lifetime: How long the result of the next one is remembered.
-    """
-
-    def __init__(self, cause: McpError, lifetime: Lifetime) -> None:
-        super().__init__(str(cause))
-        self.cause = cause
-        self.lifetime = lifetime
-
-
-class VersionNegotiation:
-    """The requests and answers of one connection, until a version was found.
-
-    Args:
-        stateless: The versions without sessions that may be spoken, oldest first.
-        with_sessions: The versions with sessions that may be spoken, oldest first.
-        requests: Send ``server/discover`` and ``initialize`` in a version, and wait for the answer until cancelled.
-        has_ended: Whether the connection is over.
-        probe_timeout: Seconds without an answer to discovery after which ``initialize`` is sent too.
-        timeout: Seconds for all of it; ``probe_timeout`` is added where both kinds of versions may be spoken.
-    """
-
-    def __init__(
-        self,
-        stateless: Sequence[Era],
-        with_sessions: Sequence[Era],
-        requests: Mapping[str, Callable[[Era], Awaitable[dict[str, Any]]]],
-        has_ended: Callable[[], bool],
-        *,
-        probe_timeout: float,
-        timeout: float,
-    ) -> None:
-        self._stateless = stateless
-        self._with_sessions = with_sessions
-        self._ours = tuple(era.version for era in (*with_sessions, *stateless))
-        self._requests = requests
-        self._has_ended = has_ended
-        self._probe_timeout = probe_timeout
-        self._timeout = timeout
-        self._has_discovered = False
-        now = trio.current_time()
-        self._exchange = _HandshakeExchange(
-            silent_at=now + probe_timeout,
-            bound=now + timeout + (probe_timeout if stateless and with_sessions else 0),
-        )
-
-    def __repr__(self) -> str:
-        return f"<VersionNegotiation waits for {', '.join(self._exchange.unanswered) or 'nothing'}>"
-
-    def person_asked(self, begins: bool) -> None:
-        """Stops the clocks of the negotiation while a person is asked for access, and sends nothing meanwhile."""
-        self._exchange.person_asked(begins)
-
-    async def run(self, nursery: trio.Nursery, preference: Preference) -> FoundVersion:
-        """Asks until a version was found. ``nursery`` owns the requests; those that are left are to be cancelled then.
-
-        Raises:
-            ConnectAnew: Another connection is to be made.
-            UnsupportedVersion: No version is common.
-            CallTimeout: The server did not answer.
-            ConnectionLost: The connection ended.
-            ConnectFailed: Nobody is there, or access is denied.
-            Unavailable: The server, or what stands before it, cannot serve us at present.
-            RpcError: The server refused.
-            RemoteProtocolError: The server answered with what cannot be understood.
-        """
-        exchange, hint, lifetime = self._exchange, preference.era, preference.lifetime
-        self._has_discovered = hint in self._stateless
-        if not self._stateless or hint in self._with_sessions:
-            self._ask(nursery, INITIALIZE, self._with_sessions[-1])
-        else:
-            self._ask(nursery, DISCOVER, next((e for e in self._stateless if e is hint), self._stateless[-1]))
-        while True:
-            seen = await self._next()
-            step, kept = exchange.decide(seen, self._can)
-            lifetime = kept or lifetime
-            if step is NextStep.SPEAK:
-                assert seen.named is not None
-                assert isinstance(seen.outcome, dict)
-                return FoundVersion(seen.named, seen.outcome, lifetime)
-            if step is NextStep.CONNECT_ANEW:
-                raise ConnectAnew(self._failure(seen), lifetime)
-            self._take(step, nursery, seen)
-
-    def _can(self, step: NextStep) -> bool:
-        """Whether the versions of this client, and what it knows of the server, leave it that step."""
-        needs = {
-            NextStep.DISCOVER: (self._stateless,),
-            NextStep.INITIALIZE: (self._with_sessions,),
-            # A server that has answered discovery before does not die of it.
-            NextStep.CONNECT_ANEW: (self._stateless, self._with_sessions, not self._has_discovered),
-        }
-        return all(needs.get(step, ()))
-
-    def _take(self, step: NextStep, nursery: trio.Nursery, seen: _Observation) -> None:
-        """Asks what the step says; raises where there is nothing more to ask or to wait for."""
-        exchange, outcome = self._exchange, seen.outcome
-        if step is NextStep.DISCOVER:
-            self._ask(nursery, DISCOVER, seen.named or self._stateless[-1])
-        elif step is NextStep.INITIALIZE:
-            self._ask(nursery, INITIALIZE, self._with_sessions[-1])
-        elif step is NextStep.REPEAT:
-            pause = PAUSES[min(exchange.counts[seen.asked, seen.answer], len(PAUSES)) - 1]
-            if isinstance(outcome, Unavailable) and outcome.retry_after is not None:
-                pause = max(pause, outcome.retry_after)
-            if trio.current_time() + pause >= exchange.bound:
-                raise self._failure(seen)
-            self._ask(nursery, seen.request, exchange.last_era[seen.request], pause)
-        elif step is NextStep.FAIL or not exchange.unanswered:
-            raise self._failure(seen)
-
-    def _failure(self, seen: _Observation) -> McpError:
-        """Returns the error for an answer that leads nowhere."""
-        outcome, is_discovery = seen.outcome, seen.request == DISCOVER
-        if seen.answer is Answer.NAMES_STATELESS and is_discovery:
-            return RemoteProtocolError("the server refuses each version that it says it supports")
-        if seen.answer is Answer.NAMES_OTHERS and not isinstance(outcome, McpError):
-            theirs = outcome["supportedVersions"] if is_discovery else [outcome.get("protocolVersion")]
-            asked = self._exchange.last_era[seen.request].version
-            return UnsupportedVersion(asked, [each for each in theirs if isinstance(each, str)])
-        if is_discovery and self._exchange.refusal is not None and seen.answer is not Answer.STATELESS_ERROR:
-            # What the server said to initialize helps more than what it says to a discovery that it may not know.
-            return self._exchange.refusal
-        if isinstance(outcome, McpError):
-            return outcome
-        return RemoteProtocolError(f"the server's answer to {seen.request} names no version that we speak")
-
-    # -- requests --------------------------------------------------------------------------------------------------
-
-    def _ask(self, nursery: trio.Nursery, request: str, era: Era, pause: float = 0.0) -> None:
-        exchange = self._exchange
-        exchange.last_era[request] = era
-        exchange.unanswered.append(request)
-        start(
-            nursery,
-            CLIENT_HANDSHAKE,
-            self._requested,
-            request,
-            era,
-            pause,
-            about=request,
-            on_crash=lambda crash: exchange.put(request, _crashed(crash)),
-        )
-
-    async def _requested(self, request: str, era: Era, pause: float) -> None:
-        if pause:
-            await trio.sleep(pause)
-        try:
-            outcome: Outcome = await self._requests[request](era)
-        except McpError as error:
-            outcome = error
-        self._exchange.put(request, outcome)
-
-    async def _next(self) -> _Observation:
-        """Waits for an answer, or for a clock to run out."""
-        exchange = self._exchange
-        probes = bool(self._with_sessions) and INITIALIZE not in exchange.last_era
-        with exchange.in_time(probes):
-            request, outcome = await exchange.receive()
-            asked = exchange.asked(request)
-            if isinstance(outcome, ConnectionLost) and self._has_ended():
-                return _Observation(request, asked, Answer.LOST, outcome)
-            read = read_discovery if request == DISCOVER else read_initialize
-            answer, named = read(outcome, self._ours)
-            return _Observation(request, asked, answer, outcome, named)
-        if probes and trio.current_time() < exchange.bound:
-            silence = CallTimeout(DISCOVER, "idle", self._probe_timeout)
-            return _Observation(DISCOVER, Asked.DISCOVER, Answer.SILENT, silence)
-        request = INITIALIZE if INITIALIZE in exchange.last_era else DISCOVER
-        late = exchange.refusal or CallTimeout(request, "idle", self._timeout)
-        return _Observation(request, exchange.asked(request), Answer.LATE, late)
-
-
-@attrs.frozen
-class _Observation:
-    """An answer, or that there is none, as the table of decisions sees it."""
-
-    request: str
-    asked: Asked
-    answer: Answer
-    outcome: Outcome
-    named: Era | None = None
-
-
-class _HandshakeExchange:
-    """The requests and answers of one handshake, and until when there is time."""
-
-    def __init__(self, *, silent_at: float, bound: float) -> None:
-        self.silent_at = silent_at
-        self.bound = bound
-        self._asked_since: float | None = None
-        self._until = bound
-        self._scope = trio.CancelScope()
-        self.last_era: dict[str, Era] = {}
-        """The version in which each request was made last."""
-        self.unanswered: list[str] = []
-        self.counts: Counter[tuple[Asked, Answer]] = Counter()
-        self.refusal: McpError | None = None
-        """What the server last said against ``initialize``."""
-        self._put, self._received = trio.open_memory_channel[tuple[str, Outcome]](MAX_OUTCOMES)
-
-    @contextmanager
-    def in_time(self, probes: bool) -> Iterator[None]:
-        """Ends the block when the clocks say so: that of silence too, if ``probes``."""
-        self._until = min(self.bound, self.silent_at) if probes else self.bound
-        with trio.move_on_at(self._until if self._asked_since is None else math.inf) as self._scope:
-            yield
-
-    def person_asked(self, begins: bool) -> None:
-        """Stops both clocks, or lets them go on."""
-        now = trio.current_time()
-        if begins:
-            self._asked_since = now
-            self._scope.deadline = math.inf
-        elif self._asked_since is not None:
-            seconds, self._asked_since = now - self._asked_since, None
-            self.bound += seconds
-            self.silent_at += seconds
-            self._until += seconds
-            self._scope.deadline = self._until
-
-    def put(self, request: str, outcome: Outcome) -> None:
-        """Takes what came of a request."""
-        self._put.send_nowait((request, outcome))
-
-    async def receive(self) -> tuple[str, Outcome]:
-        """Waits for what comes of any request. Cancelled, it has lost nothing."""
-        request, outcome = await self._received.receive()
-        self.unanswered.remove(request)
-        if request == INITIALIZE and isinstance(outcome, McpError):
-            self.refusal = outcome
-        return request, outcome
-
-    def asked(self, request: str) -> Asked:
-        """Returns what a request is beside the others of this connection."""
-        if request == DISCOVER:
-            return Asked.DISCOVER_LATE if INITIALIZE in self.last_era else Asked.DISCOVER
-        if DISCOVER not in self.last_era:
-            return Asked.INITIALIZE
-        return Asked.INITIALIZE_BESIDE if DISCOVER in self.unanswered else Asked.INITIALIZE_AFTER
-
-    def decide(self, seen: _Observation, can: Callable[[NextStep], bool]) -> tuple[NextStep, Lifetime | None]:
-        """Looks the answer up in the table; the steps that ``can`` refuses are not taken."""
-        decision = DECISIONS[seen.asked, seen.answer]
-        self.counts[seen.asked, seen.answer] += 1
-        steps = [decision.step] if self.counts[seen.asked, seen.answer] <= decision.times else []
-        return next(filter(can, [*steps, decision.otherwise, NextStep.FAIL])), decision.kept
-
-
-def _crashed(crash: BaseException) -> ConnectFailed:
-    failed = ConnectFailed(f"could not connect: {crash!r}")
-    failed.__cause__ = crash
-    return failed
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # The negotiation has clocks of its own. Neither request may be cancelled: MCP 2025-11-25, Cancellation, for initialize.
 UNBOUNDED = CallOptions(idle=math.inf, cap=math.inf, cancellable=False)
 # What an eager client gets that has a log handler and asks for no level.
 DEFAULT_LOG_LEVEL: LoggingLevel = "info"
+DISCOVER, INITIALIZE = "server/discover", "initialize"
 
 
 class Handshake:
@@ -391,7 +108,7 @@ class Handshake:
 
         Args:
             session: A session in which nothing was sent yet.
-            negotiation: What ``session`` was made with; it is told the era.
+            negotiation: What ``session`` was made with; it learns the era.
             preference: What to ask first.
 
         Raises:
@@ -443,7 +160,7 @@ class Handshake:
             probe_timeout=self._probe_timeout,
             timeout=self._timeout,
         )
-        session.outbound.on_wait = conversation.person_asked
+        session.outbound.on_wait = conversation.exchange.suspend_clocks
         failure: Exception | None = None
         async with trio.open_nursery() as nursery:
             try:
@@ -498,3 +215,278 @@ def _agreed(era: Era, discovered: DiscoverResult, info: Any) -> Negotiated:
         discovered.instructions,
         discovered,
     )
+
+
+# -- finding the version ---------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Preference:
+    """A belief about the era of the server, which says what is asked first: it may be wrong."""
+
+    era: Era | None = None
+    lifetime: Lifetime = Lifetime.CONNECTION
+
+
+@attrs.frozen
+class FoundVersion:
+    """The version that client and server speak, the result that said so, and how long it is remembered."""
+
+    era: Era
+    result: dict[str, Any]
+    lifetime: Lifetime
+
+
+class ConnectAnew(Exception):
+    """This connection leads nowhere, and the next one may if it begins with ``initialize``.
+
+    Args:
+        cause: The exception if no other connection follows.
+        lifetime: How long the result of the next one is remembered.
+    """
+
+    def __init__(self, cause: McpError, lifetime: Lifetime) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.lifetime = lifetime
+
+
+class VersionNegotiation:
+    """The requests and answers of one connection, until a version was found.
+
+    Args:
+        stateless: The versions without sessions that may be spoken, oldest first.
+        with_sessions: The versions with sessions that may be spoken, oldest first.
+        requests: Send ``server/discover`` and ``initialize`` in a version, and wait for the answer until cancelled.
+        has_ended: Whether the connection is over.
+        probe_timeout: Seconds without an answer to discovery after which ``initialize`` is sent too.
+        timeout: Seconds for all of it; ``probe_timeout`` is added where both kinds of versions may be spoken.
+    """
+
+    def __init__(
+        self,
+        stateless: Sequence[Era],
+        with_sessions: Sequence[Era],
+        requests: Mapping[str, Callable[[Era], Awaitable[dict[str, Any]]]],
+        has_ended: Callable[[], bool],
+        *,
+        probe_timeout: float,
+        timeout: float,
+    ) -> None:
+        self._stateless = stateless
+        self._with_sessions = with_sessions
+        self._ours = tuple(era.version for era in (*with_sessions, *stateless))
+        self._requests = requests
+        self._has_ended = has_ended
+        self._probe_timeout = probe_timeout
+        self._timeout = timeout
+        self._has_discovered = False
+        now = trio.current_time()
+        self.exchange = _HandshakeExchange(
+            silent_at=now + probe_timeout,
+            bound=now + timeout + (probe_timeout if stateless and with_sessions else 0),
+        )
+
+    def __repr__(self) -> str:
+        return f"<VersionNegotiation waits for {', '.join(self.exchange.unanswered) or 'nothing'}>"
+
+    async def run(self, nursery: trio.Nursery, preference: Preference) -> FoundVersion:
+        """Asks until a version was found. ``nursery`` owns the requests; those that are left are to be cancelled then.
+
+        Raises:
+            ConnectAnew: Another connection is to be made.
+            UnsupportedVersion: No version is common.
+            CallTimeout: The server did not answer.
+            ConnectionLost: The connection ended.
+            ConnectFailed: The server cannot be reached, or access is denied.
+            Unavailable: The server, or a proxy before it, cannot serve us at present.
+            RpcError: The server refused.
+            RemoteProtocolError: The server answered with what cannot be understood.
+        """
+        exchange, hint, lifetime = self.exchange, preference.era, preference.lifetime
+        self._has_discovered = hint in self._stateless
+        if not self._stateless or hint in self._with_sessions:
+            self._ask(nursery, INITIALIZE, self._with_sessions[-1])
+        else:
+            self._ask(nursery, DISCOVER, next((e for e in self._stateless if e is hint), self._stateless[-1]))
+        while True:
+            seen = await self._next()
+            step, kept = exchange.decide(seen, self._can)
+            lifetime = kept or lifetime
+            if step is NextStep.SPEAK:
+                assert seen.named is not None
+                assert isinstance(seen.outcome, dict)
+                return FoundVersion(seen.named, seen.outcome, lifetime)
+            if step is NextStep.CONNECT_ANEW:
+                raise ConnectAnew(self._failure(seen), lifetime)
+            self._take(step, nursery, seen)
+
+    def _can(self, step: NextStep) -> bool:
+        """Whether the versions of this client, and what it knows of the server, leave it that step."""
+        needs = {
+            NextStep.DISCOVER: (self._stateless,),
+            NextStep.INITIALIZE: (self._with_sessions,),
+            # A server that has answered discovery before does not die of it.
+            NextStep.CONNECT_ANEW: (self._stateless, self._with_sessions, not self._has_discovered),
+        }
+        return all(needs.get(step, ()))
+
+    def _take(self, step: NextStep, nursery: trio.Nursery, seen: _Observation) -> None:
+        """Asks what the step says; raises where there is nothing more to ask or to wait for."""
+        exchange, outcome = self.exchange, seen.outcome
+        if step is NextStep.DISCOVER:
+            self._ask(nursery, DISCOVER, seen.named or self._stateless[-1])
+        elif step is NextStep.INITIALIZE:
+            self._ask(nursery, INITIALIZE, self._with_sessions[-1])
+        elif step is NextStep.REPEAT:
+            pause = PAUSES[min(exchange.counts[seen.asked, seen.answer], len(PAUSES)) - 1]
+            if isinstance(outcome, Unavailable) and outcome.retry_after is not None:
+                pause = max(pause, outcome.retry_after)
+            if trio.current_time() + pause >= exchange.bound:
+                raise self._failure(seen)
+            self._ask(nursery, seen.request, exchange.last_era[seen.request], pause)
+        elif step is NextStep.FAIL or not exchange.unanswered:
+            raise self._failure(seen)
+
+    def _failure(self, seen: _Observation) -> McpError:
+        """Returns the error for an answer that leads nowhere."""
+        outcome, is_discovery = seen.outcome, seen.request == DISCOVER
+        if seen.answer is Answer.NAMES_STATELESS and is_discovery:
+            return RemoteProtocolError("the server refuses each version that it says it supports")
+        if seen.answer is Answer.NAMES_OTHERS and not isinstance(outcome, McpError):
+            theirs = outcome["supportedVersions"] if is_discovery else [outcome.get("protocolVersion")]
+            asked = self.exchange.last_era[seen.request].version
+            return UnsupportedVersion(asked, [each for each in theirs if isinstance(each, str)])
+        if is_discovery and self.exchange.refusal is not None and seen.answer is not Answer.STATELESS_ERROR:
+            # What the server said to initialize helps more than what it says to a discovery that it may not know.
+            return self.exchange.refusal
+        if isinstance(outcome, McpError):
+            return outcome
+        return RemoteProtocolError(f"the server's answer to {seen.request} names no version that we speak")
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _ask(self, nursery: trio.Nursery, request: str, era: Era, pause: float = 0.0) -> None:
+        exchange = self.exchange
+        exchange.last_era[request] = era
+        exchange.unanswered.append(request)
+        start(
+            nursery,
+            CLIENT_HANDSHAKE,
+            self._requested,
+            request,
+            era,
+            pause,
+            about=request,
+            on_crash=lambda crash: exchange.put(request, _crashed(crash)),
+        )
+
+    async def _requested(self, request: str, era: Era, pause: float) -> None:
+        if pause:
+            await trio.sleep(pause)
+        try:
+            outcome: Outcome = await self._requests[request](era)
+        except McpError as error:
+            outcome = error
+        self.exchange.put(request, outcome)
+
+    async def _next(self) -> _Observation:
+        """Waits for an answer, or for a clock to run out."""
+        exchange = self.exchange
+        probes = bool(self._with_sessions) and INITIALIZE not in exchange.last_era
+        with exchange.in_time(probes):
+            request, outcome = await exchange.receive()
+            asked = exchange.asked(request)
+            if isinstance(outcome, ConnectionLost) and self._has_ended():
+                return _Observation(request, asked, Answer.LOST, outcome)
+            read = read_discovery if request == DISCOVER else read_initialize
+            answer, named = read(outcome, self._ours)
+            return _Observation(request, asked, answer, outcome, named)
+        if probes and trio.current_time() < exchange.bound:
+            silence = CallTimeout(DISCOVER, "idle", self._probe_timeout)
+            return _Observation(DISCOVER, Asked.DISCOVER, Answer.SILENT, silence)
+        request = INITIALIZE if INITIALIZE in exchange.last_era else DISCOVER
+        late = exchange.refusal or CallTimeout(request, "idle", self._timeout)
+        return _Observation(request, exchange.asked(request), Answer.LATE, late)
+
+
+@attrs.frozen
+class _Observation:
+    """An answer, or its absence, as the table of decisions sees it."""
+
+    request: str
+    asked: Asked
+    answer: Answer
+    outcome: Outcome
+    named: Era | None = None
+
+
+class _HandshakeExchange:
+    """The requests and answers of one handshake, and until when there is time."""
+
+    def __init__(self, *, silent_at: float, bound: float) -> None:
+        self.silent_at = silent_at
+        self.bound = bound
+        self._asked_since: float | None = None
+        self._until = bound
+        self._scope = trio.CancelScope()
+        self.last_era: dict[str, Era] = {}
+        """The version in which each request was made last."""
+        self.unanswered: list[str] = []
+        self.counts: Counter[tuple[Asked, Answer]] = Counter()
+        self.refusal: McpError | None = None
+        """What the server last said against ``initialize``."""
+        self._put, self._received = trio.open_memory_channel[tuple[str, Outcome]](MAX_OUTCOMES)
+
+    @contextmanager
+    def in_time(self, probes: bool) -> Iterator[None]:
+        """Ends the block when the clocks say so: that of silence too, if ``probes``."""
+        self._until = min(self.bound, self.silent_at) if probes else self.bound
+        with trio.move_on_at(self._until if self._asked_since is None else math.inf) as self._scope:
+            yield
+
+    def suspend_clocks(self, begins: bool) -> None:
+        """Stops both clocks while a person is asked for access, or lets them go on."""
+        now = trio.current_time()
+        if begins:
+            self._asked_since = now
+            self._scope.deadline = math.inf
+        elif self._asked_since is not None:
+            seconds, self._asked_since = now - self._asked_since, None
+            self.bound += seconds
+            self.silent_at += seconds
+            self._until += seconds
+            self._scope.deadline = self._until
+
+    def put(self, request: str, outcome: Outcome) -> None:
+        """Takes what came of a request."""
+        self._put.send_nowait((request, outcome))
+
+    async def receive(self) -> tuple[str, Outcome]:
+        """Waits for what comes of any request. Cancelled, it has lost nothing."""
+        request, outcome = await self._received.receive()
+        self.unanswered.remove(request)
+        if request == INITIALIZE and isinstance(outcome, McpError):
+            self.refusal = outcome
+        return request, outcome
+
+    def asked(self, request: str) -> Asked:
+        """Returns what a request is beside the others of this connection."""
+        if request == DISCOVER:
+            return Asked.DISCOVER_LATE if INITIALIZE in self.last_era else Asked.DISCOVER
+        if DISCOVER not in self.last_era:
+            return Asked.INITIALIZE
+        return Asked.INITIALIZE_BESIDE if DISCOVER in self.unanswered else Asked.INITIALIZE_AFTER
+
+    def decide(self, seen: _Observation, can: Callable[[NextStep], bool]) -> tuple[NextStep, Lifetime | None]:
+        """Looks the answer up in the table; the steps that ``can`` refuses are not taken."""
+        decision = DECISIONS[seen.asked, seen.answer]
+        self.counts[seen.asked, seen.answer] += 1
+        steps = [decision.step] if self.counts[seen.asked, seen.answer] <= decision.times else []
+        return next(filter(can, [*steps, decision.otherwise, NextStep.FAIL])), decision.kept
+
+
+def _crashed(crash: BaseException) -> ConnectFailed:
+    failed = ConnectFailed(f"could not connect: {crash!r}")
+    failed.__cause__ = crash
+    return failed

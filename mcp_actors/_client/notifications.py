@@ -1,8 +1,9 @@
-"""The client's handlers of notifications: those of logs and changes are called in the order of arrival.
+"""The notifications of a server: the functions of the program that take them, and the subscriptions they belong to.
 
-A sync handler is called in the read path, so that it has seen all logs of a call when the call returns; it must not
-block. What an async handler returns is awaited by a task of its own, one after the other. With middleware round
-notifications every handler is called in that task.
+`Notifications` sorts what arrives, in the read path, and calls the program's functions. `Subscriptions` holds the
+open subscriptions of a client: a request that is held open in the stateless revisions, and in a session what the
+server sends without a request (MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions). `Listener`
+is the program's end of one of them, the same for both eras.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from mcp_actors.errors import (
     SessionExpired,
     SubscriptionLost,
 )
+from mcp_actors.supervision.arguments import require_trio
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import CLIENT_SUBSCRIPTION
@@ -47,88 +49,159 @@ from mcp_actors.types import SubscriptionFilter
 
 __all__ = ["Listener", "Notifications", "Subscriptions"]
 
+# Notifications that wait for a slow handler; beyond it the oldest go. A log is worth less than the connection.
+MAX_WAITING = 4096
 
-# -- The user's end of a subscription: a stream of changes, the same for both eras -----------------------
 
+class Notifications:
+    """`put` is called in the read path and never waits; `run` awaits what async handlers return.
 
-class Listener:
-    """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
-
-    Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
-    iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
+    Args:
+        options: The client's options, with the handlers.
+        requests: Learn of changes, because they may have cached what has changed.
+        subscriptions: Learn of changes and of what the server says about a subscription.
     """
 
-    def __init__(self, filter: SubscriptionFilter) -> None:
-        self.filter = filter
-        """What was asked for."""
-        self.honored: SubscriptionFilter | None = None
-        """What the server has granted of it, which may be less; in a session, which does not tell, what was asked."""
-        self.acknowledged = trio.Event()
-        """Set when the server says that the subscription is in force, or when it is lost."""
-        self.on_end: Callable[[], None] = lambda: None
-        self._bus = EventBus()
-        self._subscription = self._bus.subscribe(filter)
-        self._ready: deque[Event] = deque()
-        self._lost: BaseException | None = None
-        self._ended = False
+    def __init__(self, options: ClientOptions, requests: Requests, subscriptions: Subscriptions) -> None:
+        self._on_log = options.on_log
+        self._on_change = options.on_change
+        self._on_notification = options.on_notification
+        self._on_lost = options.on_lost
+        self._of_extensions = {
+            name: function for each in options.in_use for name, function in each.notifications.items()
+        }
+        self._middleware = tuple(
+            each.notification for each in options.middleware if isinstance(each, ClientNotificationMiddleware)
+        )
+        self._requests = requests
+        self._subscriptions = subscriptions
+        self._waiting: deque[tuple[str, Awaitable[None]]] = deque()
+        self._parked = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
-        return f"<Listener {'ended' if self._ended else 'open'} ready={len(self._ready)}>"
+        return f"<Notifications {len(self._waiting)}/{MAX_WAITING}>"
 
     @property
-    def uris(self) -> Sequence[str]:
-        """The resources that are subscribed to."""
-        return self.filter.resource_subscriptions or ()
+    def follows_changes(self) -> bool:
+        """Whether there is a handler of changes."""
+        return self._on_change is not None
 
-    def deliver(self, kind: EventKind, uri: Any) -> None:
-        """Takes one change; those that were not subscribed to are dropped."""
-        if kind != "resource_updated":
-            self._bus.publish(kind)
-        elif isinstance(uri, str):
-            self._bus.publish(kind, uri)
+    def put(self, method: str, params: dict[str, Any]) -> None:
+        """Takes one notification of the server."""
+        if method == "notifications/message":
+            self._logged(params)
+            return
+        meta = params.get("_meta")
+        subscription = meta.get(SUBSCRIPTION_ID) if isinstance(meta, dict) else None
+        if subscription is not None and type(subscription) is not int and not isinstance(subscription, str):
+            log.debug("notification ignored: its subscription id is malformed", method=method)
+            return
+        kind = KIND_OF_METHOD.get(method)
+        if kind is not None:
+            uri = params.get("uri")
+            event = Event(kind, uri if isinstance(uri, str) else None)
+            self._requests.changed(event)
+            self._subscriptions.deliver(event, subscription)
+            if subscription is None:
+                self.changed(event.kind, event.uri)
+        elif method == ACKNOWLEDGED:
+            self._subscriptions.acknowledged(subscription, params.get("notifications"))
+        elif method == "notifications/cancelled":
+            # The session has dealt with calls of the server, so this is about a subscription.
+            reason = params.get("reason")
+            self._subscriptions.cancelled(
+                params.get("requestId"), reason if isinstance(reason, str) else None
+            )
+        elif method in self._of_extensions:
+            self._call(method, self._of_extensions[method], (params,), method, params)
+        elif self._on_notification is not None:
+            self._call("on_notification", self._on_notification, (method, params), method, params)
+        else:
+            log.debug("notification ignored", method=method)
 
-    def end(self, lost: BaseException | None = None) -> None:
-        """Ends the iteration; ``lost`` says why, unless the subscription ended in order. Only the first call counts."""
-        if not self._ended:
-            self._ended = True
-            self._lost = lost
-            if lost is not None:
-                self.acknowledged.set()
-            self._bus.close()
-            self.on_end()
+    def changed(self, kind: EventKind, uri: str | None) -> None:
+        """Calls the change handler."""
+        handler = self._on_change
+        if handler is not None:
+            params = {} if uri is None else {"uri": uri}
+            self._call("on_change", handler, (kind, uri), METHOD_OF_KIND[kind], params)
 
-    def __aiter__(self) -> Listener:
-        return self
+    def lost(self, why: ConnectionLost | SessionExpired) -> None:
+        """Calls the handler of lost connections."""
+        if self._on_lost is not None:
+            self._begin("on_lost", self._on_lost, (why,))
 
-    async def __anext__(self) -> Event:
-        if not self._ready:
-            try:
-                self._ready.extend(await self._subscription.receive_many())
-            except trio.EndOfChannel:
-                self.raise_if_lost()
-                raise StopAsyncIteration from None
-        return self._ready.popleft()
+    def _logged(self, params: dict[str, Any]) -> None:
+        handler, level = self._on_log, params.get("level")
+        if handler is not None and isinstance(level, str):
+            logger = params.get("logger")
+            args = level, params.get("data"), logger if isinstance(logger, str) else None
+            self._call("on_log", handler, args, "notifications/message", params)
 
-    def raise_if_lost(self) -> None:
-        """Raises `SubscriptionLost` if the subscription broke off."""
-        if self._lost is not None:
-            raise SubscriptionLost(f"the subscription broke off: {self._lost}") from self._lost
+    def _call(
+        self,
+        name: str,
+        handler: Callable[..., Any],
+        args: tuple[Any, ...],
+        method: str,
+        params: dict[str, Any],
+    ) -> None:
+        """Calls a handler of notifications, inside of the middleware if there is any."""
+        if not self._middleware:
+            self._begin(name, handler, args)
+            return
+
+        async def handle() -> None:
+            with Guard(name, contains=True):
+                outcome = handler(*args)
+                if inspect.isawaitable(outcome):
+                    await outcome
+
+        note = ClientNotification(method, params, name)
+        self._begin("middleware", notified_through, (self._middleware, note, handle))
+
+    def _begin(self, name: str, handler: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        outcome: Any = None
+        with Guard(name, contains=True):
+            outcome = handler(*args)
+        if inspect.isawaitable(outcome):
+            if len(self._waiting) == MAX_WAITING:
+                _discard(self._waiting.popleft()[1])
+            self._waiting.append((name, outcome))
+            self._parked.unpark()
+
+    async def run(self) -> None:
+        """Awaits what async handlers return, for ever. One that fails is logged, and the next one is awaited."""
+        while True:
+            while self._waiting:
+                name, outcome = self._waiting.popleft()
+                with Guard(name, contains=True):
+                    await outcome
+            await self._parked.park()
+
+    def close(self) -> None:
+        """Drops what was not awaited; nothing is called any more."""
+        self._on_log = self._on_change = self._on_notification = self._on_lost = None
+        self._of_extensions = {}
+        while self._waiting:
+            _discard(self._waiting.popleft()[1])
 
 
-# -- A client's subscriptions: a request that is held open, or in a session what the server sends unasked ---
-#
-# MCP 2026-07-28, Subscriptions; MCP 2025-11-25, Resources, Subscriptions.
+def _discard(outcome: Awaitable[None]) -> None:
+    """A coroutine that is never awaited issues a warning unless it is closed."""
+    if inspect.iscoroutine(outcome):
+        outcome.close()
 
-# A listener that is no longer wanted waits this long for the server to take its subscriptions back, seconds.
+
+# -- subscriptions ---------------------------------------------------------------------------------------------------
+
+# Seconds that the end of a listener waits for the server to take its subscriptions back.
 UNSUBSCRIBE_TIMEOUT = 1.0
-
 # Waits before a subscription is asked for again on a connection that goes on, seconds; the last one repeats. One that
 # lasted longer than that begins anew.
 LISTEN_AGAIN = (1.0, 2.0, 5.0, 15.0, 30.0)
-
 # A listen request is answered when the subscription ends.
 UNBOUNDED = CallOptions(idle=math.inf, cap=math.inf)
-
 _LISTS: tuple[EventKind, ...] = ("tools", "prompts", "resources")
 
 
@@ -171,17 +244,17 @@ class Subscriptions:
         """
         listener = self._open.get(subscription)
         if listener is not None and not listener.acknowledged.is_set():
-            listener.honored = listener.filter
+            listener._honored = listener.filter
             if isinstance(honored, dict):
                 try:
                     era = self._connectivity.negotiated.era
-                    listener.honored = read_result(era, honored, SubscriptionFilter)
+                    listener._honored = read_result(era, honored, SubscriptionFilter)
                 except RemoteProtocolError as error:
                     log.debug("an acknowledgment is malformed", error=str(error))
             listener.acknowledged.set()
 
     def cancelled(self, subscription: Any, reason: str | None) -> None:
-        """Ends a subscription that the server cancels. That is no end in order: only the closing result is."""
+        """Ends a subscription that the server cancels. Only the closing result is an end in order."""
         # 1 == True for a dict, but not for JSON.
         known = type(subscription) is int or isinstance(subscription, str)
         listener = self._open.get(subscription) if known else None
@@ -209,7 +282,7 @@ class Subscriptions:
         key = session.outbound.next_id()
         uris = listener.filter.resource_subscriptions or []
         self._open[key] = listener
-        listener.honored = listener.filter
+        listener._honored = listener.filter
         self._start(listener, self._end_with_session, listener)
         try:
             for uri in uris:
@@ -238,7 +311,7 @@ class Subscriptions:
             yield
         finally:
             self._forget(id, listener)
-            # Whoever subscribes again at once must not be overtaken by the cancellation of this one.
+            # A program that subscribes again at once must not be overtaken by the cancellation of this one.
             with trio.move_on_after(UNSUBSCRIBE_TIMEOUT, shield=True):
                 await taken_back.wait()
 
@@ -360,147 +433,74 @@ def _filter_of(kinds: Collection[EventKind]) -> SubscriptionFilter:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
+class Listener:
+    """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
 
-# Notifications that wait for a slow handler; beyond it the oldest go. A log is worth less than the connection.
-MAX_WAITING = 4096
-
-
-class Notifications:
-    """`put` is called in the read path and never waits; `run` awaits what async handlers return.
-
-    Args:
-        options: The client's options, with the handlers.
-        requests: Are told of changes, because they may have cached what has changed.
-        subscriptions: Are told of changes and of what the server says about a subscription.
+    Changes that arrive between reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+    iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
     """
 
-    def __init__(self, options: ClientOptions, requests: Requests, subscriptions: Subscriptions) -> None:
-        self._on_log = options.on_log
-        self._on_change = options.on_change
-        self._on_notification = options.on_notification
-        self._on_lost = options.on_lost
-        self._of_extensions = {
-            name: function for each in options.in_use for name, function in each.notifications.items()
-        }
-        self._middleware = tuple(
-            each.notification for each in options.middleware if isinstance(each, ClientNotificationMiddleware)
-        )
-        self._requests = requests
-        self._subscriptions = subscriptions
-        self._waiting: deque[tuple[str, Awaitable[None]]] = deque()
-        self._parked = trio.lowlevel.ParkingLot()
+    def __init__(self, filter: SubscriptionFilter) -> None:
+        require_trio("client.listen(...)", "Client")
+        self._filter = filter
+        self._honored: SubscriptionFilter | None = None
+        self.acknowledged = trio.Event()
+        """Set when the server says that the subscription is in force, or when it is lost."""
+        self.on_end: Callable[[], None] = lambda: None
+        self._bus = EventBus()
+        self._subscription = self._bus.subscribe(filter)
+        self._ready: deque[Event] = deque()
+        self._lost: BaseException | None = None
+        self._ended = False
 
     def __repr__(self) -> str:
-        return f"<Notifications {len(self._waiting)}/{MAX_WAITING}>"
+        return f"<Listener {'ended' if self._ended else 'open'} ready={len(self._ready)}>"
 
     @property
-    def follows_changes(self) -> bool:
-        """Whether there is a handler of changes."""
-        return self._on_change is not None
+    def filter(self) -> SubscriptionFilter:
+        """The filter that was asked for."""
+        return self._filter
 
-    def put(self, method: str, params: dict[str, Any]) -> None:
-        """Takes one notification of the server."""
-        if method == "notifications/message":
-            self._logged(params)
-            return
-        meta = params.get("_meta")
-        subscription = meta.get(SUBSCRIPTION_ID) if isinstance(meta, dict) else None
-        if subscription is not None and type(subscription) is not int and not isinstance(subscription, str):
-            log.debug("notification ignored: its subscription id is none", method=method)
-            return
-        kind = KIND_OF_METHOD.get(method)
-        if kind is not None:
-            uri = params.get("uri")
-            event = Event(kind, uri if isinstance(uri, str) else None)
-            self._requests.changed(event)
-            self._subscriptions.deliver(event, subscription)
-            if subscription is None:
-                self.changed(event.kind, event.uri)
-        elif method == ACKNOWLEDGED:
-            self._subscriptions.acknowledged(subscription, params.get("notifications"))
-        elif method == "notifications/cancelled":
-            # It is no call of the server's, for those the session has seen to: so it is about a subscription.
-            reason = params.get("reason")
-            self._subscriptions.cancelled(
-                params.get("requestId"), reason if isinstance(reason, str) else None
-            )
-        elif method in self._of_extensions:
-            self._call(method, self._of_extensions[method], (params,), method, params)
-        elif self._on_notification is not None:
-            self._call("on_notification", self._on_notification, (method, params), method, params)
-        else:
-            log.debug("notification ignored", method=method)
+    @property
+    def honored(self) -> SubscriptionFilter | None:
+        """The part of it that the server has granted; in a session, which does not tell, all of it."""
+        return self._honored
 
-    def changed(self, kind: EventKind, uri: str | None) -> None:
-        """Calls the change handler."""
-        handler = self._on_change
-        if handler is not None:
-            params = {} if uri is None else {"uri": uri}
-            self._call("on_change", handler, (kind, uri), METHOD_OF_KIND[kind], params)
+    @property
+    def uris(self) -> Sequence[str]:
+        """The resources that are subscribed to."""
+        return self.filter.resource_subscriptions or ()
 
-    def lost(self, why: ConnectionLost | SessionExpired) -> None:
-        """Calls the handler of lost connections."""
-        if self._on_lost is not None:
-            self._begin("on_lost", self._on_lost, (why,))
+    def deliver(self, kind: EventKind, uri: Any) -> None:
+        """Takes one change; those that were not subscribed to are dropped."""
+        if kind != "resource_updated":
+            self._bus.publish(kind)
+        elif isinstance(uri, str):
+            self._bus.publish(kind, uri)
 
-    def _logged(self, params: dict[str, Any]) -> None:
-        handler, level = self._on_log, params.get("level")
-        if handler is not None and isinstance(level, str):
-            logger = params.get("logger")
-            args = level, params.get("data"), logger if isinstance(logger, str) else None
-            self._call("on_log", handler, args, "notifications/message", params)
+    def end(self, lost: BaseException | None = None) -> None:
+        """Ends the iteration; ``lost`` says why, unless the subscription ended in order. Only the first call counts."""
+        if not self._ended:
+            self._ended = True
+            self._lost = lost
+            if lost is not None:
+                self.acknowledged.set()
+            self._bus.close()
+            self.on_end()
 
-    def _call(
-        self,
-        name: str,
-        handler: Callable[..., Any],
-        args: tuple[Any, ...],
-        method: str,
-        params: dict[str, Any],
-    ) -> None:
-        """Calls a handler of notifications, inside of the middleware if there is any."""
-        if not self._middleware:
-            self._begin(name, handler, args)
-            return
+    def __aiter__(self) -> Listener:
+        return self
 
-        async def handle() -> None:
-            with Guard(name, contains=True):
-                outcome = handler(*args)
-                if inspect.isawaitable(outcome):
-                    await outcome
+    async def __anext__(self) -> Event:
+        if not self._ready:
+            try:
+                self._ready.extend(await self._subscription.receive_many())
+            except trio.EndOfChannel:
+                self.raise_if_lost()
+                raise StopAsyncIteration from None
+        return self._ready.popleft()
 
-        note = ClientNotification(method, params, name)
-        self._begin("middleware", notified_through, (self._middleware, note, handle))
-
-    def _begin(self, name: str, handler: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        outcome: Any = None
-        with Guard(name, contains=True):
-            outcome = handler(*args)
-        if inspect.isawaitable(outcome):
-            if len(self._waiting) == MAX_WAITING:
-                _discard(self._waiting.popleft()[1])
-            self._waiting.append((name, outcome))
-            self._parked.unpark()
-
-    async def run(self) -> None:
-        """Awaits what async handlers return, for ever. One that fails is logged, and the next one is awaited."""
-        while True:
-            while self._waiting:
-                name, outcome = self._waiting.popleft()
-                with Guard(name, contains=True):
-                    await outcome
-            await self._parked.park()
-
-    def close(self) -> None:
-        """Drops what was not awaited; nothing is called any more."""
-        self._on_log = self._on_change = self._on_notification = self._on_lost = None
-        self._of_extensions = {}
-        while self._waiting:
-            _discard(self._waiting.popleft()[1])
-
-
-def _discard(outcome: Awaitable[None]) -> None:
-    """A coroutine that is never awaited issues a warning unless it is closed."""
-    if inspect.iscoroutine(outcome):
-        outcome.close()
+    def raise_if_lost(self) -> None:
+        """Raises `SubscriptionLost` if the subscription broke off."""
+        if self._lost is not None:
+            raise SubscriptionLost(f"the subscription broke off: {self._lost}") from self._lost

@@ -223,6 +223,10 @@ class RequestHandlers:
             return attrs.evolve(result, content=content)
         return result
 
+    async def fulfil_all(self, questions: Mapping[str, InputRequest], era: Era) -> dict[str, Any]:
+        """Returns the handlers' answers as JSON, by key; an `Exception` of a handler leaves as it is."""
+        return {key: era.unstructure(await self.fulfil(each)) for key, each in questions.items()}
+
     async def _list_roots(self) -> Sequence[Root]:
         assert self._roots is not None
         if not callable(self._roots):

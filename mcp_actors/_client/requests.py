@@ -1,5 +1,17 @@
-"""The requests of a client: it checks that the server can serve one, looks into the cache, sends it, answers the
-server's requests for input, and returns the typed result.
+"""The requests of a client, each from the method and its params to the typed result.
+
+`Requests.call` is for methods of the protocol. Inside of the client's middleware it takes these steps:
+
+1. The revision must have the method, and the server must have declared what the method requires.
+2. A fresh answer in `ResponseCache` is the result (MCP 2026-07-28, Caching).
+3. `Requests.send` sends the request in the present session, or waits for the session that is on its way. Where the
+   channel carries headers, `HeaderMirroring` repeats parts of the request in them (MCP 2026-07-28, Streamable HTTP,
+   Standard and Custom Headers). A request that was refused without being run is sent once more.
+4. A result of an extension's kind is finished by the extension. A result that asks for input is answered by the
+   client's handlers, and the request is sent again with the answers, `ClientOptions.max_rounds` times at most
+   (MCP 2026-07-28, Multi Round-Trip Requests).
+
+`Requests.request` and `Requests.send` are for any method, and return what the server sent.
 """
 
 from __future__ import annotations
@@ -16,9 +28,9 @@ from mcp_actors._client.client_extension import AnsweredCall, Extensions
 from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.options import ClientCall, ClientOptions, guarded, sent_through
 from mcp_actors._client.request_handlers import RequestHandlers
+from mcp_actors._client.tool_results import OutputValidation
 from mcp_actors._eras.era import Era, Event, Method, read_result
 from mcp_actors._eras.modern import ENVELOPE, MirroredParam
-from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._wire.codec import decode_value, encode_value
 from mcp_actors.errors import (
     INVALID_PARAMS,
@@ -32,11 +44,10 @@ from mcp_actors.errors import (
     SessionExpired,
 )
 from mcp_actors.supervision.logging import log
-from mcp_actors.types import UNSET, CallToolResult, InputRequest, InputResponse, ListToolsResult, Tool
+from mcp_actors.types import InputRequest, InputResponse, ListToolsResult, Tool
 
 __all__ = [
     "HeaderMirroring",
-    "OutputValidation",
     "Requests",
     "ResponseCache",
     "call_options",
@@ -44,11 +55,354 @@ __all__ = [
     "may_be_repeated",
 ]
 
+# A server that never ends its list of tools must not keep a call that only wants to know one of them.
+MAX_PAGES = 100
 
-# -- The headers in which a client repeats parts of its requests, where its channel carries them ---------
-#
-# MCP 2026-07-28, Streamable HTTP, Standard and Custom Headers: the version, the method, what the request is about, and
-# the parameters of a tool whose input schema says so.
+T = TypeVar("T")
+
+
+class Requests:
+    """Makes requests in whatever session the client has at the moment.
+
+    Args:
+        options: The client's options.
+        connectivity: Where a session is waited for while there is not one.
+        handlers: Answer what the server asks for on the way.
+    """
+
+    def __init__(self, options: ClientOptions, connectivity: Connectivity, handlers: RequestHandlers) -> None:
+        self.options = options.call
+        self.cache = ResponseCache(options.limits.cache_bytes)
+        self.outputs = OutputValidation()
+        self.middleware = tuple(options.middleware)
+        self.client_options = options
+        self.extensions = Extensions(
+            handlers.capabilities.extensions or {},
+            {kind: made for each in options.in_use for kind, made in each.results.items()},
+            {name: target for each in options.in_use for name, target in each.targets.items()},
+        )
+        self._connectivity = connectivity
+        self.handlers = handlers
+        # The results of the last handshake; before the first one no method is available.
+        self._session: Session | None = None
+        self._era: Era | None = None
+        self._methods: Mapping[str, Method] = {}
+        self._mirroring: HeaderMirroring | None = None
+
+    def __repr__(self) -> str:
+        return f"<Requests {self._era.version if self._era else '-'} {self.cache!r}>"
+
+    def connected(self, session: Session, negotiated: Negotiated) -> None:
+        """Makes requests in ``session`` from now on."""
+        era, declared = negotiated.era, negotiated.declared
+        self._session = session
+        self._era = era
+        self._methods = {
+            name: method
+            for name, method in era.server_methods.items()
+            if method.requires is None or method.requires in declared
+        }
+        mirrors = era.client.mirrored is not None and session.link.channel.mirrors
+        self._mirroring = HeaderMirroring(era, self.extensions.targets) if mirrors else None
+        self.cache.clear()
+
+    def changed(self, event: Event) -> None:
+        """Forgets what was known of something that has changed on the server."""
+        self.cache.invalidate(event.kind, event.uri)
+        if event.kind == "tools":
+            self.outputs.forget()
+            if self._mirroring is not None:
+                self._mirroring.forget()
+
+    # -- one request -----------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        name: str,
+        params: dict[str, Any],
+        options: CallOptions | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+        refresh: bool = False,
+        raw: Collection[str] = (),
+    ) -> Awaitable[Any]:
+        """Sends a request of the protocol, answers what the server asks on the way, and returns the typed result.
+
+        All of that happens inside of the client's middleware, which may change it. Cancelled, the server is sent a
+        cancellation.
+
+        Args:
+            name: The method.
+            params: Its parameters, without ``_meta``; they are not changed.
+            options: How the request is made; by default as the client's options say.
+            answers: The answers to an `InputRequired`, by its keys.
+            state: The state of an `InputRequired`.
+            refresh: Whether the server is asked although there is an answer that is good still.
+            raw: Further kinds of results, which are returned as they are.
+
+        Raises:
+            LocalProtocolError: The revision has no such method, the server did not declare it, or it cannot be sent.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The server's answer cannot be understood, or it asks without an end.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+            CallTimeout: A clock of ``options`` ran out.
+            ConnectionLost: There is no connection, or it ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session.
+        """
+        if not self.middleware:
+            return self._call(name, params, options, answers, state, refresh, raw)
+        call = ClientCall(
+            method=name,
+            params=params,
+            options=options or self.options,
+            answers=answers,
+            state=state,
+            refresh=refresh,
+            raw=raw,
+            client=self,
+        )
+        return sent_through(self.middleware, call, self._called)
+
+    def request(self, method: str, params: dict[str, Any], options: CallOptions) -> Awaitable[dict[str, Any]]:
+        """Sends any request of the program, inside of its middleware, and returns the raw result; raises as `call`."""
+        if not self.middleware:
+            return self.send(method, params, options)
+        call = ClientCall(method=method, params=params, options=options, client=self)
+        return sent_through(self.middleware, call, self._sent)
+
+    async def _called(self, call: ClientCall) -> Any:
+        return await self._call(
+            call.method, dict(call.params), call.options, call.answers, call.state, call.refresh, call.raw
+        )
+
+    async def _sent(self, call: ClientCall) -> dict[str, Any]:
+        return await self.send(call.method, dict(call.params), call.options)
+
+    async def _call(
+        self,
+        name: str,
+        params: dict[str, Any],
+        options: CallOptions | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+        refresh: bool = False,
+        raw: Collection[str] = (),
+    ) -> Any:
+        method = self._methods.get(name) or self._not_available(name)
+        if method.cacheable and not refresh:
+            cached = self.cache.get(name, params, trio.current_time())
+            if cached is not None:
+                await trio.lowlevel.checkpoint()
+                return read_result(self._spoken(), cached, method.result)
+        asked = params
+        if answers is not None or state is not None:
+            era = self._spoken()
+            asked = _retry(
+                params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
+            )
+        changes, began = self.cache.changes, trio.current_time()
+        max_rounds = self.client_options.max_rounds
+        for round in range(max_rounds + 1):
+            try:
+                result = await self.send(name, asked, options or self.options)
+            except RpcError as error:
+                if round < max_rounds and await self._has_visited_urls(error):
+                    continue
+                if error.code == INVALID_PARAMS and "cursor" in params:
+                    # The pages before it led nowhere: none of them is good any more.
+                    self.cache.discard(name)
+                raise
+            kind = result.get("resultType", "complete")
+            if kind == "complete":
+                # MCP 2026-07-28, Caching: the result of a retry with input is not cacheable.
+                if method.cacheable and asked is params:
+                    self.cache.put(name, params, result, trio.current_time(), changes)
+                return read_result(self._spoken(), result, method.result)
+            if kind in raw:
+                return result
+            made = self.extensions.results.get(kind) if isinstance(kind, str) else None
+            if made is not None and self._spoken().declares_in_requests:
+                call = AnsweredCall(name, asked, options or self.options, self.send, began)
+                return read_result(self._spoken(), await made(call, result), method.result)
+            if kind != "input_required" or not method.may_ask:
+                raise RemoteProtocolError(
+                    f"the server answered {name} with a result of the unknown type {kind!r}"
+                )
+            era = self._spoken()
+            questions, state = self._questions(result, era)
+            if not self.client_options.answer_input:
+                raise InputRequired(questions, state)
+            # No question is asked in the last round, because its answer could not be sent.
+            if round < max_rounds:
+                asked = _retry(params, await self.handlers.fulfil_all(questions, era), state)
+        raise RemoteProtocolError(f"the server still asks for input after {max_rounds} rounds")
+
+    async def send(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
+        """Sends any request and returns its result as the server sent it; raises as `call` does.
+
+        What a forgotten session refused was not run: it is sent once more in the new session, for which all who met
+        the same refusal wait together. A call of a tool that the server refuses for what was mirrored of it is sent
+        once more after the tools were listed.
+        """
+        may_wait = may_list = True
+        while True:
+            session, mirroring = self._session, self._mirroring
+            if session is None or session.outbound.ended:
+                session = await self._connectivity.live_session(options.idle)
+                mirroring = self._mirroring
+            listings = 0 if mirroring is None else mirroring.listings
+            metadata = None if mirroring is None else mirroring.metadata_of(method, params)
+            try:
+                return await session.outbound.request(method, params, options, metadata=metadata)
+            except HeaderMismatch as mismatch:
+                if mirroring is None or method != "tools/call" or not may_list:
+                    raise
+                may_list = False
+                try:
+                    await self._list_tools_again(mirroring, listings, options)
+                except (RpcError, ProtocolError):
+                    raise mismatch from None
+            except SessionExpired as expired:
+                if not expired.never_run or not may_wait:
+                    raise
+                may_wait = False
+                await self._connectivity.live_session(options.idle, session)
+
+    def begin(
+        self, method: str, params: dict[str, Any], options: CallOptions
+    ) -> tuple[OutboundCalls, OutboundCall] | None:
+        """Sends any request once, for a caller that waits without a task (`OutboundCall.when_done`).
+
+        It fails where `send` would send it again (`may_be_repeated`). Returns ``None`` if it cannot be sent at once.
+        """
+        session, mirroring = self._session, self._mirroring
+        if session is None or session.outbound.ended:
+            return None
+        metadata = None if mirroring is None else mirroring.metadata_of(method, params)
+        pending, _ = session.outbound.begin(method, params, options, metadata=metadata)
+        if pending.unsent is not None:
+            session.outbound.forget(pending)
+            return None
+        return session.outbound, pending
+
+    def metadata_of(self, method: str, params: dict[str, Any]) -> dict[str, str] | None:
+        """Returns what is mirrored of a request outside the body; ``None`` where nothing is."""
+        return None if self._mirroring is None else self._mirroring.metadata_of(method, params)
+
+    async def list_tools(
+        self, cursor: str | None, options: CallOptions | None = None, refresh: bool = False
+    ) -> ListToolsResult:
+        """Returns one page of the tools, without those that must not be called over this connection."""
+        return self._learned(await self.call("tools/list", _page(cursor), options, refresh=refresh))
+
+    def learn_tools(self, tools: list[Tool]) -> list[Tool]:
+        """Takes note of what listed tools mirror, and returns those that may be called over this connection."""
+        return tools if self._mirroring is None else self._mirroring.learn(tools)
+
+    def _learned(self, page: ListToolsResult) -> ListToolsResult:
+        page.tools = self.learn_tools(page.tools)
+        return page
+
+    async def _list_tools_again(
+        self, mirroring: HeaderMirroring, listings: int, options: CallOptions
+    ) -> None:
+        """Lists the tools to learn what they mirror, unless that was done since there were ``listings``.
+
+        Calls that fail together do it once; the next one takes over from one that failed or was cancelled.
+        """
+        async with mirroring.listing:
+            if mirroring.listings != listings:
+                return
+            self.cache.discard("tools/list")
+            # The progress callback and the metadata belong to the call that failed.
+            options = CallOptions(idle=options.idle, cap=options.cap)
+            cursor: str | None = None
+            for _ in range(MAX_PAGES):
+                # This request is the client's own, so the program's middleware does not see it.
+                page = self._learned(await self._call("tools/list", _page(cursor), options))
+                cursor = page.next_cursor
+                if cursor is None:
+                    break
+            mirroring.listings += 1
+
+    # -- checks, and questions of the server ------------------------------------------------------------------------
+
+    def _spoken(self) -> Era:
+        assert self._era is not None
+        return self._era
+
+    def _not_available(self, name: str) -> Method:
+        """Raises why a method cannot be asked for."""
+        negotiated = self._connectivity.negotiated
+        method = negotiated.era.server_methods.get(name)
+        if method is None:
+            raise LocalProtocolError(f"{name} does not exist in protocol version {negotiated.era.version}")
+        raise LocalProtocolError(
+            f"the server did not declare {method.requires!r}, so {name} cannot be asked of it"
+        )
+
+    def _questions(self, result: dict[str, Any], era: Era) -> tuple[dict[str, InputRequest], str | None]:
+        state = result.get("requestState")
+        if state is not None and not isinstance(state, str):
+            raise RemoteProtocolError("requestState must be a string")
+        return self.handlers.read_requests(result.get("inputRequests"), era), state
+
+    async def _has_visited_urls(self, error: RpcError) -> bool:
+        """Whether the server asked for visits to URLs by an error, and they were made: then the call is made again.
+
+        MCP 2025-11-25, Elicitation, URL Elicitation Required Error.
+        """
+        if error.code != URL_ELICITATION_REQUIRED or not self.client_options.answer_input:
+            return False
+        era = self._spoken()
+        return era.client.visits_urls_on_error and await self.handlers.visit(error.data, era)
+
+
+def call_options(
+    defaults: CallOptions,
+    timeout: float | None,
+    cap: float | None = None,
+    on_progress: ProgressCallback | None = None,
+    meta: Mapping[str, Any] | None = None,
+) -> CallOptions:
+    """Returns the options of one call: what is not given is as in ``defaults``."""
+    if timeout is None and cap is None and on_progress is None and not meta:
+        return defaults
+    return CallOptions(
+        idle=defaults.idle if timeout is None else timeout,
+        cap=defaults.cap if cap is None else cap,
+        on_progress=None if on_progress is None else guarded("on_progress", on_progress),
+        wants_progress=defaults.wants_progress,
+        meta=None if meta is None else callers_meta(meta),
+    )
+
+
+def callers_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what a caller may add to a request's ``_meta``: all but what is the engine's own."""
+    return {key: value for key, value in meta.items() if key not in ENVELOPE}
+
+
+def may_be_repeated(error: Exception) -> bool:
+    """Whether a request was refused in a way for which `Requests.send` may send it again: it was not run."""
+    return isinstance(error, HeaderMismatch) or (isinstance(error, SessionExpired) and error.never_run)
+
+
+def _page(cursor: str | None) -> dict[str, Any]:
+    return {} if cursor is None else {"cursor": cursor}
+
+
+def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -> dict[str, Any]:
+    """Returns the params of a retry: the same ones, with answers and the untouched state."""
+    retry = dict(params)
+    if answers:
+        retry["inputResponses"] = answers
+    if state is not None:
+        retry["requestState"] = state
+    return retry
+
+
+# -- headers ---------------------------------------------------------------------------------------------------------
 
 
 class HeaderMirroring:
@@ -88,7 +442,7 @@ class HeaderMirroring:
         return [tool for tool in tools if self._is_usable(tool)]
 
     def forget(self) -> None:
-        """The tools have changed: until they are listed again nobody knows what is to be mirrored."""
+        """Forgets all annotations: the tools have changed, and have to be listed again."""
         self._annotated.clear()
         self._refused.clear()
 
@@ -115,84 +469,7 @@ class HeaderMirroring:
         return self._annotated.get(name, ())
 
 
-# -- A client's check of structured content against the output schemas of the tools that it has listed ---
-#
-# MCP 2026-07-28, Tools, Output Schema: clients should validate structured results against the schema.
-
-
-class OutputValidation:
-    """Output schemas by tool name; each is compiled when its tool is first called."""
-
-    def __init__(self) -> None:
-        self._schemas: dict[str, dict[str, Any] | Validator] = {}
-        self._wrapped: set[str] = set()
-
-    def __repr__(self) -> str:
-        return f"<OutputValidation {len(self._schemas)}>"
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._schemas
-
-    def learn(self, tools: Iterable[Tool]) -> None:
-        """Takes note of listed tools; one without a schema is not checked."""
-        for tool in tools:
-            self._wrapped.discard(tool.name)
-            if tool.output_schema is None:
-                self._schemas.pop(tool.name, None)
-            else:
-                self._schemas[tool.name] = tool.output_schema
-                if _wraps(tool.name, tool.output_schema):
-                    self._wrapped.add(tool.name)
-
-    def forget(self) -> None:
-        """The tools have changed: until they are listed again nobody knows what they return."""
-        self._schemas.clear()
-        self._wrapped.clear()
-
-    def check(self, name: str, result: CallToolResult) -> None:
-        """Marks a result whose value its server has wrapped.
-
-        Raises `RemoteProtocolError` for content that is missing or does not fit; an error needs no content."""
-        schema = self._schemas.get(name)
-        if schema is None or result.is_error:
-            return
-        if isinstance(schema, dict):
-            schema = self._schemas[name] = _compiled(name, schema)
-        if result.structured_content is UNSET:
-            raise RemoteProtocolError(
-                f"the tool {name!r} has an output schema but gave no structured content"
-            )
-        problems = schema.problems(result.structured_content)
-        if problems:
-            raise RemoteProtocolError(
-                f"what {name!r} returned does not fit its output schema: {'; '.join(problems)}"
-            )
-        if name in self._wrapped and "result" in result.structured_content:
-            result.wrapped = True
-
-
-def _wraps(name: str, schema: dict[str, Any]) -> bool:
-    """Whether a schema is that of an object which servers make for a value that is none, with the value in it.
-
-    FastMCP marks it; the official Python SDK gives it a title of its own. MCP 2025-11-25, Tools, Output Schema, allows
-    objects alone.
-    """
-    properties = schema.get("properties")
-    if schema.get("type") != "object" or not isinstance(properties, dict) or properties.keys() != {"result"}:
-        return False
-    return schema.get("x-fastmcp-wrap-result") is True or schema.get("title") == f"{name}Output"
-
-
-def _compiled(name: str, schema: dict[str, Any]) -> Validator:
-    try:
-        return compile_schema(schema)
-    except ValueError as error:
-        raise RemoteProtocolError(f"the output schema of {name!r} cannot be used: {error}") from error
-
-
-# -- The client's response cache: answers stay good for as long as the server said -----------------------
-#
-# MCP 2026-07-28, Caching: ``ttlMs`` of a result, and what invalidates it earlier.
+# -- cache -----------------------------------------------------------------------------------------------------------
 
 # Which answers a change notification makes stale, whatever their time to live.
 _STALE = {
@@ -288,365 +565,3 @@ class ResponseCache:
         self.changes += 1
         self._entries.clear()
         self._bytes = 0
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# A server that never ends its list of tools must not keep a call that only wants to know one of them.
-MAX_PAGES = 100
-
-T = TypeVar("T")
-
-
-class Requests:
-    """Makes requests in whatever session the client has at the moment.
-
-    Args:
-        options: The client's options.
-        connectivity: Where a session is waited for when there is none.
-        handlers: Answer what the server asks for on the way.
-    """
-
-    def __init__(self, options: ClientOptions, connectivity: Connectivity, handlers: RequestHandlers) -> None:
-        self.options = options.call
-        self.cache = ResponseCache(options.limits.cache_bytes)
-        self.outputs = OutputValidation()
-        self.middleware = tuple(options.middleware)
-        self.of_client = options
-        self.extensions = Extensions(
-            handlers.capabilities.extensions or {},
-            {kind: made for each in options.in_use for kind, made in each.results.items()},
-            {name: target for each in options.in_use for name, target in each.targets.items()},
-        )
-        self._connectivity = connectivity
-        self._handlers = handlers
-        # What the last handshake told; until there was one, no method is available.
-        self._session: Session | None = None
-        self._era: Era | None = None
-        self._methods: Mapping[str, Method] = {}
-        self._mirroring: HeaderMirroring | None = None
-
-    def __repr__(self) -> str:
-        return f"<Requests {self._era.version if self._era else '-'} {self.cache!r}>"
-
-    def connected(self, session: Session, negotiated: Negotiated) -> None:
-        """Makes requests in ``session`` from now on."""
-        era, declared = negotiated.era, negotiated.declared
-        self._session = session
-        self._era = era
-        self._methods = {
-            name: method
-            for name, method in era.server_methods.items()
-            if method.requires is None or method.requires in declared
-        }
-        mirrors = era.client.mirrored is not None and session.link.channel.mirrors
-        self._mirroring = HeaderMirroring(era, self.extensions.targets) if mirrors else None
-        self.cache.clear()
-
-    def changed(self, event: Event) -> None:
-        """Forgets what was known of something that has changed on the server."""
-        self.cache.invalidate(event.kind, event.uri)
-        if event.kind == "tools":
-            self.outputs.forget()
-            if self._mirroring is not None:
-                self._mirroring.forget()
-
-    # -- one request -----------------------------------------------------------------------------------------------
-
-    def call(
-        self,
-        name: str,
-        params: dict[str, Any],
-        options: CallOptions | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-        refresh: bool = False,
-        raw: Collection[str] = (),
-    ) -> Awaitable[Any]:
-        """Sends a request of the protocol, answers what the server asks on the way, and returns the typed result.
-
-        All of that happens inside of the client's middleware, which may change it. Cancelled, the server is sent a
-        cancellation.
-
-        Args:
-            name: The method.
-            params: Its parameters, without ``_meta``; they are not changed.
-            options: How the request is made; by default as the client's options say.
-            answers: The answers to an `InputRequired`, by its keys.
-            state: The state of an `InputRequired`.
-            refresh: Whether the server is asked although there is an answer that is good still.
-            raw: Further kinds of results, which are returned as they are.
-
-        Raises:
-            LocalProtocolError: The revision has no such method, the server did not declare it, or it cannot be sent.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The server's answer cannot be understood, or it asks without an end.
-            InputRequired: The server asks for input, and the client was told not to answer.
-            CallTimeout: A clock of ``options`` ran out.
-            ConnectionLost: There is no connection, or it ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session.
-        """
-        if not self.middleware:
-            return self._call(name, params, options, answers, state, refresh, raw)
-        call = ClientCall(
-            method=name,
-            params=params,
-            options=options or self.options,
-            answers=answers,
-            state=state,
-            refresh=refresh,
-            raw=raw,
-            client=self,
-        )
-        return sent_through(self.middleware, call, self._called)
-
-    def request(self, method: str, params: dict[str, Any], options: CallOptions) -> Awaitable[dict[str, Any]]:
-        """Sends any request of the program, inside of its middleware, and returns the raw result; raises as `call`."""
-        if not self.middleware:
-            return self.send(method, params, options)
-        call = ClientCall(method=method, params=params, options=options, client=self)
-        return sent_through(self.middleware, call, self._sent)
-
-    async def _called(self, call: ClientCall) -> Any:
-        return await self._call(
-            call.method, dict(call.params), call.options, call.answers, call.state, call.refresh, call.raw
-        )
-
-    async def _sent(self, call: ClientCall) -> dict[str, Any]:
-        return await self.send(call.method, dict(call.params), call.options)
-
-    async def _call(
-        self,
-        name: str,
-        params: dict[str, Any],
-        options: CallOptions | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-        refresh: bool = False,
-        raw: Collection[str] = (),
-    ) -> Any:
-        method = self._methods.get(name) or self._not_available(name)
-        if method.cacheable and not refresh:
-            cached = self.cache.get(name, params, trio.current_time())
-            if cached is not None:
-                await trio.lowlevel.checkpoint()
-                return read_result(self._spoken(), cached, method.result)
-        asked = params
-        if answers is not None or state is not None:
-            era = self._spoken()
-            asked = _retry(
-                params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
-            )
-        changes, began = self.cache.changes, trio.current_time()
-        max_rounds = self.of_client.max_rounds
-        for round in range(max_rounds + 1):
-            try:
-                result = await self.send(name, asked, options or self.options)
-            except RpcError as error:
-                if round < max_rounds and await self._has_visited_urls(error):
-                    continue
-                if error.code == INVALID_PARAMS and "cursor" in params:
-                    # The pages before it led nowhere: none of them is good any more.
-                    self.cache.discard(name)
-                raise
-            kind = result.get("resultType", "complete")
-            if kind == "complete":
-                # MCP 2026-07-28, Caching: the result of a retry with input is not cacheable.
-                if method.cacheable and asked is params:
-                    self.cache.put(name, params, result, trio.current_time(), changes)
-                return read_result(self._spoken(), result, method.result)
-            if kind in raw:
-                return result
-            made = self.extensions.results.get(kind) if isinstance(kind, str) else None
-            if made is not None and self._spoken().declares_in_requests:
-                call = AnsweredCall(name, asked, options or self.options, self.send, began)
-                return read_result(self._spoken(), await made(call, result), method.result)
-            if kind != "input_required" or not method.may_ask:
-                raise RemoteProtocolError(
-                    f"the server answered {name} with a result of the unknown type {kind!r}"
-                )
-            era = self._spoken()
-            questions, state = self._questions(result, era)
-            if not self.of_client.answer_input:
-                raise InputRequired(questions, state)
-            # Nobody is asked in the last round: no answer could be sent.
-            if round < max_rounds:
-                asked = _retry(params, await self.answered(questions, era), state)
-        raise RemoteProtocolError(f"the server still asks for input after {max_rounds} rounds")
-
-    async def send(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
-        """Sends any request and returns its result as the server sent it; raises as `call` does.
-
-        What a forgotten session refused was not run: it is sent once more in the new session, for which all who met
-        the same refusal wait together. A call of a tool that the server refuses for what was mirrored of it is sent
-        once more after the tools were listed.
-        """
-        may_wait = may_list = True
-        while True:
-            session, mirroring = self._session, self._mirroring
-            if session is None or session.outbound.ended:
-                session = await self._connectivity.live_session(options.idle)
-                mirroring = self._mirroring
-            listings = 0 if mirroring is None else mirroring.listings
-            metadata = None if mirroring is None else mirroring.metadata_of(method, params)
-            try:
-                return await session.outbound.request(method, params, options, metadata=metadata)
-            except HeaderMismatch as mismatch:
-                if mirroring is None or method != "tools/call" or not may_list:
-                    raise
-                may_list = False
-                try:
-                    await self._list_tools_again(mirroring, listings, options)
-                except (RpcError, ProtocolError):
-                    raise mismatch from None
-            except SessionExpired as expired:
-                if not expired.never_run or not may_wait:
-                    raise
-                may_wait = False
-                await self._connectivity.live_session(options.idle, session)
-
-    def begin(
-        self, method: str, params: dict[str, Any], options: CallOptions
-    ) -> tuple[OutboundCalls, OutboundCall] | None:
-        """Sends any request once, for whoever waits without a task (`OutboundCall.when_done`).
-
-        It fails where `send` would send it again (`may_be_repeated`). Returns ``None`` if it cannot be sent at once.
-        """
-        session, mirroring = self._session, self._mirroring
-        if session is None or session.outbound.ended:
-            return None
-        metadata = None if mirroring is None else mirroring.metadata_of(method, params)
-        pending, _ = session.outbound.begin(method, params, options, metadata=metadata)
-        if pending.unsent is not None:
-            session.outbound.forget(pending)
-            return None
-        return session.outbound, pending
-
-    @property
-    def negotiated(self) -> Negotiated:
-        """The result of the last handshake; raises `LocalProtocolError` before the first one."""
-        return self._connectivity.negotiated
-
-    def metadata_of(self, method: str, params: dict[str, Any]) -> dict[str, str] | None:
-        """Returns what is mirrored of a request outside the body; ``None`` where nothing is."""
-        return None if self._mirroring is None else self._mirroring.metadata_of(method, params)
-
-    async def list_tools(
-        self, cursor: str | None, options: CallOptions | None = None, refresh: bool = False
-    ) -> ListToolsResult:
-        """Returns one page of the tools, without those that must not be called over this connection."""
-        return self._learned(await self.call("tools/list", _page(cursor), options, refresh=refresh))
-
-    def learn_tools(self, tools: list[Tool]) -> list[Tool]:
-        """Takes note of what listed tools mirror, and returns those that may be called over this connection."""
-        return tools if self._mirroring is None else self._mirroring.learn(tools)
-
-    def _learned(self, page: ListToolsResult) -> ListToolsResult:
-        page.tools = self.learn_tools(page.tools)
-        return page
-
-    async def _list_tools_again(
-        self, mirroring: HeaderMirroring, listings: int, options: CallOptions
-    ) -> None:
-        """Lists the tools to learn what they mirror, unless that was done since there were ``listings``.
-
-        Calls that fail together do it once; the next one takes over from one that failed or was cancelled.
-        """
-        async with mirroring.listing:
-            if mirroring.listings != listings:
-                return
-            self.cache.discard("tools/list")
-            # The progress callback and the metadata belong to the call that failed.
-            options = CallOptions(idle=options.idle, cap=options.cap)
-            cursor: str | None = None
-            for _ in range(MAX_PAGES):
-                # It is no request of the program, so its middleware does not see it.
-                page = self._learned(await self._call("tools/list", _page(cursor), options))
-                cursor = page.next_cursor
-                if cursor is None:
-                    break
-            mirroring.listings += 1
-
-    # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _spoken(self) -> Era:
-        assert self._era is not None
-        return self._era
-
-    def _not_available(self, name: str) -> Method:
-        """Raises why a method cannot be asked for."""
-        negotiated = self._connectivity.negotiated
-        method = negotiated.era.server_methods.get(name)
-        if method is None:
-            raise LocalProtocolError(f"{name} does not exist in protocol version {negotiated.era.version}")
-        raise LocalProtocolError(
-            f"the server did not declare {method.requires!r}, so {name} cannot be asked of it"
-        )
-
-    def read_questions(self, questions: Any, era: Era) -> dict[str, InputRequest]:
-        """Returns questions that came as values; raises `RemoteProtocolError` for any that was not declared."""
-        return self._handlers.read_requests(questions, era)
-
-    def _questions(self, result: dict[str, Any], era: Era) -> tuple[dict[str, InputRequest], str | None]:
-        state = result.get("requestState")
-        if state is not None and not isinstance(state, str):
-            raise RemoteProtocolError("requestState must be a string")
-        return self.read_questions(result.get("inputRequests"), era), state
-
-    async def _has_visited_urls(self, error: RpcError) -> bool:
-        """Whether the server asked for visits to URLs by an error, and they were made: then the call is made again.
-
-        MCP 2025-11-25, Elicitation, URL Elicitation Required Error.
-        """
-        if error.code != URL_ELICITATION_REQUIRED or not self.of_client.answer_input:
-            return False
-        era = self._spoken()
-        return era.client.visits_urls_on_error and await self._handlers.visit(error.data, era)
-
-    async def answered(self, questions: Mapping[str, InputRequest], era: Era) -> dict[str, Any]:
-        """Returns the handlers' answers as JSON, by key; an `Exception` of a handler leaves as it is."""
-        return {key: era.unstructure(await self._handlers.fulfil(each)) for key, each in questions.items()}
-
-
-def call_options(
-    defaults: CallOptions,
-    timeout: float | None,
-    cap: float | None = None,
-    on_progress: ProgressCallback | None = None,
-    meta: Mapping[str, Any] | None = None,
-) -> CallOptions:
-    """Returns the options of one call: what is not given is as in ``defaults``."""
-    if timeout is None and cap is None and on_progress is None and not meta:
-        return defaults
-    return CallOptions(
-        idle=defaults.idle if timeout is None else timeout,
-        cap=defaults.cap if cap is None else cap,
-        on_progress=None if on_progress is None else guarded("on_progress", on_progress),
-        wants_progress=defaults.wants_progress,
-        meta=None if meta is None else callers_meta(meta),
-    )
-
-
-def callers_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what a caller may add to a request's ``_meta``: all but what is the engine's own."""
-    return {key: value for key, value in meta.items() if key not in ENVELOPE}
-
-
-def may_be_repeated(error: Exception) -> bool:
-    """Whether a request was refused in a way for which `Requests.send` may send it again: it was not run."""
-    return isinstance(error, HeaderMismatch) or (isinstance(error, SessionExpired) and error.never_run)
-
-
-def _page(cursor: str | None) -> dict[str, Any]:
-    return {} if cursor is None else {"cursor": cursor}
-
-
-def _retry(params: dict[str, Any], answers: dict[str, Any], state: str | None) -> dict[str, Any]:
-    """Returns the params of a retry: the same ones, with answers and the untouched state."""
-    retry = dict(params)
-    if answers:
-        retry["inputResponses"] = answers
-    if state is not None:
-        retry["requestState"] = state
-    return retry

@@ -1,7 +1,16 @@
-"""The owner of a client's connection: it connects, performs the handshake, notices the end, and connects again.
+"""The life of a client: it connects, performs the handshake, notices the end of the connection, and connects again.
 
-All tasks of a client live in one nursery that is opened by ``async with Client`` and closed with it. The connection is
-held by one task of it, so that closing is legal from any other. The table in `lifecycle` says what may happen when.
+All tasks of a client are in one nursery, which is opened by ``async with Client`` (`BlockNursery`) or belongs to a
+`ClientPool`. `ClientLife` is the task in it that lasts from the opening of the client to its end. Inside of that,
+`Supervisor` holds one connection after the other in a task of its own, so that any other task may close the client.
+What may happen when is a table in `mcp_actors._client.connectivity`.
+
+`IdlePings` keep a silent connection from being forgotten, and notice a server that is gone. `EraCache` saves the next
+client of a process the probing: it has the era that the server at each URL spoke last.
+
+Trio closes nurseries in the task that opened them, and in reverse order. A program that breaks this rule gets an
+internal error of Trio from elsewhere, and ends. `BlockNursery` gives its nursery up before Trio notices, so that the
+rest of the program goes on as if the nursery had been closed.
 """
 
 from __future__ import annotations
@@ -11,7 +20,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import attrs
 import trio
@@ -20,7 +29,6 @@ from mcp_actors._actors.inbound_call import DispatchRules
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
 from mcp_actors._actors.session_reports import report_begin, report_end
-from mcp_actors._actors.task_pool import INNERMOST_SCOPE
 from mcp_actors._client.connectivity import OPENED_BEFORE, ClientEvent, Connectivity, Negotiated
 from mcp_actors._client.handshake import ConnectAnew, Handshake, Preference
 from mcp_actors._client.notifications import Notifications, Subscriptions
@@ -45,7 +53,9 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
+from mcp_actors.supervision.arguments import require_trio
 from mcp_actors.supervision.containment import (
+    INNERMOST_SCOPE,
     Containment,
     crash_in,
     one_error,
@@ -65,123 +75,6 @@ from mcp_actors.supervision.task_kinds import (
 
 __all__ = ["ERA_CACHE", "BlockNursery", "ClientLife", "EraCache", "IdlePings", "Supervisor"]
 
-
-# -- The era that the server at each URL speaks, as far as this process knows, so that the next client need not probe
-# ---
-
-MAX_ENTRIES = 1024
-
-
-class EraCache:
-    """Eras by URL; the oldest entry is dropped when there are more than ``max_entries``.
-
-    An entry may be wrong, because a server can be replaced: it only says what to try first.
-    """
-
-    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
-        self._max_entries = max_entries
-        self._eras: dict[str, Era] = {}
-
-    def __repr__(self) -> str:
-        return f"<EraCache {len(self._eras)}/{self._max_entries}>"
-
-    def get(self, url: str) -> Era | None:
-        """Returns the era that the server at ``url`` spoke last."""
-        return self._eras.get(url)
-
-    def put(self, url: str, era: Era) -> None:
-        """Remembers an era; the entry is the newest then."""
-        self._eras.pop(url, None)
-        self._eras[url] = era
-        if len(self._eras) > self._max_entries:
-            del self._eras[next(iter(self._eras))]
-
-
-ERA_CACHE = EraCache()
-"""The cache that all clients of a process share."""
-
-
-# -- The nursery of an ``async with`` block of this package, which notices when the block is left where it must not be
-# ---
-#
-# Trio closes nurseries in the task that opened them, and in reverse order. A program that breaks this gets an
-# internal error of Trio from elsewhere, and ends. Here the nursery is given up before Trio notices, so that
-# everything else of the program goes on as if it had been closed.
-
-
-class BlockNursery:
-    """A nursery that is opened by ``__aenter__`` and closed by ``__aexit__`` of ``owner``, a class of this package.
-
-    Its tasks must end by themselves before it is closed, for one that is given up can no longer wait for them.
-    """
-
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
-        self._opening: AbstractAsyncContextManager[trio.Nursery] | None = None
-        self._nursery: trio.Nursery | None = None
-        self._innermost: Any = None
-
-    def __repr__(self) -> str:
-        return f"<BlockNursery of {self._owner} {'open' if self._nursery else 'closed'}>"
-
-    async def open(self) -> trio.Nursery:
-        """Opens the nursery in the running task, inside everything that is open there."""
-        self._opening = trio.open_nursery()
-        self._nursery = await self._opening.__aenter__()
-        self._innermost = getattr(self._nursery.parent_task, INNERMOST_SCOPE, None)
-        return self._nursery
-
-    @property
-    def is_innermost(self) -> bool:
-        """Whether it may be closed here: in the task that opened it, with nothing opened later still open."""
-        task = trio.lowlevel.current_task()
-        return (
-            self._nursery is not None
-            and task is self._nursery.parent_task
-            and getattr(task, INNERMOST_SCOPE, None) is self._innermost
-        )
-
-    async def close(self) -> None:
-        """Waits for the nursery's tasks and closes it; without one nothing happens.
-
-        Raises:
-            ClosedElsewhere: It may not be closed here. It was given up, and cannot be closed any more.
-            BaseException: What a task raised that no row of `mcp_actors.supervision.task_kinds.TASKS` contains.
-        """
-        nursery, opening = self._nursery, self._opening
-        if nursery is None or opening is None:
-            return
-        is_innermost = self.is_innermost
-        in_its_task = trio.lowlevel.current_task() is nursery.parent_task
-        self._nursery = self._opening = self._innermost = None
-        if not is_innermost:
-            _give_up(nursery)
-            elsewhere = ClosedElsewhere(self._owner, "in another order" if in_its_task else "in another task")
-            # What else the task has left open may end the program in Trio before anybody sees the exception.
-            log.error("closed elsewhere", error=str(elsewhere))
-            raise elsewhere
-        with one_error():
-            await opening.__aexit__(None, None, None)
-
-
-def _give_up(nursery: trio.Nursery) -> None:
-    """Takes a nursery without tasks out of the task that opened it, and what is inside of its scope with it.
-
-    Trio has no public names for this. With a Trio that has others, the task gets Trio's own error when it ends.
-    """
-    opened: list[trio.Nursery] = getattr(nursery.parent_task, "_child_nurseries", [])
-    if nursery in opened:
-        opened.remove(nursery)
-    scope: Any = getattr(nursery.cancel_scope, INNERMOST_SCOPE, None)
-    if scope is not None:
-        for inner in scope.children:
-            inner.parent = scope.parent
-        for task in scope.tasks:
-            task._activate_cancel_status(scope.parent)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # Waits between attempts to connect again, seconds; the last one repeats. Each is cut by up to a half, by chance, so
 # that the clients of a server that was away do not come back all at once.
 BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -200,7 +93,7 @@ class Supervisor:
 
     Args:
         options: The client's options.
-        connectivity: Is told of everything that happens to the connection.
+        connectivity: Learns of everything that happens to the connection.
         handshake: What is performed on each new connection.
         handlers: Answer what the server requests in a session.
         on_notification: Gets the server's notifications, in the read path, so it must not wait.
@@ -331,7 +224,7 @@ class Supervisor:
             except Exception as error:
                 if not connectivity.has_met_server:
                     raise
-                # What else a handshake or a transport raises is no reason to give up what worked before.
+                # Whatever else a handshake or a transport raises, what worked before is tried again.
                 connectivity.disconnected(_why_not_again(error))
                 if isinstance(error, AuthorizationError) and not isinstance(error, AuthorizationUnavailable):
                     # Another attempt would ask a person again, or a server that has refused already.
@@ -340,7 +233,7 @@ class Supervisor:
             if not (connectivity.restarts or expired) or connectivity.is_closing:
                 return
             connectivity.move(ClientEvent.LOST)
-            # A server that has forgotten a session is there, and whoever was refused waits for the new one.
+            # A server that has forgotten a session is there, and refused calls wait for the new one.
             if failures or not expired:
                 await self._pause(BACKOFF[min(failures, len(BACKOFF) - 1)])
             failures += 1
@@ -402,7 +295,7 @@ class Supervisor:
 
     def _new_session(self, channel: FrameChannel) -> tuple[Session, ClientNegotiation]:
         self._connections += 1
-        # What we are asked has no use once the connection ends: nobody who leaves waits for it.
+        # Questions of the server are of no use once the connection ends, so its end does not wait for answers.
         limits = attrs.evolve(self._options.limits, drain_grace=0.0)
         negotiation = ClientNegotiation()
         session = Session(
@@ -433,7 +326,41 @@ def _why_not_again(error: Exception) -> McpError:
     return failed
 
 
-# -- Pings on idle connections: they keep a connection from being forgotten, and notice a server that is gone ---
+# -- eras by URL -----------------------------------------------------------------------------------------------------
+
+MAX_ENTRIES = 1024
+
+
+class EraCache:
+    """Eras by URL; the oldest entry is dropped when there are more than ``max_entries``.
+
+    An entry may be wrong, because a server can be replaced: it only says what to try first.
+    """
+
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_entries = max_entries
+        self._eras: dict[str, Era] = {}
+
+    def __repr__(self) -> str:
+        return f"<EraCache {len(self._eras)}/{self._max_entries}>"
+
+    def get(self, url: str) -> Era | None:
+        """Returns the era that the server at ``url`` spoke last."""
+        return self._eras.get(url)
+
+    def put(self, url: str, era: Era) -> None:
+        """Remembers an era; the entry is the newest then."""
+        self._eras.pop(url, None)
+        self._eras[url] = era
+        if len(self._eras) > self._max_entries:
+            del self._eras[next(iter(self._eras))]
+
+
+ERA_CACHE = EraCache()
+"""The cache that all clients of a process share."""
+
+
+# -- pings -----------------------------------------------------------------------------------------------------------
 
 # Seconds. Less than the silence after which routers and load balancers are known to forget a connection.
 DEFAULT_INTERVAL = 30.0
@@ -489,13 +416,13 @@ def _is_judged_by_a_call(session: Session) -> bool:
     return any(pending.deadline.at < math.inf for pending in session.outbound.pending.values())
 
 
-# -- The task in which a client lives from its opening to its end, in the nursery of a block or of a pool ---
+# -- the task and the block of a client ------------------------------------------------------------------------------
 
 Lifespan = Callable[[], AbstractAsyncContextManager[object]]
 
 
 class ClientLife:
-    """Opens a client in a task of its own, which can be told to end from any task.
+    """Opens a client in a task of its own, which any task can ask to end.
 
     Args:
         supervisor: Keeps the client's connection.
@@ -532,7 +459,7 @@ class ClientLife:
         await start_and_wait(nursery, CLIENT_LIFE, self._live, lifespans, about=repr(self._supervisor))
 
     def end(self) -> None:
-        """Tells the client to close its connection and end. Legal from any task, any time."""
+        """Has the client close its connection and end. Legal from any task, any time."""
         self._ending.set()
 
     async def wait_until_ended(self) -> None:
@@ -570,3 +497,89 @@ class ClientLife:
         finally:
             self._notifications.close()
             self._ended.set()
+
+
+class BlockNursery:
+    """A nursery that is opened by ``__aenter__`` and closed by ``__aexit__`` of ``owner``, a class of this package.
+
+    Its tasks must end by themselves before it is closed, for one that is given up can no longer wait for them.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._opening: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self._nursery: trio.Nursery | None = None
+        self._innermost: Any = None
+
+    def __repr__(self) -> str:
+        return f"<BlockNursery of {self._owner} {'open' if self._nursery else 'closed'}>"
+
+    def refuse(self, expression: str, advice: str) -> NoReturn:
+        """Refuses a program that uses ``owner`` in another form than ``async with``.
+
+        Raises:
+            RuntimeError: There is no Trio loop; it names what to use without one.
+            TypeError: There is one; the message is ``advice``.
+        """
+        require_trio(expression, self._owner)
+        raise TypeError(advice)
+
+    async def open(self) -> trio.Nursery:
+        """Opens the nursery in the running task, inside everything that is open there.
+
+        Raises:
+            RuntimeError: There is no Trio loop.
+        """
+        require_trio(f"async with {self._owner}(...)", self._owner)
+        self._opening = trio.open_nursery()
+        self._nursery = await self._opening.__aenter__()
+        self._innermost = getattr(self._nursery.parent_task, INNERMOST_SCOPE, None)
+        return self._nursery
+
+    @property
+    def is_innermost(self) -> bool:
+        """Whether it may be closed here: in the task that opened it, with nothing opened later still open."""
+        task = trio.lowlevel.current_task()
+        return (
+            self._nursery is not None
+            and task is self._nursery.parent_task
+            and getattr(task, INNERMOST_SCOPE, None) is self._innermost
+        )
+
+    async def close(self) -> None:
+        """Waits for the nursery's tasks and closes it; without one nothing happens.
+
+        Raises:
+            ClosedElsewhere: It may not be closed here. It was given up, and cannot be closed any more.
+            BaseException: What a task raised that no row of `mcp_actors.supervision.task_kinds.TASKS` contains.
+        """
+        nursery, opening = self._nursery, self._opening
+        if nursery is None or opening is None:
+            return
+        is_innermost = self.is_innermost
+        in_its_task = trio.lowlevel.current_task() is nursery.parent_task
+        self._nursery = self._opening = self._innermost = None
+        if not is_innermost:
+            _give_up(nursery)
+            elsewhere = ClosedElsewhere(self._owner, "in another order" if in_its_task else "in another task")
+            # What else the task has left open may end the program in Trio before the exception is seen.
+            log.error("closed elsewhere", error=str(elsewhere))
+            raise elsewhere
+        with one_error():
+            await opening.__aexit__(None, None, None)
+
+
+def _give_up(nursery: trio.Nursery) -> None:
+    """Takes a nursery without tasks out of the task that opened it, and what is inside of its scope with it.
+
+    Trio has no public names for this. With a Trio that has others, the task gets Trio's own error when it ends.
+    """
+    opened: list[trio.Nursery] = getattr(nursery.parent_task, "_child_nurseries", [])
+    if nursery in opened:
+        opened.remove(nursery)
+    scope: Any = getattr(nursery.cancel_scope, INNERMOST_SCOPE, None)
+    if scope is not None:
+        for inner in scope.children:
+            inner.parent = scope.parent
+        for task in scope.tasks:
+            task._activate_cancel_status(scope.parent)

@@ -1,4 +1,4 @@
-"""The user's end of a task: it is looked at, waited for, answered and cancelled, by whoever has its id."""
+"""The user's end of a task: it is looked at, waited for, answered and cancelled, by any program that has its id."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mcp_actors.types.tasks import TaskStatus
 
 __all__ = ["TaskHandle"]
 
-# Seconds for telling a server that nobody waits for a task any more, when the one who waited is cancelled.
+# Seconds for cancelling a task at the server after the call that waited for it was cancelled.
 CANCEL_TIMEOUT = 2.0
 
 
@@ -38,7 +38,7 @@ class TaskHandle:
 
     Made by `Client.start_tool` and `Client.task`. Dropping it changes nothing: the task goes on, and its ``id`` is good
     for another handle, in another process too, as long as the caller is the same to the server. The id is a secret:
-    without authorization whoever has it may read and cancel the task.
+    without authorization, any program that has it may read and cancel the task.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TaskHandle:
         return f"<TaskHandle {'without a task' if self.id is None else f'{self.id[:6]}…'} {status}>"
 
     async def status(self, *, timeout: float | None = None) -> TaskStatus:
-        """Asks the server where the task stands. MCP 2025-11-25, Tasks, Getting Tasks; SEP-2663.
+        """Asks the server for the state of the task. MCP 2025-11-25, Tasks, Getting Tasks; SEP-2663.
 
         Args:
             timeout: Seconds without an answer, also over a lost connection; by default the client's.
@@ -86,7 +86,7 @@ class TaskHandle:
 
         It looks as often as the server asks for, within 0.1 s and 60 s, and at once when the server tells of a change.
         Changes that follow each other faster may be left out. Raises as `status` does; a task that is forgotten while
-        it is iterated over raises `TaskNotFound`. Whoever stops before the end has nothing to close.
+        it is iterated over raises `TaskNotFound`. A program that stops before the end has nothing to close.
 
         Args:
             timeout: Seconds that one look at the task may take; by default the client's.
@@ -107,7 +107,7 @@ class TaskHandle:
 
         Args:
             timeout: Seconds that one look at the task may take, also over a lost connection; by default the client's.
-                The pauses between looks do not count: a task that the server can tell about is no silence.
+                The pauses between looks do not count: while the server answers looks, it is not silent.
             cap: Seconds in all; by default without an end, for a task may take days.
             on_progress: A function, sync or async, that is called with each change of the task's state or message, as
                 a `Progress` whose ``progress`` counts them.
@@ -124,7 +124,7 @@ class TaskHandle:
             InputRequired: The task asks for input, and the client has ``answer_input=False``: `answer` it.
         """
         if self._result is None:
-            # A task's own time has no end unless somebody gives it one.
+            # A task's own time has no end unless the program sets one.
             options = self._options(timeout, math.inf if cap is None else cap, on_progress)
             return self.read(await self.wait(options, options.cap))
         await trio.lowlevel.checkpoint()
@@ -133,7 +133,7 @@ class TaskHandle:
     async def answer(self, answers: Mapping[str, InputResponse], *, timeout: float | None = None) -> None:
         """Answers questions of the task, in place of the client's handlers. SEP-2663, ``tasks/update``.
 
-        Some of the questions may be left for later. A question that somebody else has answered is passed over.
+        Some of the questions may be left for later. A question that was answered elsewhere is passed over.
 
         Args:
             answers: The answers by the keys of `InputRequired`.
@@ -268,7 +268,7 @@ class TaskHandle:
 class _Updates:
     """The changes of a task, for one who iterates over them.
 
-    It is no generator: one that is left before its end would have to be closed.
+    It is not a generator, because a generator that is left before its end would have to be closed.
     """
 
     def __init__(self, handle: TaskHandle, requests: TaskRequests, options: CallOptions) -> None:
@@ -301,7 +301,7 @@ class _Updates:
             return await self._handle.status()
         if self._watched is None:
             self._watched = self._requests.watching(id)
-            # When nobody has this iterator any more, nobody watches.
+            # Once this iterator is dropped, its watch ends.
             leave = weakref.finalize(self, self._requests.leave, id, self._watched)
             leave.atexit = False
             self._leave = leave
@@ -339,7 +339,7 @@ class _Reports:
             return
         self._shown = seen
         if status.message is None and self._count == 0:
-            # That a task works is no news without a sentence.
+            # A first state without a message is not worth a report.
             return
         self._count += 1
         outcome = self.on_progress(Progress(self._count, None, status.message or status.status))
@@ -373,13 +373,15 @@ class _Questions:
         if not new:
             return None
         requests, era = self._requests.requests, self._requests.era
-        questions = {} if self._answering else requests.read_questions(new, era)
-        if questions and not requests.of_client.answer_input:
+        questions = {} if self._answering else requests.handlers.read_requests(new, era)
+        if questions and not requests.client_options.answer_input:
             raise InputRequired(dict(questions), None)
-        if self._rounds >= requests.of_client.max_rounds:
+        if self._rounds >= requests.client_options.max_rounds:
             raise RemoteProtocolError(f"the task still asks for input after {self._rounds} rounds")
         self._rounds += 1
-        answers = await (self._answering(new) if self._answering else requests.answered(questions, era))
+        answers = await (
+            self._answering(new) if self._answering else requests.handlers.fulfil_all(questions, era)
+        )
         self._answered.update(answers)
         await self._requests.ask(dialect.update_method, self._id, {"inputResponses": answers}, self._options)
         return None

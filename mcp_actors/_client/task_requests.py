@@ -1,4 +1,8 @@
-"""The requests of one client about its tasks, which outlive its connections, and the waking of those who wait."""
+"""The requests about tasks: a client looks at them, waits for their changes, and asks again where the connection fails.
+
+There are two dialects of tasks, MCP 2025-11-25 and SEP-2663. `TaskDialect` is the table of their differences; the same
+`TaskLook` comes out of both.
+"""
 
 from __future__ import annotations
 
@@ -48,125 +52,8 @@ __all__ = [
     "task_status",
 ]
 
-
-# -- The two dialects of tasks as a client speaks them, as a table: the same looks at a task come out of both ---
-
 EXTENSION = "io.modelcontextprotocol/tasks"
 """SEP-2663."""
-
-# Milliseconds, a thousand years: longer times of a server are read as this one.
-_LONGEST = 31_557_600_000_000
-
-
-@attrs.frozen
-class TaskLook:
-    """One look at a task: its status, and what came with it."""
-
-    status: TaskStatus
-    questions: Mapping[str, Any] = MappingProxyType({})
-    """The questions as JSON by key, where they are values."""
-    result: dict[str, Any] | None = None
-    error: RpcError | None = None
-
-
-@attrs.frozen(kw_only=True)
-class TaskDialect:
-    """The differences between the dialects for a client."""
-
-    created: Callable[[Era, dict[str, Any]], TaskLook]
-    """Reads the answer that creates a task."""
-    look: Callable[[Era, dict[str, Any]], TaskLook]
-    """Reads the answer to ``tasks/get``."""
-    result_method: str | None
-    """The request that waits for a result, and through which the server asks; ``None`` where looks have all that."""
-    update_method: str | None
-    """The request that answers questions; ``None`` where they are requests of the server."""
-    listens: bool
-    """Whether changes are told to who listens for a task's id; if not, a session is told unasked."""
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    # Compared before any arithmetic: an integer of JSON has as many digits as a server likes.
-    return None if milliseconds is None else min(max(0, milliseconds), _LONGEST) / 1000
-
-
-def task_status(task: Task) -> TaskStatus:
-    """Returns a task of MCP 2025-11-25 as both dialects have it."""
-    return _status_of(task, task.ttl, task.poll_interval)
-
-
-def _status_of(task: Task | DetailedTask, ttl: float | None, poll_interval: float | None) -> TaskStatus:
-    return TaskStatus(
-        id=task.task_id,
-        status=task.status,
-        message=task.status_message,
-        created_at=task.created_at,
-        updated_at=task.last_updated_at,
-        ttl=_seconds(ttl),
-        poll_interval=_seconds(poll_interval),
-    )
-
-
-def _core_created(era: Era, raw: dict[str, Any]) -> TaskLook:
-    created: CreateTaskResult = read_result(era, raw, CreateTaskResult)
-    return TaskLook(task_status(created.task))
-
-
-def _core_look(era: Era, raw: dict[str, Any]) -> TaskLook:
-    return TaskLook(task_status(read_result(era, raw, Task)))
-
-
-def _detailed_look(era: Era, raw: dict[str, Any]) -> TaskLook:
-    task: DetailedTask = read_result(era, raw, DetailedTask)
-    status = _status_of(task, task.ttl_ms, task.poll_interval_ms)
-    # Members that do not belong to the state are not looked at: a server that mixes them is not believed.
-    if task.status == "input_required":
-        return TaskLook(status, questions=task.input_requests or {})
-    if task.status == "completed":
-        if task.result is None:
-            raise RemoteProtocolError("the server says that a task is completed, without its result")
-        return TaskLook(status, result=task.result)
-    if task.status == "failed":
-        return TaskLook(status, error=_error_of(task.error))
-    return TaskLook(status)
-
-
-def _detailed_created(era: Era, raw: dict[str, Any]) -> TaskLook:
-    task: DetailedTask = read_result(era, raw, DetailedTask)
-    # A task may be created in any state, but what that brings (questions, a result) is told by a look alone.
-    return TaskLook(attrs.evolve(_status_of(task, task.ttl_ms, task.poll_interval_ms), status="working"))
-
-
-def _error_of(error: dict[str, Any] | None) -> RpcError:
-    code = None if error is None else error.get("code")
-    message = None if error is None else error.get("message")
-    if error is None or type(code) is not int or not isinstance(message, str):
-        raise RemoteProtocolError("the server says that a task has failed, without a well-formed error")
-    return RpcError.from_wire(code, message, error.get("data"))
-
-
-_CORE = TaskDialect(
-    created=_core_created,
-    look=_core_look,
-    result_method="tasks/result",
-    update_method=None,
-    listens=False,
-)
-_DETAILED = TaskDialect(
-    created=_detailed_created,
-    look=_detailed_look,
-    result_method=None,
-    update_method="tasks/update",
-    listens=True,
-)
-
-
-def dialect_of(era: Era) -> TaskDialect:
-    """Returns the dialect of a revision: where questions are values, tasks carry them."""
-    return _DETAILED if era.asks_by_retry else _CORE
-
-
-# ----------------------------------------------------------------------------------------------------
 
 # Seconds between two looks, whatever a server asks for: a mistaken or hostile one must neither make a client spin nor
 # put it to sleep for good.
@@ -181,6 +68,8 @@ TRY_AGAIN = (0.1, 0.5, 1.0, 2.0)
 LISTEN_AGAIN = 1.0
 # Tasks that one subscription names; those beyond it are only looked at.
 MAX_LISTENED = 100
+# Milliseconds, a thousand years: longer times of a server are read as this one.
+_LONGEST = 31_557_600_000_000
 
 _PASSING = (
     ConnectFailed,
@@ -191,22 +80,8 @@ _PASSING = (
     Unavailable,
 )
 
-
 Answering = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
 """Returns the answers to questions of a task, both as JSON values, by key."""
-
-
-def pause_before_look(told: float | None, looks: int) -> float:
-    """Returns the seconds to wait before the next look at a task.
-
-    Args:
-        told: The seconds that the server asked for with the last look, if it did.
-        looks: How many looks there were.
-    """
-    if told is None:
-        return min(FIRST_PAUSE * 1.5 ** min(looks, 10), GROWN_PAUSE)
-    # NaN compares with nothing: it counts as no answer at all.
-    return min(max(told, SHORTEST_PAUSE), LONGEST_PAUSE) if told == told else GROWN_PAUSE
 
 
 class TaskRequests:
@@ -220,7 +95,7 @@ class TaskRequests:
 
     def __init__(self, requests: Requests, connectivity: Connectivity, subscriptions: Subscriptions) -> None:
         self.requests = requests
-        self._connectivity = connectivity
+        self.connectivity = connectivity
         self._subscriptions = subscriptions
         self._watched: dict[str, dict[TaskChanges, None]] = {}
         # The subscription of the moment: its tasks, its beginning, and the scope that ends it.
@@ -236,11 +111,12 @@ class TaskRequests:
     @property
     def era(self) -> Era:
         """The revision that is spoken; raises `LocalProtocolError` before the client is entered."""
-        return self._connectivity.negotiated.era
+        return self.connectivity.negotiated.era
 
-    def session(self) -> Session:
-        """Returns the session of the moment; raises `ConnectionLost` without one."""
-        return self._connectivity.session
+    @property
+    def declared(self) -> dict[str, Any] | None:
+        """The declaration of tasks by a session's server; ``None`` without one."""
+        return self.connectivity.negotiated.capabilities.tasks
 
     @property
     def dialect(self) -> TaskDialect:
@@ -281,7 +157,7 @@ class TaskRequests:
             except _PASSING as error:
                 if not patiently or isinstance(error, AuthorizationError) or trio.current_time() >= until:
                     raise
-                await self._connectivity.live_session(until - trio.current_time())
+                await self.connectivity.live_session(until - trio.current_time())
                 await trio.sleep(TRY_AGAIN[min(tries, len(TRY_AGAIN) - 1)])
                 tries += 1
             except RpcError as error:
@@ -311,19 +187,19 @@ class TaskRequests:
             self._adapt()
 
     def notified(self, params: dict[str, Any]) -> None:
-        """Takes a notification of a task's change. It wakes who waits; only a look tells where the task stands."""
+        """Takes a notification of a task's change. It wakes those who wait, and they look at the task's state."""
         id = params.get("taskId")
         if isinstance(id, str):
             for watch in self._watched.get(id, ()):
                 watch.wake()
 
     async def _listen(self) -> None:
-        """Holds one subscription to all tasks that are waited for, until there are none or the server refuses."""
+        """Holds one subscription to all tasks that are waited for, until the last one has ended or it is refused."""
         try:
             while self._watched and self.dialect.listens:
                 ids = tuple(self._watched)[:MAX_LISTENED]
                 began = trio.current_time()
-                session = await self._connectivity.live_session(self.requests.options.idle)
+                session = await self.connectivity.live_session(self.requests.options.idle)
                 try:
                     granted = session is not self._refused_in and await self._listen_to(ids)
                 except SubscriptionLost as error:
@@ -345,7 +221,7 @@ class TaskRequests:
             honored = None if listener.honored is None else listener.honored.extra.get("taskIds")
             if not isinstance(honored, list) or not honored:
                 return False
-            # What has changed before is not told.
+            # Changes before the subscription are not sent.
             for id in ids:
                 self.notified({"taskId": id})
             with trio.CancelScope() as scope:
@@ -383,12 +259,137 @@ class TaskChanges:
         self._changed.set()
 
     def looking(self) -> None:
-        """Notes that a look begins: what changes from now on is told anew."""
+        """Notes that a look begins: later changes wake again."""
         self._changed = trio.Event()
         self._looked = trio.current_time()
 
     async def pause(self, seconds: float) -> None:
-        """Waits for a change, ``seconds`` at most; also where changes are told without a pause, looks have one."""
+        """Waits for a change, ``seconds`` at most; looks keep a pause even if changes arrive without one."""
         with trio.move_on_after(seconds):
             await self._changed.wait()
         await trio.sleep_until(self._looked + SHORTEST_PAUSE)
+
+
+def pause_before_look(wanted: float | None, looks: int) -> float:
+    """Returns the seconds to wait before the next look at a task.
+
+    Args:
+        wanted: The seconds that the server asked for with the last look, if it did.
+        looks: How many looks there were.
+    """
+    if wanted is None:
+        return min(FIRST_PAUSE * 1.5 ** min(looks, 10), GROWN_PAUSE)
+    # NaN compares with nothing: it counts as no answer at all.
+    return min(max(wanted, SHORTEST_PAUSE), LONGEST_PAUSE) if wanted == wanted else GROWN_PAUSE
+
+
+# -- the dialects ----------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class TaskLook:
+    """One look at a task: its status, and what came with it."""
+
+    status: TaskStatus
+    questions: Mapping[str, Any] = MappingProxyType({})
+    """The questions as JSON by key, where they are values."""
+    result: dict[str, Any] | None = None
+    error: RpcError | None = None
+
+
+@attrs.frozen(kw_only=True)
+class TaskDialect:
+    """The differences between the dialects for a client."""
+
+    created: Callable[[Era, dict[str, Any]], TaskLook]
+    """Reads the answer that creates a task."""
+    look: Callable[[Era, dict[str, Any]], TaskLook]
+    """Reads the answer to ``tasks/get``."""
+    result_method: str | None
+    """The request that waits for a result, and through which the server asks; ``None`` where looks have all that."""
+    update_method: str | None
+    """The request that answers questions; ``None`` where they are requests of the server."""
+    listens: bool
+    """Whether changes are sent to subscriptions with the task's id; if not, a session gets them without asking."""
+
+
+def _core_created(era: Era, raw: dict[str, Any]) -> TaskLook:
+    created: CreateTaskResult = read_result(era, raw, CreateTaskResult)
+    return TaskLook(task_status(created.task))
+
+
+def _core_look(era: Era, raw: dict[str, Any]) -> TaskLook:
+    return TaskLook(task_status(read_result(era, raw, Task)))
+
+
+def _detailed_created(era: Era, raw: dict[str, Any]) -> TaskLook:
+    task: DetailedTask = read_result(era, raw, DetailedTask)
+    # A task may be created in any state, but what that brings (questions, a result) only comes with a look.
+    return TaskLook(attrs.evolve(_status_of(task, task.ttl_ms, task.poll_interval_ms), status="working"))
+
+
+def _detailed_look(era: Era, raw: dict[str, Any]) -> TaskLook:
+    task: DetailedTask = read_result(era, raw, DetailedTask)
+    status = _status_of(task, task.ttl_ms, task.poll_interval_ms)
+    # Members that do not belong to the state are not looked at: a server that mixes them is not believed.
+    if task.status == "input_required":
+        return TaskLook(status, questions=task.input_requests or {})
+    if task.status == "completed":
+        if task.result is None:
+            raise RemoteProtocolError("the server says that a task is completed, without its result")
+        return TaskLook(status, result=task.result)
+    if task.status == "failed":
+        return TaskLook(status, error=_error_of(task.error))
+    return TaskLook(status)
+
+
+def _error_of(error: dict[str, Any] | None) -> RpcError:
+    code = None if error is None else error.get("code")
+    message = None if error is None else error.get("message")
+    if error is None or type(code) is not int or not isinstance(message, str):
+        raise RemoteProtocolError("the server says that a task has failed, without a well-formed error")
+    return RpcError.from_wire(code, message, error.get("data"))
+
+
+def task_status(task: Task) -> TaskStatus:
+    """Returns a task of MCP 2025-11-25 as both dialects have it."""
+    return _status_of(task, task.ttl, task.poll_interval)
+
+
+def _status_of(task: Task | DetailedTask, ttl: float | None, poll_interval: float | None) -> TaskStatus:
+    return TaskStatus(
+        id=task.task_id,
+        status=task.status,
+        message=task.status_message,
+        created_at=task.created_at,
+        updated_at=task.last_updated_at,
+        ttl=_seconds(ttl),
+        poll_interval=_seconds(poll_interval),
+    )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    # Compared before any arithmetic: an integer of JSON has as many digits as a server likes.
+    return None if milliseconds is None else min(max(0, milliseconds), _LONGEST) / 1000
+
+
+_CORE = TaskDialect(
+    created=_core_created,
+    look=_core_look,
+    result_method="tasks/result",
+    update_method=None,
+    listens=False,
+)
+
+_DETAILED = TaskDialect(
+    created=_detailed_created,
+    look=_detailed_look,
+    result_method=None,
+    update_method="tasks/update",
+    listens=True,
+)
+
+
+def dialect_of(era: Era) -> TaskDialect:
+    """Returns the dialect of a revision: where questions are values, tasks carry them."""
+    return _DETAILED if era.asks_by_retry else _CORE

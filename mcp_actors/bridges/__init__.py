@@ -2,6 +2,6 @@
 
 A process has one `EngineThread`, whatever uses it: asyncio loops, plain threads, ASGI servers. A bridge belongs to one
 loop or thread of the program. It takes calls to the engine and gives results back, and lets the engine call functions
-of the program where they belong. Programs use `mcp_actors.asyncio` and `mcp_actors.sync`, which stand on this; it is
-public for bindings.
+of the program where they belong. Programs use `mcp_actors.asyncio` and `mcp_actors.sync`, which are built on this; it
+is public for bindings.
 """

@@ -1,4 +1,8 @@
-"""The bridge between the engine and one asyncio loop."""
+"""The bridge between the engine and one asyncio loop.
+
+`AsyncioBridge` takes calls from the loop to the engine, whose results arrive through a `DirectFuture`, and calls
+functions in the loop for the engine, each a `LoopFunction`.
+"""
 
 from __future__ import annotations
 
@@ -21,183 +25,13 @@ from mcp_actors.supervision.logging import log
 
 __all__ = ["AsyncioBridge", "DirectFuture", "LoopFunction"]
 
-
-# -- An asyncio future that runs the task that waits for it at once, and not in a later turn of the loop ---
-
-
-class DirectFuture:
-    """An awaitable for one task, once: future-like, as ``asyncio.isfuture`` says in Python's documentation.
-
-    An `asyncio.Future` has the loop run its task later, which takes one more turn of the loop, and two handles.
-
-    Args:
-        loop: The loop of the task.
-    """
-
-    __slots__ = ("_asyncio_future_blocking", "_cancellation", "_is_done", "_loop", "_waiter")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        # The task looks here for the loop.
-        self._loop = loop
-        self._asyncio_future_blocking = False
-        self._is_done = False
-        self._cancellation: asyncio.CancelledError | None = None
-        self._waiter: tuple[Callable[[Any], object], Context] | None = None
-
-    def __repr__(self) -> str:
-        return f"<DirectFuture {'done' if self._is_done else 'pending'}>"
-
-    def run_waiter(self) -> None:
-        """Runs the task that waits, until it waits again. Called by a callback of the loop, never by a task."""
-        if not self._is_done:
-            self._is_done = True
-            self._run()
-
-    # -- for the task ------------------------------------------------------------------------------------------------
-
-    def __await__(self) -> Generator[Any, None, None]:
-        if not self._is_done:
-            self._asyncio_future_blocking = True
-            yield self
-
-    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
-        """Takes what runs the task, which begins to wait."""
-        self._waiter = callback, context
-
-    def cancel(self, msg: Any = None) -> bool:
-        """Ends the waiting, as the task is cancelled; returns whether it waited."""
-        if self._is_done:
-            return False
-        self._is_done = True
-        self._cancellation = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
-        self._loop.call_soon(self._run)
-        return True
-
-    def result(self) -> None:
-        """Raises ``CancelledError`` in the task if it was cancelled."""
-        cancellation, self._cancellation = self._cancellation, None
-        try:
-            if cancellation is not None:
-                raise cancellation
-        finally:
-            # The frames of its traceback would keep it.
-            del cancellation
-
-    def _run(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None:
-            callback, context = waiter
-            context.run(callback, self)
-
-
-# -- A function of the program that runs in its asyncio loop for the engine ------------------------------
-
-T = TypeVar("T")
-NEVER_ENDED = "the asyncio loop was closed, or stopped its tasks, before the function ended"
-
-
-class LoopFunction:
-    """One run of such a function. ``begin`` and ``cancel`` are steps of the loop; all else happens in the engine.
-
-    Args:
-        loop: Runs it.
-        to_engine: Posts a step to the engine.
-        function: Is called without arguments; awaited if what it returns is awaitable.
-    """
-
-    __slots__ = ("_context", "_error", "_function", "_is_cancelled", "_loop", "_task", "_to_engine", "_value", "ended",
-                 "has_begun")  # fmt: skip
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, to_engine: Callable[[Step], None], function: Callable[[], Any]
-    ) -> None:
-        self._loop = loop
-        self._to_engine = to_engine
-        self._function = function
-        self._context = copy_context()
-        self._task: asyncio.Task[Any] | None = None
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._is_cancelled = False
-        self.has_begun = False
-        self.ended = trio.Event()
-
-    def begin(self) -> None:
-        """Calls the function, unless it was cancelled before."""
-        if self._is_cancelled:
-            return
-        self.has_begun = True
-        try:
-            self._value = self._context.run(self._function)
-            if inspect.isawaitable(self._value):
-                self._task = self._loop.create_task(_awaited(self._value), context=self._context)
-                self._value = None
-                self._task.add_done_callback(self._task_ended)
-                return
-        except Exception as error:
-            self._error = error
-        except BaseException:
-            # An interrupt and SystemExit belong to the program, and leave its loop.
-            self._error = LoopClosed(NEVER_ENDED)
-            self._end()
-            raise
-        self._end()
-
-    def cancel(self) -> None:
-        """Cancels the function; it may go on all the same."""
-        if self._task is not None:
-            self._task.cancel()
-
-    def forget(self) -> None:
-        """Keeps a function from beginning that has not."""
-        self._is_cancelled = True
-
-    def loop_closed(self) -> None:
-        """Ends the waiting for it: it will never end."""
-        if not self.ended.is_set():
-            self._error = LoopClosed(NEVER_ENDED)
-            self.ended.set()
-
-    def unwrap(self) -> Any:
-        """Returns what the function has returned, or raises what it has raised."""
-        error, self._error = self._error, None
-        if error is None:
-            return self._value
-        try:
-            raise error
-        finally:
-            # The frames of its traceback would keep it.
-            del error
-
-    def _task_ended(self, task: asyncio.Task[Any]) -> None:
-        if task.cancelled():
-            self._error = LoopClosed(NEVER_ENDED)
-        else:
-            error = task.exception()
-            if error is None:
-                self._value = task.result()
-            else:
-                self._error = error if isinstance(error, Exception) else LoopClosed(NEVER_ENDED)
-        self._task = None
-        self._end()
-
-    def _end(self) -> None:
-        try:
-            self._to_engine(self.ended.set)
-        except EngineStopped:
-            log.debug("nobody is left to take what a function has returned")
-
-
-async def _awaited(awaitable: Awaitable[T]) -> T:
-    return await awaitable
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds that a function of the program may go on once it was cancelled; then nobody waits for it any more.
+# Seconds that a function of the program may go on once it was cancelled; then it is abandoned.
 CANCEL_TIME = 5.0
 # Turns of the loop for which requests wait for others to come: a busy loop has some in each.
 MOST_TURNS = 8
+NEVER_ENDED = "the asyncio loop was closed, or stopped its tasks, before the function ended"
+
+T = TypeVar("T")
 
 
 class AsyncioBridge:
@@ -278,7 +112,7 @@ class AsyncioBridge:
             call.error = None
             raise
         except BaseException:
-            # An interrupt, or the loop is gone and nobody awaits this any more.
+            # An interrupt, or the loop is gone and this is not awaited any more.
             call.cancel_soon()
             raise
         finally:
@@ -338,8 +172,18 @@ class AsyncioBridge:
             pass
         raise LoopClosed("the asyncio loop that this belongs to is closed")
 
+    def notify(self, callback: Callable[..., object], *args: Any) -> None:
+        """Calls a function of the program in the loop soon, unless the loop is closed.
+
+        The loop reports what it raises, as it does for any callback.
+        """
+        try:
+            self.post(partial(self.loop.call_soon, callback, *args))
+        except LoopClosed:
+            log.debug("the loop was closed before a callback ran", callback=function_name(callback))
+
     def wake(self) -> None:
-        """Has the loop take its steps, whoever was to do that before; see `Watchable.wake`."""
+        """Has the loop take its steps, even if another thread was about to wake it; see `Watchable.wake`."""
         with suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self._take_steps)
 
@@ -445,7 +289,7 @@ class _AsyncioCall(BridgedCall[T]):
         try:
             self._loop_bridge.post(self._wake)
         except LoopClosed:
-            log.debug("nobody is left to take a result", loop=self._loop_bridge)
+            log.debug("the result of a call was dropped: its loop has ended", loop=self._loop_bridge)
 
     async def until_ended(self) -> None:
         """Waits for it in a task that is cancelled, and may be cancelled again meanwhile."""
@@ -461,3 +305,164 @@ class _AsyncioCall(BridgedCall[T]):
 
 
 _of_thread = threading.local()
+
+
+class DirectFuture:
+    """An awaitable for one task, once: future-like, as ``asyncio.isfuture`` says in Python's documentation.
+
+    An `asyncio.Future` has the loop run its task later, which takes one more turn of the loop, and two handles.
+
+    Args:
+        loop: The loop of the task.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "_cancellation", "_is_done", "_loop", "_waiter")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        # The task looks here for the loop.
+        self._loop = loop
+        self._asyncio_future_blocking = False
+        self._is_done = False
+        self._cancellation: asyncio.CancelledError | None = None
+        self._waiter: tuple[Callable[[Any], object], Context] | None = None
+
+    def __repr__(self) -> str:
+        return f"<DirectFuture {'done' if self._is_done else 'pending'}>"
+
+    def run_waiter(self) -> None:
+        """Runs the task that waits, until it waits again. Called by a callback of the loop, never by a task."""
+        if not self._is_done:
+            self._is_done = True
+            self._run()
+
+    # -- for the task ------------------------------------------------------------------------------------------------
+
+    def __await__(self) -> Generator[Any, None, None]:
+        if not self._is_done:
+            self._asyncio_future_blocking = True
+            yield self
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
+        """Takes what runs the task, which begins to wait."""
+        self._waiter = callback, context
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Ends the waiting, as the task is cancelled; returns whether it waited."""
+        if self._is_done:
+            return False
+        self._is_done = True
+        self._cancellation = asyncio.CancelledError() if msg is None else asyncio.CancelledError(msg)
+        self._loop.call_soon(self._run)
+        return True
+
+    def result(self) -> None:
+        """Raises ``CancelledError`` in the task if it was cancelled."""
+        cancellation, self._cancellation = self._cancellation, None
+        try:
+            if cancellation is not None:
+                raise cancellation
+        finally:
+            # The frames of its traceback would keep it.
+            del cancellation
+
+    def _run(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            callback, context = waiter
+            context.run(callback, self)
+
+
+class LoopFunction:
+    """One run of such a function. ``begin`` and ``cancel`` are steps of the loop; all else happens in the engine.
+
+    Args:
+        loop: Runs it.
+        to_engine: Posts a step to the engine.
+        function: Is called without arguments; awaited if what it returns is awaitable.
+    """
+
+    __slots__ = ("_context", "_error", "_function", "_is_cancelled", "_loop", "_task", "_to_engine", "_value", "ended",
+                 "has_begun")  # fmt: skip
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, to_engine: Callable[[Step], None], function: Callable[[], Any]
+    ) -> None:
+        self._loop = loop
+        self._to_engine = to_engine
+        self._function = function
+        self._context = copy_context()
+        self._task: asyncio.Task[Any] | None = None
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._is_cancelled = False
+        self.has_begun = False
+        self.ended = trio.Event()
+
+    def begin(self) -> None:
+        """Calls the function, unless it was cancelled before."""
+        if self._is_cancelled:
+            return
+        self.has_begun = True
+        try:
+            self._value = self._context.run(self._function)
+            if inspect.isawaitable(self._value):
+                self._task = self._loop.create_task(_awaited(self._value), context=self._context)
+                self._value = None
+                self._task.add_done_callback(self._task_ended)
+                return
+        except Exception as error:
+            self._error = error
+        except BaseException:
+            # An interrupt and SystemExit belong to the program, and leave its loop.
+            self._error = LoopClosed(NEVER_ENDED)
+            self._end()
+            raise
+        self._end()
+
+    def cancel(self) -> None:
+        """Cancels the function; it may go on all the same."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def forget(self) -> None:
+        """Keeps a function from beginning that has not."""
+        self._is_cancelled = True
+
+    def loop_closed(self) -> None:
+        """Ends the waiting for it: it will never end."""
+        if not self.ended.is_set():
+            self._error = LoopClosed(NEVER_ENDED)
+            self.ended.set()
+
+    def unwrap(self) -> Any:
+        """Returns what the function has returned, or raises what it has raised."""
+        error, self._error = self._error, None
+        if error is None:
+            return self._value
+        try:
+            raise error
+        finally:
+            # The frames of its traceback would keep it.
+            del error
+
+    def _task_ended(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            self._error = LoopClosed(NEVER_ENDED)
+        else:
+            error = task.exception()
+            if error is None:
+                self._value = task.result()
+            else:
+                self._error = error if isinstance(error, Exception) else LoopClosed(NEVER_ENDED)
+        self._task = None
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            self._to_engine(self.ended.set)
+        except EngineStopped:
+            log.debug("the result of a function was dropped: the engine has ended")
+
+
+async def _awaited(awaitable: Awaitable[T]) -> T:
+    return await awaitable

@@ -1,4 +1,9 @@
-"""A call of a function in an asyncio loop, for which a Trio task waits: of any loop, in any Trio loop."""
+"""A call of a function in an asyncio loop, for which a Trio task waits: of any loop, in any Trio loop.
+
+Programs that have no asyncio loop use the engine's own (`AsyncioThread`). It runs in a daemon thread, which is started
+at first use and stopped at the interpreter's exit. A function that blocks it stops the other functions in it, and
+nothing else.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,8 @@ import atexit
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -20,17 +25,18 @@ from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.bridged_call import Bridge, function_name
 from mcp_actors.bridges.steps import StepQueue, TrioSteps
 from mcp_actors.errors import CallCancelled, LoopClosed
-from mcp_actors.supervision.containment import is_cancelled, start
+from mcp_actors.supervision.containment import is_cancelled, start, start_and_wait
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import ASYNCIO_REQUEST
+from mcp_actors.supervision.task_kinds import ASYNCIO_LIFESPAN, ASYNCIO_REQUEST
 
-__all__ = ["AsyncioCall", "AsyncioLoop", "AsyncioThread", "asyncio_loop_of"]
+__all__ = ["AsyncioCall", "AsyncioLoop", "AsyncioThread", "asyncio_loop_of", "entered_in_loop"]
 
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds that a function has to end in its loop once it was cancelled; then nobody waits for it any more.
+# Seconds that a function has to end in its loop once it was cancelled; then it is abandoned.
 CANCEL_TIME = 5.0
+# Seconds that a context manager has to end once it is left; then it is cancelled.
+LEAVE_TIME = 10.0
+# Seconds that everything in the loop has to end when the interpreter exits.
+STOP_TIME = 5.0
 
 T = TypeVar("T")
 
@@ -126,7 +132,7 @@ class AsyncioCall:
 
     async def _abandon(self, function: Callable[..., Any]) -> None:
         with trio.move_on_after(CANCEL_TIME, shield=True) as patience:
-            # In a loop that stands still nothing ends; it may go on later, or be closed.
+            # Nothing ends in a loop that is stopped; it may go on later, or be closed.
             while self._result is None and self._loop.loop.is_running():
                 self._woken = trio.Event()
                 await self._woken.wait()
@@ -157,7 +163,7 @@ class AsyncioCall:
         Cancelled, it cancels ``method``, and waits until that has ended.
 
         Raises:
-            CallCancelled: Nobody waits for the function any more.
+            CallCancelled: The call of the function has ended.
             Exception: What ``method`` raises.
         """
         request = _TrioRequest(self._loop, method, self._unanswered)
@@ -191,7 +197,7 @@ class AsyncioCall:
         try:
             self._steps.post(partial(self._ended, result))
         except LoopClosed:
-            log.debug("nobody is left to take a result", call=self)
+            log.debug("the result of a call was dropped: its loop has ended", call=self)
 
     def _cancel(self) -> None:
         self._is_cancelled = True
@@ -205,7 +211,7 @@ class _TrioRequest:
     Args:
         loop: That of the function.
         method: Is awaited in Trio.
-        unanswered: Takes this, to be refused by whoever ends the function's call, when that is cancelled meanwhile.
+        unanswered: Takes this if it is cancelled; the end of the function's call refuses it then.
     """
 
     def __init__(
@@ -229,7 +235,7 @@ class _TrioRequest:
         self._scope.cancel(reason="the function has cancelled it")
 
     def refuse(self) -> None:
-        """Tells the function that nobody waits for it any more."""
+        """Ends the waiting of the function: its call has ended."""
         self._deliver(outcome.Error(_nobody_waits()))
 
     async def _run(self) -> None:
@@ -253,7 +259,9 @@ class _TrioRequest:
         try:
             self._loop.post(partial(self._take, result))
         except LoopClosed:
-            log.debug("nobody is left to take a result", method=function_name(self._method))
+            log.debug(
+                "the result of a call was dropped: its loop has ended", method=function_name(self._method)
+            )
 
     # -- in the function's loop --------------------------------------------------------------------------------------
 
@@ -292,13 +300,68 @@ def _nobody_waits() -> CallCancelled:
     return CallCancelled("the call has ended: nobody waits for its result any more")
 
 
-# -- The asyncio loop of the engine's own, for functions that need asyncio in programs that have no such loop ---
-#
-# It runs in a daemon thread, which is started at first use and stopped at the interpreter's exit. A function that
-# blocks it stops the other functions in it, and nothing else.
+@asynccontextmanager
+async def entered_in_loop(loop: AsyncioLoop, manager: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+    """Enters a context manager of asyncio in its loop, and leaves it there after the block.
 
-# Seconds that everything in the loop has to end when the interpreter exits.
-STOP_TIME = 5.0
+    The manager does not learn how the block has ended. What it raises is raised here, and cancels the block.
+    """
+    held = _HeldInLoop(loop, manager)
+    failures: list[BaseException] = []
+
+    def failed(error: BaseException) -> None:
+        failures.append(error)
+        nursery.cancel_scope.cancel(reason="the lifespan has failed")
+
+    async with trio.open_nursery() as nursery:
+        value: T = await start_and_wait(nursery, ASYNCIO_LIFESPAN, held.run, on_crash=failed)
+        try:
+            yield value
+        finally:
+            held.leave()
+    if failures:
+        raise failures[0]
+
+
+class _HeldInLoop:
+    """A context manager of asyncio that one task of its loop enters and leaves, for a Trio task that waits for it."""
+
+    def __init__(self, loop: AsyncioLoop, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._loop = loop
+        self._manager = manager
+        self._call = AsyncioCall(loop)
+        self._scope = trio.CancelScope()
+        self._task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
+        self._is_left = asyncio.Event()
+
+    async def run(self, *, task_status: trio.TaskStatus[Any]) -> None:
+        """Holds it from the value that it gives until `leave`, in Trio."""
+        self._task_status = task_status
+        with self._scope:
+            await self._call.result(self._hold)
+        if self._scope.cancelled_caught:
+            log.warning("a lifespan was cancelled, because it did not end", seconds=LEAVE_TIME)
+
+    def leave(self) -> None:
+        """Has it left soon."""
+        self._scope.deadline = trio.current_time() + LEAVE_TIME
+        try:
+            self._loop.post(self._is_left.set)
+        except LoopClosed:
+            self._scope.cancel(reason="the loop is closed")
+
+    async def _hold(self) -> None:
+        async with self._manager as value:
+            await self._call.in_trio(partial(self._entered, value))
+            await self._is_left.wait()
+
+    async def _entered(self, value: Any) -> None:
+        # From here on it ends by `leave` alone: calls that were cancelled still need what it has opened.
+        self._scope.shield = True
+        self._task_status.started(value)
+
+
+# -- the engine's own loop -------------------------------------------------------------------------------------------
 
 Step = Callable[[], object]
 
@@ -372,6 +435,7 @@ def asyncio_loop_of(bridge: Bridge | None) -> AsyncioLoop:
 
 
 _lock = threading.Lock()
+
 _current: AsyncioThread | None = None
 
 

@@ -1,4 +1,7 @@
-"""A call that a program makes to the engine from outside of its thread."""
+"""A call that a program makes to the engine from outside of its thread, and the two sides that take part in it.
+
+This module loads neither asyncio nor the engine's thread, because plain servers use parts of it.
+"""
 
 from __future__ import annotations
 
@@ -15,50 +18,6 @@ import trio
 from mcp_actors.errors import EngineStopped
 
 __all__ = ["Bridge", "BridgedCall", "calling_bridge", "function_name", "refuse_asyncio"]
-
-
-# -- The names of functions, for logs and representations ------------------------------------------------
-
-# Characters of a name that are shown.
-_MOST_SHOWN = 80
-
-
-def function_name(function: Any) -> str:
-    """Returns the name of a callable, and nothing of its arguments or of the object that it belongs to.
-
-    Those may be secrets, and the ``repr`` of a partial or of a bound method has them in it.
-    """
-    while isinstance(function, partial):
-        function = function.func
-    name: str = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return name[:_MOST_SHOWN]
-
-
-# -- A check for what would block an asyncio loop. It loads nothing else, because plain servers make it too ---
-
-
-def refuse_asyncio(what: str, instead: str) -> None:
-    """Does nothing where no asyncio loop runs.
-
-    Args:
-        what: The expression that would block the loop until it ends.
-        instead: The one that does not.
-
-    Raises:
-        RuntimeError: An asyncio loop runs in this thread.
-    """
-    # No loop runs where the module was never imported, and importing it takes longer than many servers take to start.
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(f"{what} would block the asyncio loop that runs here: use '{instead}'")
-
-
-# ----------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -95,7 +54,7 @@ calling_bridge: ContextVar[Bridge | None] = ContextVar("calling_bridge", default
 
 
 class BridgedCall(ABC, Generic[T]):
-    """One call of an async function in the engine, with the context variables of whoever makes it.
+    """One call of an async function in the engine, with the context variables of its caller.
 
     ``begin`` and ``cancel`` are steps of the engine. It calls ``deliver`` exactly once, whatever happens; ``unwrap``
     gives the result from then on. Each kind of bridge has a subclass.
@@ -172,3 +131,39 @@ class BridgedCall(ABC, Generic[T]):
             raise error or self.bridge.engine.stopped()
         finally:
             del error
+
+
+# Characters of a name that are shown.
+_MOST_SHOWN = 80
+
+
+def function_name(function: Any) -> str:
+    """Returns the name of a callable, and nothing of its arguments or of the object that it belongs to.
+
+    Those may be secrets, and the ``repr`` of a partial or of a bound method has them in it.
+    """
+    while isinstance(function, partial):
+        function = function.func
+    name: str = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return name[:_MOST_SHOWN]
+
+
+def refuse_asyncio(what: str, instead: str) -> None:
+    """Does nothing where no asyncio loop runs.
+
+    Args:
+        what: The expression that would block the loop until it ends.
+        instead: The one that does not.
+
+    Raises:
+        RuntimeError: An asyncio loop runs in this thread.
+    """
+    # No loop runs where the module was never imported, and importing it takes longer than many servers take to start.
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"{what} would block the asyncio loop that runs here: use '{instead}'")

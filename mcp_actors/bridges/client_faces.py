@@ -1,4 +1,8 @@
-"""A client and a pool of clients for programs that do not run on Trio: how they are made, opened and closed."""
+"""Clients, pools and groups for programs that do not run on Trio: how they are made, opened and closed.
+
+The functions of the program among the options of a client are replaced by functions for the engine, which call them
+where they belong (`adapted_options` and the functions below it).
+"""
 
 from __future__ import annotations
 
@@ -32,138 +36,6 @@ __all__ = [
     "adapted_middleware",
     "adapted_options",
 ]
-
-
-# -- The options of a client that have functions of the program in them, with functions for the engine in their place
-# ---
-
-Function = Callable[..., Any]
-Adapt = Callable[[Function], Function]
-"""Returns a function for the engine that calls one of the program where that belongs."""
-
-# The options that are functions of the program, or may be.
-CALLBACKS = ("sampling", "elicitation", "roots", "on_log", "on_change", "on_notification", "on_lost")
-# The functions in ``auth``, and in the grant that it may have.
-OF_ACCESS = ("token",)
-OF_GRANT = ("id_token", "assertion")
-
-
-def adapted_options(options: Mapping[str, Any], adapt: Adapt) -> dict[str, Any]:
-    """Returns the options of a client with all callbacks in them adapted; see the functions below for the others."""
-    return {
-        name: adapt(value) if name in CALLBACKS and callable(value) else value
-        for name, value in options.items()
-    }
-
-
-def adapted_access(access: Any, adapt: Adapt, known: WeakKeyDictionary[Any, Any]) -> Any:
-    """Returns ``auth`` with the functions in it adapted, or as it is if it has none.
-
-    The same object gives the same one again, found in ``known``: clients that share it share its tokens.
-    """
-    grant: Any = getattr(access, "grant", None)
-    changed: dict[str, Any] = {name: adapt(each) for name, each in _functions(access, OF_ACCESS)}
-    of_grant = {name: adapt(each) for name, each in _functions(grant, OF_GRANT)}
-    if of_grant:
-        changed["grant"] = attrs.evolve(grant, **of_grant)
-    if not changed:
-        return access
-    if access not in known:
-        known[access] = attrs.evolve(access, **changed)
-        if hasattr(access, "counts"):
-            # The program reads them from its own object.
-            known[access].counts = access.counts
-    return known[access]
-
-
-def adapted_extensions(extensions: Any, adapt: Adapt, back: Adapt) -> Any:
-    """Returns the extensions of a client with their functions adapted; those of lifespans stay in the engine.
-
-    ``back`` returns a function for the program that calls one of the engine which the program's are given.
-    """
-    if not isinstance(extensions, list | tuple):
-        return extensions
-    return [_adapted_extension(each, adapt, back) for each in extensions]
-
-
-def _adapted_extension(extension: Any, adapt: Adapt, back: Adapt) -> Any:
-    if not hasattr(extension, "arounds"):
-        # It is none, and the client says so.
-        return extension
-
-    def with_way_back(function: Function) -> Function:
-        adapted = adapt(function)
-
-        async def call(*args: Any) -> Any:
-            return await adapted(*(_with_way_back(each, back) for each in args))
-
-        return function if adapted is function else call
-
-    made = copy.copy(extension)
-    made.results = {kind: with_way_back(each) for kind, each in extension.results.items()}
-    made.notifications = {name: adapt(each) for name, each in extension.notifications.items()}
-    made.methods = {name: adapt(each) for name, each in extension.methods.items()}
-    made.arounds = {
-        name: [attrs.evolve(each, function=with_way_back(each.function)) for each in arounds]
-        for name, arounds in extension.arounds.items()
-    }
-    return made
-
-
-class _AdaptedMiddleware:
-    """Middleware of the program for the engine; ``notification`` is there if the program's has it."""
-
-    def __init__(self, call: Function, notification: Function | None) -> None:
-        self._call = call
-        if notification is not None:
-            self.notification = notification
-
-    async def __call__(self, *args: Any) -> Any:
-        return await self._call(*args)
-
-
-def adapted_middleware(middleware: Any, adapt: Adapt, back: Adapt) -> Any:
-    """Returns the middleware of a client, each adapted as a function of an extension is.
-
-    The objects of `mcp_actors.middleware` stay in the engine.
-    """
-    if not isinstance(middleware, list | tuple):
-        return middleware
-    return [_adapted_middleware(each, adapt, back) for each in middleware]
-
-
-def _adapted_middleware(each: Any, adapt: Adapt, back: Adapt) -> Any:
-    # A class is refused by the client, as it is.
-    if not callable(each) or isinstance(each, type) or hasattr(each, "for_side"):
-        return each
-
-    def with_way_back(function: Function) -> Function:
-        adapted = adapt(function)
-
-        async def call(value: Any, call_next: Function) -> Any:
-            return await adapted(value, back(call_next))
-
-        return function if adapted is function else call
-
-    function = each if inspect.isroutine(each) else each.__call__
-    notification = getattr(each, "notification", None)
-    return _AdaptedMiddleware(
-        with_way_back(function), None if notification is None else with_way_back(notification)
-    )
-
-
-def _with_way_back(value: Any, back: Adapt) -> Any:
-    if hasattr(value, "send"):
-        return attrs.evolve(value, send=back(value.send))
-    return back(value) if callable(value) else value
-
-
-def _functions(owner: Any, names: tuple[str, ...]) -> list[tuple[str, Function]]:
-    found = [(name, getattr(owner, name, None)) for name in names]
-    return [(name, each) for name, each in found if callable(each)]
-
-
-# ----------------------------------------------------------------------------------------------------
 
 OPENED_BEFORE = "a Client is opened once; make a new one"
 
@@ -283,7 +155,7 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
     async def open(self) -> Self:
         """Connects, for programs that have no block to do it in: a notebook, for example. `aclose` is for its end.
 
-        A client that nobody refers to any more is closed with a `ResourceWarning`.
+        A client without any reference left is closed with a `ResourceWarning`.
 
         Raises:
             McpError: What entering the block raises.
@@ -295,7 +167,7 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
     async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
 
-        Legal from any task and any loop, a callback's included, and any number of times. A client that is closed before
+        Idempotent, and legal from any task and any loop, a callback's included. A client that is closed before
         it is opened cannot be opened any more. Cancelled, the connection is closed all the same.
 
         Raises:
@@ -343,7 +215,7 @@ class SyncClientFace(ClientFace, SyncFace):
     def open(self) -> Self:
         """Connects, for programs that have no block to do it in. `close` is for its end.
 
-        A client that nobody refers to any more is closed with a `ResourceWarning`.
+        A client without any reference left is closed with a `ResourceWarning`.
 
         Raises:
             McpError: What entering the block raises.
@@ -355,7 +227,7 @@ class SyncClientFace(ClientFace, SyncFace):
     def close(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
 
-        Legal from any thread, a callback's included, and any number of times. A client that is closed before it is
+        Idempotent, and legal from any thread, a callback's included. A client that is closed before it is
         opened cannot be opened any more.
 
         Raises:
@@ -387,6 +259,9 @@ class SyncClientFace(ClientFace, SyncFace):
     @staticmethod
     def _back(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args: ThreadBridge().call(function, *args)
+
+
+# -- pools and groups ------------------------------------------------------------------------------------------------
 
 
 class PoolFace(Face):
@@ -464,9 +339,6 @@ class SyncPoolFace(PoolFace, SyncFace):
         self._bridge().call(self._original.close, client._original)
 
 
-# -- A group of clients for programs that do not run on Trio: how it is made, entered and left -----------
-
-
 class GroupFace(Face):
     """A group of clients for programs without Trio; its originals are made by ``_make``."""
 
@@ -534,3 +406,132 @@ class SyncGroupFace(GroupFace, SyncFace):
 
     def __exit__(self, *exc_info: object) -> None:
         self._bridge().call(self._block.leave)
+
+
+# -- options with functions of the program ---------------------------------------------------------------------------
+
+Function = Callable[..., Any]
+
+Adapt = Callable[[Function], Function]
+"""Returns a function for the engine that calls one of the program where that belongs."""
+
+# The options that are functions of the program, or may be.
+CALLBACKS = ("sampling", "elicitation", "roots", "on_log", "on_change", "on_notification", "on_lost")
+# The functions in ``auth``, and in the grant that it may have.
+OF_ACCESS = ("token",)
+OF_GRANT = ("id_token", "assertion")
+
+
+def adapted_options(options: Mapping[str, Any], adapt: Adapt) -> dict[str, Any]:
+    """Returns the options of a client with all callbacks in them adapted; see the functions below for the others."""
+    return {
+        name: adapt(value) if name in CALLBACKS and callable(value) else value
+        for name, value in options.items()
+    }
+
+
+def adapted_access(access: Any, adapt: Adapt, known: WeakKeyDictionary[Any, Any]) -> Any:
+    """Returns ``auth`` with the functions in it adapted, or as it is if it has none.
+
+    The same object gives the same one again, found in ``known``: clients that share it share its tokens.
+    """
+    grant: Any = getattr(access, "grant", None)
+    changed: dict[str, Any] = {name: adapt(each) for name, each in _functions(access, OF_ACCESS)}
+    of_grant = {name: adapt(each) for name, each in _functions(grant, OF_GRANT)}
+    if of_grant:
+        changed["grant"] = attrs.evolve(grant, **of_grant)
+    if not changed:
+        return access
+    if access not in known:
+        known[access] = attrs.evolve(access, **changed)
+        if hasattr(access, "counts"):
+            # The program reads them from its own object.
+            known[access].counts = access.counts
+    return known[access]
+
+
+def adapted_extensions(extensions: Any, adapt: Adapt, back: Adapt) -> Any:
+    """Returns the extensions of a client with their functions adapted; those of lifespans stay in the engine.
+
+    ``back`` returns a function for the program that calls one of the engine which the program's are given.
+    """
+    if not isinstance(extensions, list | tuple):
+        return extensions
+    return [_adapted_extension(each, adapt, back) for each in extensions]
+
+
+def _adapted_extension(extension: Any, adapt: Adapt, back: Adapt) -> Any:
+    if not hasattr(extension, "arounds"):
+        # The client refuses what is not an extension.
+        return extension
+
+    def with_way_back(function: Function) -> Function:
+        adapted = adapt(function)
+
+        async def call(*args: Any) -> Any:
+            return await adapted(*(_with_way_back(each, back) for each in args))
+
+        return function if adapted is function else call
+
+    made = copy.copy(extension)
+    made.results = {kind: with_way_back(each) for kind, each in extension.results.items()}
+    made.notifications = {name: adapt(each) for name, each in extension.notifications.items()}
+    made.methods = {name: adapt(each) for name, each in extension.methods.items()}
+    made.arounds = {
+        name: [attrs.evolve(each, function=with_way_back(each.function)) for each in arounds]
+        for name, arounds in extension.arounds.items()
+    }
+    return made
+
+
+class _AdaptedMiddleware:
+    """Middleware of the program for the engine; ``notification`` is there if the program's has it."""
+
+    def __init__(self, call: Function, notification: Function | None) -> None:
+        self._call = call
+        if notification is not None:
+            self.notification = notification
+
+    async def __call__(self, *args: Any) -> Any:
+        return await self._call(*args)
+
+
+def adapted_middleware(middleware: Any, adapt: Adapt, back: Adapt) -> Any:
+    """Returns the middleware of a client, each adapted as a function of an extension is.
+
+    The objects of `mcp_actors.middleware` stay in the engine.
+    """
+    if not isinstance(middleware, list | tuple):
+        return middleware
+    return [_adapted_middleware(each, adapt, back) for each in middleware]
+
+
+def _adapted_middleware(each: Any, adapt: Adapt, back: Adapt) -> Any:
+    # A class is refused by the client, as it is.
+    if not callable(each) or isinstance(each, type) or hasattr(each, "for_side"):
+        return each
+
+    def with_way_back(function: Function) -> Function:
+        adapted = adapt(function)
+
+        async def call(value: Any, call_next: Function) -> Any:
+            return await adapted(value, back(call_next))
+
+        return function if adapted is function else call
+
+    function = each if inspect.isroutine(each) else each.__call__
+    notification = getattr(each, "notification", None)
+    return _AdaptedMiddleware(
+        with_way_back(function), None if notification is None else with_way_back(notification)
+    )
+
+
+def _with_way_back(value: Any, back: Adapt) -> Any:
+    if hasattr(value, "send"):
+        return attrs.evolve(value, send=back(value.send))
+    return back(value) if callable(value) else value
+
+
+def _functions(owner: Any, names: tuple[str, ...]) -> list[tuple[str, Function]]:
+    found = [(name, getattr(owner, name, None)) for name in names]
+    return [(name, each) for name, each in found if callable(each)]

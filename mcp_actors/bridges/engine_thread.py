@@ -1,8 +1,13 @@
 """The thread in which the engine runs for programs that do not run on Trio: one for the whole process.
 
-It is started at first use, and stopped at the interpreter's exit. It knows nothing of asyncio: a loop that is blocked,
-closed or gone costs the engine nothing, and a program may have as many loops as it likes, one after the other or at
-the same time.
+It is started at first use, and stopped at the interpreter's exit. It knows nothing of asyncio: a loop that is
+blocked, closed or gone costs the engine nothing, and a program may have as many loops as it likes, one after the
+other or at the same time. What belongs to a loop (`Belongings`) ends with it: calls in flight, functions that run
+there, clients and servers.
+
+A task of its own for each call would cost more than all else that a bridge does. So a task that has ended its call is
+kept for another one (`CallPool`). A call cannot notice this: it runs in the context of its caller, inside a cancel
+scope that was not cancelled before. A task whose call was cancelled, or has left a cancel scope open, ends.
 """
 
 from __future__ import annotations
@@ -18,11 +23,10 @@ from typing import Any, Protocol
 
 import trio
 
-from mcp_actors._actors.task_pool import INNERMOST_SCOPE
 from mcp_actors.bridges.bridged_call import BridgedCall, calling_bridge
 from mcp_actors.bridges.steps import Step, StepQueue, WakeUps
 from mcp_actors.errors import EngineStopped, LoopClosed, McpError
-from mcp_actors.supervision.containment import Containment, is_cancelled, start, start_again
+from mcp_actors.supervision.containment import INNERMOST_SCOPE, Containment, is_cancelled, start, start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import BRIDGED_CALL, BRIDGED_STEP, LOOP_END, LOOP_WATCH
 
@@ -37,107 +41,14 @@ __all__ = [
     "engine_thread",
 ]
 
-
-# -- The tasks in which the engine runs the calls of programs --------------------------------------------
-#
-# A task of its own for each call would cost more than all else that a bridge does. So a task that has ended its call is
-# kept for another one. A call cannot tell: it runs in the context of its caller, inside a cancel scope that was not
-# cancelled before. A task whose call was cancelled, or has left a cancel scope open, ends.
-
-# Tasks that wait for calls to come: as many as calls are in flight in a busy program.
-MAX_IDLE = 128
-
-
-class CallPool:
-    """Runs calls, each in a task of ``nursery``. For steps of the engine."""
-
-    def __init__(self, nursery: trio.Nursery) -> None:
-        self._nursery = nursery
-        self._context = copy_context()
-        self._idle: list[_Worker] = []
-
-    def __repr__(self) -> str:
-        return f"<CallPool idle={len(self._idle)}>"
-
-    def start(self, call: BridgedCall[Any]) -> None:
-        """Runs ``call`` soon; raises ``RuntimeError`` when the nursery takes nothing any more."""
-        if self._idle:
-            worker = self._idle.pop()
-            worker.call = call
-            call.scope = worker.scope
-            worker.task.context = call.context
-            trio.lowlevel.reschedule(worker.task)
-        else:
-            worker = _Worker(self, call)
-            call.scope = worker.scope
-            call.context.run(start, self._nursery, BRIDGED_CALL, worker.work)
-
-    async def wait_for_call(self, worker: _Worker) -> bool:
-        """Waits until ``worker`` has another call; returns false if there are enough others."""
-        if len(self._idle) >= MAX_IDLE:
-            return False
-        self._idle.append(worker)
-        # What the caller has in its context is nobody's any more.
-        worker.task.context = self._context
-
-        def abort(raise_cancel: Any) -> trio.lowlevel.Abort:
-            self._idle.remove(worker)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
-        return True
-
-
-class _Worker:
-    """A task that runs one call after the other."""
-
-    __slots__ = ("_pool", "call", "scope", "task")
-
-    task: trio.lowlevel.Task
-
-    def __init__(self, pool: CallPool, call: BridgedCall[Any]) -> None:
-        self._pool = pool
-        self.call: BridgedCall[Any] | None = call
-        self.scope = trio.CancelScope()
-
-    async def work(self) -> None:
-        task = self.task = trio.lowlevel.current_task()
-        scope = self.scope
-        with scope:
-            innermost = getattr(task, INNERMOST_SCOPE, None)
-            while True:
-                await self._run_call()
-                if scope.cancel_called or getattr(task, INNERMOST_SCOPE, None) is not innermost:
-                    return
-                if not await self._pool.wait_for_call(self):
-                    return
-
-    async def _run_call(self) -> None:
-        call, self.call = self.call, None
-        assert call is not None
-        calling_bridge.set(call.bridge)
-        try:
-            call.value = await call.function(*call.args)
-            call.has_value = True
-        except trio.Cancelled:
-            if not is_cancelled():
-                # One that was kept and raised again means nothing here, and even less to the caller.
-                call.error = McpError("the call was cancelled by the engine, and not by its caller")
-            raise
-        except BaseException as error:
-            # It belongs to the caller, whatever it is.
-            call.error = error
-        finally:
-            call.scope = None
-            call.deliver()
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # Seconds that everything in the engine has to end when the interpreter exits.
 STOP_TIME = 5.0
 # Seconds between two looks at whether the loops of the program are still there.
 LOOK_AGAIN = 0.5
+# Seconds that each client or server of a closed loop has to close; then it is cancelled.
+CLOSE_TIME = 5.0
+# Tasks that wait for calls to come: as many as calls are in flight in a busy program.
+MAX_IDLE = 128
 
 
 class WatchedLoop(Protocol):
@@ -164,7 +75,7 @@ class EngineThread:
         self.has_crashed = False
         """Whether it has ended by a failure."""
         self.watched: set[WatchedLoop] = set()
-        """What is looked at again and again. Anybody adds to it, from any thread; only the engine takes from it."""
+        """What is looked at again and again. Any thread may add to it; only the engine takes from it."""
         self._has_ended = False
         self._token: trio.lowlevel.TrioToken | None = None
         self._steps = StepQueue(self._wake)
@@ -195,7 +106,7 @@ class EngineThread:
     def stopped(self) -> EngineStopped:
         """Returns the error that says why it has ended, or is about to."""
         if not (self.is_exiting or self.is_forked):
-            # Nothing else ends it. Whoever has learnt of that may begin another one at once.
+            # Nothing else ends it. A caller that learns of this may begin another one at once.
             self.has_crashed = True
         return EngineStopped(self.is_forked, self.has_crashed)
 
@@ -254,7 +165,7 @@ class EngineThread:
     def stop(self) -> None:
         """Cancels everything in the engine, and waits until it has ended, `STOP_TIME` seconds at most.
 
-        For the exit of the interpreter: nobody waits for results any more.
+        For the exit of the interpreter, when results are not waited for any more.
         """
         self.end_soon()
         if not self.has_ended:
@@ -267,7 +178,7 @@ class EngineThread:
             self.post(lambda: self.nursery.cancel_scope.cancel(reason="the program ends"))
 
     def _wake(self, take: Step) -> None:
-        # Before the loop has begun there is nobody to wake: it takes the steps as soon as it begins.
+        # Before the loop has begun it cannot be woken; it takes the steps as soon as it begins.
         if self._token is not None:
             self._token.run_sync_soon(self._take_steps)
 
@@ -311,8 +222,10 @@ class EngineThread:
 
 
 _of_run: trio.lowlevel.RunVar[EngineThread] = trio.lowlevel.RunVar("mcp_actors engine")
+
 # A handler of signals may call in the middle of whatever the main thread does here.
 _lock = threading.RLock()
+
 _current: EngineThread | None = None
 
 
@@ -337,10 +250,10 @@ def _new_engine() -> EngineThread:
         if engine is not None and not engine.has_crashed:
             return engine
         if not threading.main_thread().is_alive():
-            # A thread that is started now would be stopped by nobody.
+            # A thread that is started now would never be stopped.
             raise EngineStopped(False)
         engine = EngineThread()
-        # Whatever interrupts the start, nothing is left of an engine that nobody knows.
+        # Whatever interrupts the start, an engine without an owner does not stay behind.
         atexit.register(engine.stop)
         try:
             engine.start()
@@ -374,10 +287,94 @@ if sys.platform != "win32":  # which has no fork
     os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-# -- Everything that belongs to a loop of the program: calls in flight, functions that run there, clients, servers ---
+# -- the tasks of calls ----------------------------------------------------------------------------------------------
 
-# Seconds that each client or server of a closed loop has to close; then it is cancelled.
-CLOSE_TIME = 5.0
+
+class CallPool:
+    """Runs calls, each in a task of ``nursery``. For steps of the engine."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._context = copy_context()
+        self._idle: list[_Worker] = []
+
+    def __repr__(self) -> str:
+        return f"<CallPool idle={len(self._idle)}>"
+
+    def start(self, call: BridgedCall[Any]) -> None:
+        """Runs ``call`` soon; raises ``RuntimeError`` when the nursery takes nothing any more."""
+        if self._idle:
+            worker = self._idle.pop()
+            worker.call = call
+            call.scope = worker.scope
+            worker.task.context = call.context
+            trio.lowlevel.reschedule(worker.task)
+        else:
+            worker = _Worker(self, call)
+            call.scope = worker.scope
+            call.context.run(start, self._nursery, BRIDGED_CALL, worker.work)
+
+    async def wait_for_call(self, worker: _Worker) -> bool:
+        """Waits until ``worker`` has another call; returns false if there are enough others."""
+        if len(self._idle) >= MAX_IDLE:
+            return False
+        self._idle.append(worker)
+        # The values in the caller's context are not needed any more.
+        worker.task.context = self._context
+
+        def abort(raise_cancel: Any) -> trio.lowlevel.Abort:
+            self._idle.remove(worker)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        return True
+
+
+class _Worker:
+    """A task that runs one call after the other."""
+
+    __slots__ = ("_pool", "call", "scope", "task")
+
+    task: trio.lowlevel.Task
+
+    def __init__(self, pool: CallPool, call: BridgedCall[Any]) -> None:
+        self._pool = pool
+        self.call: BridgedCall[Any] | None = call
+        self.scope = trio.CancelScope()
+
+    async def work(self) -> None:
+        task = self.task = trio.lowlevel.current_task()
+        scope = self.scope
+        with scope:
+            innermost = getattr(task, INNERMOST_SCOPE, None)
+            while True:
+                await self._run_call()
+                if scope.cancel_called or getattr(task, INNERMOST_SCOPE, None) is not innermost:
+                    return
+                if not await self._pool.wait_for_call(self):
+                    return
+
+    async def _run_call(self) -> None:
+        call, self.call = self.call, None
+        assert call is not None
+        calling_bridge.set(call.bridge)
+        try:
+            call.value = await call.function(*call.args)
+            call.has_value = True
+        except trio.Cancelled:
+            if not is_cancelled():
+                # One that was kept and raised again means nothing here, and even less to the caller.
+                call.error = McpError("the call was cancelled by the engine, and not by its caller")
+            raise
+        except BaseException as error:
+            # It belongs to the caller, whatever it is.
+            call.error = error
+        finally:
+            call.scope = None
+            call.deliver()
+
+
+# -- what belongs to a loop ------------------------------------------------------------------------------------------
 
 Closer = Callable[[], Awaitable[object]]
 
@@ -432,7 +429,7 @@ class Belongings:
             self.is_watched = False
             self._end()
             return False
-        # Whoever adds something looks at the mark behind that, so that either side sees the other.
+        # A thread that adds something looks at the mark afterwards, so that either side sees the other.
         self.is_watched = False
         if self.calls or self.functions or self.closers:
             self.is_watched = True
@@ -444,7 +441,7 @@ class Belongings:
             self._loop.post(self._deliver_all)
             self._loop.wake()
         except LoopClosed:
-            log.debug("nobody is left to learn that the engine has failed")
+            log.debug("a loop has ended before it could learn that the engine has failed")
 
     def next_closer(self) -> Closer:
         """Returns what closes the last one of the clients and servers, and forgets it.

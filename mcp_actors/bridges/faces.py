@@ -1,6 +1,12 @@
-"""Objects of the engine as programs see them that do not run on Trio: each has one of the engine, and calls it there.
+"""Objects of the engine for programs that do not run on Trio: each face has one of the engine, and calls it there.
 
-`mcp_actors.bridges.faces` makes their classes from those of the engine.
+`mirror` makes the classes of faces from those of the engine, so that they cannot drift apart: each public member
+becomes one that does the same over a bridge, with the same signature and docstring. The results of methods are put
+into the classes that the same world has for them.
+
+A block of the engine that a program holds open (`HeldBlock`) is entered and left by calls that come from elsewhere.
+Trio demands that a cancel scope or a nursery is closed by the task that has opened it, and each bridged call is a
+task of its own. So the block has a task of its own, in the engine's nursery.
 """
 
 from __future__ import annotations
@@ -24,7 +30,6 @@ from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.errors import EngineStopped, LocalProtocolError
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.task_kinds import HELD_BLOCK
-from mcp_actors.types import SubscriptionFilter
 
 __all__ = [
     "AsyncioBlock",
@@ -46,125 +51,25 @@ __all__ = [
     "mirror",
 ]
 
+# The words of the original's docstrings that are others where there is no loop.
+SYNC_WORDS = (
+    ("async with", "with"),
+    ("async def", "def"),
+    ("await ", ""),
+    ("an async iterator", "an iterator"),
+    ("aclose", "close"),
+)
 
-# -- An async context manager that is entered and left in one task of the engine, by calls that come from elsewhere ---
-
-# Seconds that a block has to end once it was cancelled; then nobody waits for it any more.
+# Seconds that a block has to end once it was cancelled; then it is abandoned.
 CANCEL_TIME = 5.0
+# Seconds between two looks at whether the engine is still there, in a thread that waits for it.
+LOOK_AGAIN = 1.0
 
 T = TypeVar("T")
 
 
-class HeldBlock(Generic[T]):
-    """A block of the engine that the program holds open: `enter` and `leave` are called through a bridge.
-
-    Trio demands that a cancel scope or a nursery is closed by the task that has opened it, and each bridged call is a
-    task of its own. So the block has a task of its own, in the engine's nursery.
-
-    Args:
-        open_block: Is called in that task; what it returns is entered there. It sees the context variables of
-            whoever calls `enter`.
-    """
-
-    def __init__(self, open_block: Callable[[], AbstractAsyncContextManager[T]]) -> None:
-        self._open_block = open_block
-        self._scope = trio.CancelScope()
-        self._value: T
-        self._failure: BaseException | None = None
-        self._is_inside = False
-        self._has_entered = trio.Event()
-        self._is_left = trio.Event()
-        self._has_ended = trio.Event()
-
-    def __repr__(self) -> str:
-        state = "ended" if self._has_ended.is_set() else "inside" if self._is_inside else "not entered"
-        return f"<HeldBlock {state}>"
-
-    async def enter(self) -> T:
-        """Enters the block, and returns what it gives. Called once, in the engine. Cancelled, it leaves it again.
-
-        Raises:
-            EngineStopped: The engine ends.
-            Exception: What entering the block raises.
-        """
-        start(EngineThread.of_this_run().nursery, HELD_BLOCK, self._hold)
-        try:
-            await self._has_entered.wait()
-            if not self._is_inside:
-                await self._has_ended.wait()
-                raise self._taken_failure() or EngineStopped(False)
-        except trio.Cancelled:
-            await self._end_soon()
-            raise
-        return self._value
-
-    @property
-    def is_left(self) -> bool:
-        """Whether somebody has begun to leave the block, or it has ended. Legal from any thread."""
-        return self._is_left.is_set() or self._has_ended.is_set()
-
-    def begin_to_leave(self) -> None:
-        """Begins to leave the block, for a step of the engine; `leave` waits for its end."""
-        self._is_left.set()
-
-    async def leave(self) -> None:
-        """Leaves the block, in the engine, which is not told what has ended its body.
-
-        Legal any number of times; cancelled, the block is cancelled.
-
-        Raises:
-            Exception: What leaving the block raises, at the first call; so too what has ended the block before anybody
-                left it.
-        """
-        self._is_left.set()
-        try:
-            await self._has_ended.wait()
-        except trio.Cancelled:
-            await self._end_soon()
-            raise
-        failure = self._taken_failure()
-        try:
-            if failure is not None:
-                raise failure
-        finally:
-            # It stands in its own traceback, whose frames would keep it.
-            del failure
-
-    async def _hold(self) -> None:
-        try:
-            with self._scope:
-                async with self._open_block() as self._value:
-                    self._is_inside = True
-                    self._has_entered.set()
-                    await self._is_left.wait()
-        except trio.Cancelled:
-            self._failure = EngineStopped(False)
-            raise
-        except BaseException as error:
-            # It belongs to whoever enters or leaves, whatever it is.
-            self._failure = error
-        finally:
-            self._has_ended.set()
-            self._has_entered.set()
-
-    async def _end_soon(self) -> None:
-        self._scope.cancel(reason="the caller was cancelled")
-        with trio.move_on_after(CANCEL_TIME, shield=True):
-            await self._has_ended.wait()
-
-    def _taken_failure(self) -> BaseException | None:
-        failure, self._failure = self._failure, None
-        return failure
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds between two looks at whether the engine is still there, in a thread that waits for it.
-LOOK_AGAIN = 1.0
-
-
 class Opened:
-    """The engine that a client and all that came of it live in, and the bridge to whoever opened the client."""
+    """The engine that a client and all that came of it live in, and the bridge to where it was opened."""
 
     def __init__(self) -> None:
         self.engine: EngineThread | None = None
@@ -261,196 +166,7 @@ def in_engine(engine: EngineThread, function: Callable[[], T]) -> T:
                 raise engine.stopped() from None
 
 
-# -- The iterators and the blocks of the engine, as programs see them that do not run on Trio ------------
-
-
-class IteratorFace(Face):
-    """An async iterator of the engine. Whoever stops before its end has nothing to close."""
-
-    def __init__(self, original: Any, opened: Opened, source: Face | None = None) -> None:
-        super().__init__(original, opened, source)
-        self._ready: deque[Any] = deque()
-
-    def __del__(self) -> None:
-        # What the iterator leaves behind in the engine is taken back there, and not in whatever thread this is.
-        held = [self.__dict__.pop("_original", None)]
-        engine = self._opened.engine
-        if engine is not None:
-            with suppress(EngineStopped):
-                engine.post(held.clear)
-
-
-class AsyncioIterator(IteratorFace, AsyncioFace):
-    """An iterator for asyncio programs."""
-
-    def __aiter__(self) -> AsyncioIterator:
-        return self
-
-    async def __anext__(self) -> Any:
-        if not self._ready:
-            self._ready.extend(await self._bridge().call(_next_of, self._original))
-        return self._ready.popleft()
-
-
-class SyncIterator(IteratorFace, SyncFace):
-    """An iterator for programs without a loop."""
-
-    def __iter__(self) -> SyncIterator:
-        return self
-
-    def __next__(self) -> Any:
-        if not self._ready:
-            try:
-                self._ready.extend(self._bridge().call(_next_of, self._original))
-            except StopAsyncIteration:
-                raise StopIteration from None
-        return self._ready.popleft()
-
-
-async def _next_of(iterator: Any) -> Iterable[Any]:
-    """Returns the next items: one, or as many as are there already where the iterator can say so."""
-    many = getattr(iterator, "next_many", None)
-    return [await anext(iterator)] if many is None else await many()
-
-
-class EngineBlock:
-    """A block of the engine that a program holds open, and that is left when the loop it was entered from is closed."""
-
-    def __init__(self, original: Any) -> None:
-        self._block = HeldBlock[Any](lambda: original)
-        self._has_begun = False
-        self._owner: AsyncioBridge | None = None
-
-    def __repr__(self) -> str:
-        return f"<EngineBlock {self._block!r}>"
-
-    async def enter_from_asyncio(self, bridge: AsyncioBridge) -> Any:
-        """Enters it, and returns and raises as entering it does; nothing is left of it if that fails."""
-        bridge.own(self.leave)
-        self._owner = bridge
-        try:
-            return await bridge.call(self._enter)
-        except BaseException:
-            # The engine may have entered it just before this was cancelled.
-            await self.leave_from_asyncio(bridge)
-            raise
-
-    async def leave_from_asyncio(self, bridge: AsyncioBridge) -> None:
-        """Leaves it, from any loop, and raises what leaving it raises; later calls only wait."""
-        await bridge.call(self.leave)
-        self.disown()
-
-    def enter_from_thread(self, bridge: ThreadBridge) -> Any:
-        """Enters it, and returns and raises as entering it does; nothing is left of it if that fails."""
-        try:
-            return bridge.call(self._enter)
-        except BaseException:
-            ThreadBridge().call(self.leave)
-            raise
-
-    @property
-    def is_held(self) -> bool:
-        """Whether it was entered, and nobody has begun to leave it. Legal from any thread."""
-        return self._has_begun and not self._block.is_left
-
-    def begin_to_leave(self) -> None:
-        """Begins to leave it, as a step of the engine."""
-        self._block.begin_to_leave()
-
-    def disown(self) -> None:
-        """Has the loop that it was entered from forget it. Legal from any thread."""
-        if self._owner is not None:
-            self._owner.disown(self.leave)
-
-    async def leave(self) -> None:
-        """Leaves it, in the engine; nothing happens if it was not entered."""
-        if self._has_begun:
-            await self._block.leave()
-
-    async def _enter(self) -> Any:
-        self._has_begun = True
-        return await self._block.enter()
-
-
-class AsyncioBlock(AsyncioFace):
-    """A block of the engine for asyncio programs, such as that of a subscription."""
-
-    async def __aenter__(self) -> Any:
-        bridge = self._bridge()
-        self._block = EngineBlock(self._original)
-        return self._faced(await self._block.enter_from_asyncio(bridge))
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._block.leave_from_asyncio(self._bridge())
-
-
-class SyncBlock(SyncFace):
-    """A block of the engine for programs without a loop, such as that of a subscription."""
-
-    def __enter__(self) -> Any:
-        bridge = self._bridge()
-        self._block = EngineBlock(self._original)
-        return self._faced(self._block.enter_from_thread(bridge))
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._bridge().call(self._block.leave)
-
-
-class ListenerFace(Face):
-    """The changes that were subscribed to."""
-
-    @property
-    def filter(self) -> SubscriptionFilter:
-        """The filter that was asked for."""
-        asked: SubscriptionFilter = self._original.filter
-        return asked
-
-    @property
-    def honored(self) -> SubscriptionFilter | None:
-        """The part of it that the server has granted; in a session, which does not tell, all of it."""
-        granted: SubscriptionFilter | None = self._original.honored
-        return granted
-
-
-class TaskHandleFace(Face):
-    """A call of a tool that goes on at the server."""
-
-    @property
-    def id(self) -> str | None:
-        """The task's id; ``None`` if the server answered at once, without a task."""
-        id: str | None = self._original.id
-        return id
-
-
-class AsyncioListener(ListenerFace, AsyncioIterator):
-    """A listener for asyncio programs."""
-
-
-class SyncListener(ListenerFace, SyncIterator):
-    """A listener for programs without a loop."""
-
-
-class AsyncioTaskHandle(TaskHandleFace, AsyncioFace):
-    """A task for asyncio programs."""
-
-
-class SyncTaskHandle(TaskHandleFace, SyncFace):
-    """A task for programs without a loop."""
-
-
-# -- The classes of programs that do not run on Trio, made from those of the engine, so that they cannot drift apart ---
-#
-# Each public member becomes one that does the same over a bridge, with the same signature and docstring. What a method
-# returns is put into the class that the same world has for it.
-
-# The words of the original's docstrings that are others where there is no loop.
-SYNC_WORDS = (
-    ("async with", "with"),
-    ("async def", "def"),
-    ("await ", ""),
-    ("an async iterator", "an iterator"),
-    ("aclose", "close"),
-)
+# -- mirrored classes ------------------------------------------------------------------------------------------------
 
 
 def mirror(
@@ -569,3 +285,266 @@ def _reading(name: str, original: property) -> property:
         return getattr(self._original, name)
 
     return property(read, doc=original.__doc__)
+
+
+# -- iterators, tasks and blocks -------------------------------------------------------------------------------------
+
+
+class IteratorFace(Face):
+    """An async iterator of the engine. A program that stops before its end has nothing to close."""
+
+    def __init__(self, original: Any, opened: Opened, source: Face | None = None) -> None:
+        super().__init__(original, opened, source)
+        self._ready: deque[Any] = deque()
+
+    def __del__(self) -> None:
+        # What the iterator leaves behind in the engine is taken back there, and not in whatever thread this is.
+        held = [self.__dict__.pop("_original", None)]
+        engine = self._opened.engine
+        if engine is not None:
+            with suppress(EngineStopped):
+                engine.post(held.clear)
+
+
+class AsyncioIterator(IteratorFace, AsyncioFace):
+    """An iterator for asyncio programs."""
+
+    def __aiter__(self) -> AsyncioIterator:
+        return self
+
+    async def __anext__(self) -> Any:
+        if not self._ready:
+            self._ready.extend(await self._bridge().call(_next_of, self._original))
+        return self._ready.popleft()
+
+
+class SyncIterator(IteratorFace, SyncFace):
+    """An iterator for programs without a loop."""
+
+    def __iter__(self) -> SyncIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._ready:
+            try:
+                self._ready.extend(self._bridge().call(_next_of, self._original))
+            except StopAsyncIteration:
+                raise StopIteration from None
+        return self._ready.popleft()
+
+
+async def _next_of(iterator: Any) -> Iterable[Any]:
+    """Returns the next items: one, or as many as are there already where the iterator can say so."""
+    many = getattr(iterator, "next_many", None)
+    return [await anext(iterator)] if many is None else await many()
+
+
+class AsyncioListener(AsyncioIterator):
+    """A listener for asyncio programs."""
+
+
+class SyncListener(SyncIterator):
+    """A listener for programs without a loop."""
+
+
+class TaskHandleFace(Face):
+    """A call of a tool that goes on at the server."""
+
+    @property
+    def id(self) -> str | None:
+        """The task's id; ``None`` if the server answered at once, without a task."""
+        id: str | None = self._original.id
+        return id
+
+
+class AsyncioTaskHandle(TaskHandleFace, AsyncioFace):
+    """A task for asyncio programs."""
+
+
+class SyncTaskHandle(TaskHandleFace, SyncFace):
+    """A task for programs without a loop."""
+
+
+class AsyncioBlock(AsyncioFace):
+    """A block of the engine for asyncio programs, such as that of a subscription."""
+
+    async def __aenter__(self) -> Any:
+        bridge = self._bridge()
+        self._block = EngineBlock(self._original)
+        return self._faced(await self._block.enter_from_asyncio(bridge))
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._block.leave_from_asyncio(self._bridge())
+
+
+class SyncBlock(SyncFace):
+    """A block of the engine for programs without a loop, such as that of a subscription."""
+
+    def __enter__(self) -> Any:
+        bridge = self._bridge()
+        self._block = EngineBlock(self._original)
+        return self._faced(self._block.enter_from_thread(bridge))
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bridge().call(self._block.leave)
+
+
+class EngineBlock:
+    """A block of the engine that a program holds open, and that is left when the loop it was entered from is closed."""
+
+    def __init__(self, original: Any) -> None:
+        self._block = HeldBlock[Any](lambda: original)
+        self._has_begun = False
+        self._owner: AsyncioBridge | None = None
+
+    def __repr__(self) -> str:
+        return f"<EngineBlock {self._block!r}>"
+
+    async def enter_from_asyncio(self, bridge: AsyncioBridge) -> Any:
+        """Enters it, and returns and raises as entering it does; nothing is left of it if that fails."""
+        bridge.own(self.leave)
+        self._owner = bridge
+        try:
+            return await bridge.call(self._enter)
+        except BaseException:
+            # The engine may have entered it just before this was cancelled.
+            await self.leave_from_asyncio(bridge)
+            raise
+
+    async def leave_from_asyncio(self, bridge: AsyncioBridge) -> None:
+        """Leaves it, from any loop, and raises what leaving it raises; later calls only wait."""
+        await bridge.call(self.leave)
+        self.disown()
+
+    def enter_from_thread(self, bridge: ThreadBridge) -> Any:
+        """Enters it, and returns and raises as entering it does; nothing is left of it if that fails."""
+        try:
+            return bridge.call(self._enter)
+        except BaseException:
+            ThreadBridge().call(self.leave)
+            raise
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was entered and is not being left. Legal from any thread."""
+        return self._has_begun and not self._block.is_left
+
+    def begin_to_leave(self) -> None:
+        """Begins to leave it, as a step of the engine."""
+        self._block.begin_to_leave()
+
+    def disown(self) -> None:
+        """Has the loop that it was entered from forget it. Legal from any thread."""
+        if self._owner is not None:
+            self._owner.disown(self.leave)
+
+    async def leave(self) -> None:
+        """Leaves it, in the engine; nothing happens if it was not entered."""
+        if self._has_begun:
+            await self._block.leave()
+
+    async def _enter(self) -> Any:
+        self._has_begun = True
+        return await self._block.enter()
+
+
+class HeldBlock(Generic[T]):
+    """A block of the engine that the program holds open: `enter` and `leave` are called through a bridge.
+
+    Trio demands that a cancel scope or a nursery is closed by the task that has opened it, and each bridged call is a
+    task of its own. So the block has a task of its own, in the engine's nursery.
+
+    Args:
+        open_block: Is called in that task; what it returns is entered there. It sees the context variables of
+            the caller of `enter`.
+    """
+
+    def __init__(self, open_block: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        self._open_block = open_block
+        self._scope = trio.CancelScope()
+        self._value: T
+        self._failure: BaseException | None = None
+        self._is_inside = False
+        self._has_entered = trio.Event()
+        self._is_left = trio.Event()
+        self._has_ended = trio.Event()
+
+    def __repr__(self) -> str:
+        state = "ended" if self._has_ended.is_set() else "inside" if self._is_inside else "not entered"
+        return f"<HeldBlock {state}>"
+
+    async def enter(self) -> T:
+        """Enters the block, and returns what it gives. Called once, in the engine. Cancelled, it leaves it again.
+
+        Raises:
+            EngineStopped: The engine ends.
+            Exception: What entering the block raises.
+        """
+        start(EngineThread.of_this_run().nursery, HELD_BLOCK, self._hold)
+        try:
+            await self._has_entered.wait()
+            if not self._is_inside:
+                await self._has_ended.wait()
+                raise self._taken_failure() or EngineStopped(False)
+        except trio.Cancelled:
+            await self._end_soon()
+            raise
+        return self._value
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the block is being left, or has ended. Legal from any thread."""
+        return self._is_left.is_set() or self._has_ended.is_set()
+
+    def begin_to_leave(self) -> None:
+        """Begins to leave the block, for a step of the engine; `leave` waits for its end."""
+        self._is_left.set()
+
+    async def leave(self) -> None:
+        """Leaves the block, in the engine, which does not learn what has ended its body.
+
+        Idempotent; cancelled, the block is cancelled.
+
+        Raises:
+            Exception: What leaving the block raises, at the first call; so too what has ended the block before it
+                was left.
+        """
+        self._is_left.set()
+        try:
+            await self._has_ended.wait()
+        except trio.Cancelled:
+            await self._end_soon()
+            raise
+        failure = self._taken_failure()
+        try:
+            if failure is not None:
+                raise failure
+        finally:
+            # It is in its own traceback, whose frames would keep it.
+            del failure
+
+    async def _hold(self) -> None:
+        try:
+            with self._scope:
+                async with self._open_block() as self._value:
+                    self._is_inside = True
+                    self._has_entered.set()
+                    await self._is_left.wait()
+        except trio.Cancelled:
+            self._failure = EngineStopped(False)
+            raise
+        except BaseException as error:
+            # It belongs to the caller that enters or leaves, whatever it is.
+            self._failure = error
+        finally:
+            self._has_ended.set()
+            self._has_entered.set()
+
+    async def _end_soon(self) -> None:
+        self._scope.cancel(reason="the caller was cancelled")
+        with trio.move_on_after(CANCEL_TIME, shield=True):
+            await self._has_ended.wait()
+
+    def _taken_failure(self) -> BaseException | None:
+        failure, self._failure = self._failure, None
+        return failure

@@ -1,8 +1,10 @@
-"""Wakes those who wait for the engine, when the engine has done all that there is to do.
+"""Steps: functions that other threads hand to a loop, those that are posted while it is busy for one wake-up together.
 
-A loop that is woken by the first of many results wants the interpreter's lock in the middle of the engine's work, takes
-the few results that are there, and brings as few new calls. With many calls in flight most of the time goes into
-handing the lock to and fro then. Woken when the engine is about to wait, a loop finds all results in one lot.
+The engine's loop and the loops of programs have a `StepQueue` each. `WakeUps` wakes the loops of programs when the
+engine has done all that there is to do. A loop that is woken by the first of many results wants the interpreter's
+lock in the middle of the engine's work, takes the few results that are there, and brings as few new calls. With many
+calls in flight most of the time goes into handing the lock to and fro then. Woken when the engine is about to wait, a
+loop finds all results in one lot.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ from mcp_actors.supervision.task_kinds import BRIDGED_STEP
 
 __all__ = ["Step", "StepQueue", "TrioSteps", "WakeUps"]
 
-
-# -- Steps that any thread posts, and one loop takes: those that are posted while it is busy for one wake-up together
-# ---
+# Seconds after which a loop is woken in the middle of the engine's work: an engine that serves others may never wait.
+MAX_DELAY = 0.0005
 
 Step = Callable[[], object]
 
@@ -56,7 +57,7 @@ class StepQueue:
             self.wake()
 
     def hold(self, step: Step) -> None:
-        """Puts ``step`` behind the others, for a loop that is woken soon: by `wake`, or by anybody's `post`."""
+        """Puts ``step`` behind the others, for a loop that is woken soon: by `wake`, or by the next `post`."""
         self._steps.append(step)
 
     def wake(self) -> None:
@@ -67,7 +68,7 @@ class StepQueue:
         """
         if self._is_woken or not self._steps:
             return
-        # An interrupt may come at any instruction: if nobody was woken, the next one who posts has to do it.
+        # An interrupt may come at any instruction: if the loop was not woken, the next `post` has to do it.
         try:
             self._is_woken = True
             self._wake(self.take)
@@ -81,7 +82,7 @@ class StepQueue:
 
     def take(self) -> None:
         """Runs the steps that were posted. What one of them raises leaves it; the others are run soon."""
-        # Whoever appends from here on wakes the loop again, so that no step is left.
+        # A thread that appends from here on wakes the loop again, so that no step is left.
         self._is_woken = False
         steps = self._steps
         try:
@@ -90,9 +91,6 @@ class StepQueue:
         except BaseException:
             self.wake()
             raise
-
-
-# -- Steps that other threads hand to a Trio loop, the engine's own or one of the program's --------------
 
 
 class TrioSteps:
@@ -133,12 +131,6 @@ class TrioSteps:
 _of_loop: trio.lowlevel.RunVar[TrioSteps] = trio.lowlevel.RunVar("_of_loop")
 
 
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds after which a loop is woken in the middle of the engine's work: an engine that serves others may never wait.
-MAX_DELAY = 0.0005
-
-
 class WakeUps(trio.abc.Instrument):
     """An instrument of the engine's loop. It is used in the engine's thread alone."""
 
@@ -147,7 +139,7 @@ class WakeUps(trio.abc.Instrument):
         self._since = 0.0
 
     def add(self, wake: Callable[[], object]) -> None:
-        """Has ``wake`` called soon. It may raise ``RuntimeError`` when nobody waits any more."""
+        """Has ``wake`` called soon. It may raise ``RuntimeError`` when its loop has ended."""
         if not self._due:
             self._since = time.perf_counter()
         self._due.append(wake)
@@ -164,4 +156,4 @@ class WakeUps(trio.abc.Instrument):
             try:
                 wake()
             except RuntimeError as error:
-                log.debug("nobody is left to be woken", exc_info=error)
+                log.debug("a loop has ended before it was woken", exc_info=error)

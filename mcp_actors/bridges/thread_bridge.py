@@ -1,4 +1,7 @@
-"""The bridge between the engine and a thread without a loop, which waits for each of its calls."""
+"""The bridge between the engine and a thread without a loop, which waits for each of its calls.
+
+Plain callbacks of such programs run in threads of their own (`CallbackThreads`).
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,14 @@ from mcp_actors.supervision.logging import log
 
 __all__ = ["CallbackThreads", "ThreadBridge", "place_of_thread"]
 
-
-# ----------------------------------------------------------------------------------------------------
-
 # Seconds that a call has to end in the engine when its caller was interrupted.
 CANCEL_TIME = 5.0
 # Seconds between two looks at whether the engine is still there.
 LOOK_AGAIN = 1.0
+# Callbacks of one kind that run at the same time.
+MOST = 40
+# More of them that wait for calls of their own: a callback that calls what calls it back has no other end.
+MOST_WAITING = 200
 
 T = TypeVar("T")
 
@@ -185,14 +189,6 @@ def _wait_for_the_end() -> None:
     log.debug("a daemon thread waits for the end of the process")
     while True:
         time.sleep(LOOK_AGAIN)
-
-
-# -- The threads in which plain callbacks run for programs without a loop --------------------------------
-
-# Callbacks of one kind that run at the same time.
-MOST = 40
-# More of them that wait for calls of their own: a callback that calls what calls it back has no other end.
-MOST_WAITING = 200
 
 
 class CallbackThreads:

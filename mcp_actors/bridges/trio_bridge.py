@@ -22,7 +22,7 @@ from mcp_actors.supervision.task_kinds import BRIDGED_FUNCTION, BRIDGED_STEP
 
 __all__ = ["TrioBridge"]
 
-# Seconds that a function of the program may go on once it was cancelled; then nobody waits for it any more.
+# Seconds that a function of the program may go on once it was cancelled; then it is abandoned.
 CANCEL_TIME = 5.0
 
 T = TypeVar("T")
@@ -115,7 +115,7 @@ class TrioBridge:
             raise LoopClosed("the Trio loop that this belongs to has ended") from error
 
     def wake(self) -> None:
-        """Has the loop take its steps, whoever was to do that before; see `Watchable.wake`."""
+        """Has the loop take its steps, even if another thread was about to wake it; see `Watchable.wake`."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._take_steps)
 
@@ -186,7 +186,7 @@ class _TrioCall(BridgedCall[T]):
         try:
             self._loop_bridge.post(self._wake)
         except LoopClosed:
-            log.debug("nobody is left to take a result", loop=self._loop_bridge)
+            log.debug("the result of a call was dropped: its loop has ended", loop=self._loop_bridge)
 
     def _wake(self) -> None:
         # The engine may have failed when the result was on its way.

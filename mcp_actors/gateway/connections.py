@@ -158,11 +158,11 @@ class UpstreamConnection:
 
     def opened(self) -> None:
         """Takes note of what the handshake has shown of the server."""
-        negotiated = self.client._requests.negotiated
+        negotiated = self.client._connectivity.negotiated
         channel = self.client._connectivity.session.link.channel
         extensions = negotiated.capabilities.extensions or {}
         is_stateless = negotiated.era.declares_in_requests
-        has_tasks = TASKS in extensions if is_stateless else self.client._may_augment()
+        has_tasks = TASKS in extensions if is_stateless else self.client._tool_tasks.may_augment()
         keeps_session = not is_stateless and channel.keeps_session
         self.server = MetServer(negotiated, channel.mirrors, has_tasks, keeps_session)
 

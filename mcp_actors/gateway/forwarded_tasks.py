@@ -104,13 +104,13 @@ async def _made_in_session(
         try:
             result = await client._requests.send(_METHOD, params, options)
         except MethodNotFound:
-            if not await client._runs_as_task_only(name, options):
+            if not await client._tool_tasks.turns_out_required(name, options):
                 raise
         else:
             # The official servers refuse a plain call with an error of the tool.
-            if not result.get("isError") or not await client._runs_as_task_only(name, options):
+            if not result.get("isError") or not await client._tool_tasks.turns_out_required(name, options):
                 return result
-    handle = await client._augmented(name, params, options, None)
+    handle = await client._tool_tasks.begin_as_task(name, params, options)
     if handle.id is None:
         plain: Outcome = lease.era.unstructure(await handle.result())
         return plain

@@ -227,7 +227,7 @@ def test_only_a_generator_is_a_lifespan() -> None:
     async def none(server: Server) -> None:
         """Yields nothing."""
 
-    with pytest.raises(TypeError, match="is no 'async def' with one 'yield'"):
+    with pytest.raises(TypeError, match="is not an 'async def' with one 'yield'"):
         mcp_actors.asyncio.lifespan(none)  # type: ignore[arg-type]
 
 

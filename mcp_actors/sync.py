@@ -1,17 +1,19 @@
-"""The client for programs without an event loop."""
+"""The engine for programs without an event loop: its clients, with the methods of `mcp_actors.Client`.
+
+Each class is made from the one of the engine, so that the two cannot drift apart; see `mcp_actors.bridges.faces`.
+"""
 
 from __future__ import annotations
 
-from mcp_actors import client
+import mcp_actors
 from mcp_actors.bridges.client_faces import SyncClientFace, SyncGroupFace, SyncPoolFace
 from mcp_actors.bridges.faces import SyncListener, SyncTaskHandle, mirror
-from mcp_actors.gateway import client_group
 
 __all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle"]
 
 
 Client = mirror(
-    client.Client,
+    mcp_actors.Client,
     SyncClientFace,
     """A client of one server for programs without an event loop, used as ``with Client(target) as client``.
 
@@ -22,34 +24,34 @@ runs in the thread of its call, which waits; other callbacks run in a thread of 
 functions, and in the engine, on Trio, if they are async. Exceptions are those of the original.
 """,
     module=__name__,
-    _make=client.Client,
+    _make=mcp_actors.Client,
     without=("aclose",),
 )
 TaskHandle = mirror(
-    client.TaskHandle,
+    mcp_actors.client.TaskHandle,
     SyncTaskHandle,
     """A call of a tool that goes on at the server, whatever becomes of this program and its connection.
 
 Made by `Client.start_tool` and `Client.task`. Dropping it changes nothing: the task goes on, and its ``id`` is good
 for another handle, in another process too, as long as the caller is the same to the server. The id is a secret:
-without authorization whoever has it may read and cancel the task.
+without authorization, any program that has it may read and cancel the task.
 """,
     module=__name__,
     without=("look", "read", "wait", "wait_or_cancel"),
 )
 Listener = mirror(
-    client.Listener,
+    mcp_actors.client.Listener,
     SyncListener,
     """The changes that were subscribed to, as an iterator of `Event`; made by `Client.listen`.
 
-Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+Changes that arrive between reads are coalesced, so a slow reader sees the newest state and nothing grows. The
 iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
 """,
     module=__name__,
     without=("deliver", "end", "raise_if_lost"),
 )
 ClientPool = mirror(
-    client.ClientPool,
+    mcp_actors.ClientPool,
     SyncPoolFace,
     """Owns many clients, used as ``with ClientPool() as pool``; leaving the block closes all of them at once.
 
@@ -57,10 +59,10 @@ ClientPool = mirror(
     costs nothing but itself.
     """,
     module=__name__,
-    _make=client.ClientPool,
+    _make=mcp_actors.ClientPool,
 )
 ClientGroup = mirror(
-    client_group.ClientGroup,
+    mcp_actors.ClientGroup,
     SyncGroupFace,
     """Clients of many servers for programs without a loop, used as ``with ClientGroup("mcp.json") as group``.
 
@@ -73,8 +75,8 @@ APIs of models do not allow, the separator, and its own name.
 """,
     module=__name__,
     without=("for_each",),
-    _make=client_group.ClientGroup,
+    _make=mcp_actors.ClientGroup,
     _client=Client,
 )
 for _face in (Client, TaskHandle, Listener):
-    _face._faces = {client.TaskHandle: TaskHandle, client.Listener: Listener}
+    _face._faces = {mcp_actors.client.TaskHandle: TaskHandle, mcp_actors.client.Listener: Listener}

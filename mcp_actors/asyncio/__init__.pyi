@@ -1,4 +1,8 @@
-"""The client for programs on asyncio."""
+"""The engine for programs on asyncio, notebooks included: clients, and servers beside the program's own loop.
+
+The classes of clients are made from those of the engine, so that the two cannot drift apart; see
+`mcp_actors.bridges.faces`.
+"""
 
 # Written by tests/test_faces.py.
 
@@ -18,17 +22,18 @@ from typing import Any, Self, TypeAlias, overload
 from mcp_actors._actors.dispatcher import SessionStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import ProgressCallback
+from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors._client.options import (
     Access,
     ChangeHandler,
-    DeclaredExtension,
     LogHandler,
     LossHandler,
     NotificationCallback,
     Target,
+    Telemetry,
 )
 from mcp_actors._eras.era import EraName
-from mcp_actors.abc import Telemetry
+from mcp_actors.asyncio.serving import lifespan, serve
 from mcp_actors.client import ClientCall, Event, T
 from mcp_actors.errors import McpError
 from mcp_actors.gateway.client_group import GroupServers, OptionsFor
@@ -62,7 +67,7 @@ from mcp_actors.types import (
 )
 from mcp_actors.types.tasks import TaskStatus
 
-__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle"]
+__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle", "lifespan", "serve"]
 
 _SamplingHandler: TypeAlias = Callable[
     [CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]
@@ -119,10 +124,10 @@ class Client:
             and seconds for its answer, without which the connection counts as lost; 0 switches this off. By default
             sockets are asked after 30 s, and nothing else: pipes tell when a process has ended, a WebSocket has pings
             of its own, and over HTTP there is no connection.
-        restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because nobody
-            knows whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
+        restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because it
+            is unknown whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
         prior_discover: An earlier answer of the same server, `discovered` of a client of it: the first connection is
-            made without asking. If it is no longer true, the first call raises what the server says to that.
+            made without asking. Once it is outdated, the first call raises what the server says to that.
         limits: The bounds on calls in flight and messages; see `Limits`.
         auth: Access to a server that demands authorization, at an HTTP or WebSocket URL: `~mcp_actors.auth.OAuth`, or
             `~mcp_actors.auth.BearerToken` for a key of the server's own. While a person is asked to log in, neither
@@ -130,9 +135,9 @@ class Client:
             its own. A failure raises an `AuthorizationError`, and the connection is not tried again.
         tasks: Whether stateless servers may answer a call with a task (SEP-2663), which `call_tool` then waits for,
             and servers of sessions may have ``sampling`` and ``elicitation`` answered later (MCP 2025-11-25, Tasks).
-        telemetry: Is told of each call in both directions and of sessions: an
+        telemetry: Is notified of each call in both directions and of sessions: an
             `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
-            default there is none, which costs nothing.
+            default nothing is notified, which costs nothing.
         extensions: A list of `~mcp_actors.extensions.ClientExtension`, or a mapping of ids to settings that are only
             declared. None by default.
         middleware: Functions ``async def f(call, call_next)`` that run round every request of the program but the
@@ -143,10 +148,10 @@ class Client:
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
-        ValueError: ``era`` is none of those above, the URL is malformed, there is no such command or file,
-            ``prior_discover`` names no version that may be spoken, a root is no ``file://`` URI, ``capabilities``
-            declares what there is no handler for, ``auth`` is for something else than such a URL, or two extensions
-            have the same id, or something else of the same name.
+        ValueError: ``era`` is not one of those above, the URL is malformed, the command or file does not exist,
+            ``prior_discover`` names no version that may be spoken, a root is not a ``file://`` URI, ``capabilities``
+            declares something without a handler, ``auth`` is given for a target that is not such a URL, or two
+            extensions have the same id, or something else of the same name.
         TransportNotFound: There is no binding for the URL.
 
     Entering the block performs the handshake (MCP 2026-07-28, Versioning and Discovery; MCP 2025-11-25, Lifecycle). It
@@ -184,7 +189,7 @@ class Client:
         auth: Access | None = None,
         tasks: bool = True,
         telemetry: Telemetry | None = None,
-        extensions: Mapping[str, Any] | Sequence[DeclaredExtension] = (),
+        extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
         middleware: Sequence[_ClientMiddleware] = (),
     ) -> None: ...
     async def __aenter__(self) -> Self: ...
@@ -192,7 +197,7 @@ class Client:
     async def open(self) -> Self:
         """Connects, for programs that have no block to do it in: a notebook, for example. `aclose` is for its end.
 
-        A client that nobody refers to any more is closed with a `ResourceWarning`.
+        A client without any reference left is closed with a `ResourceWarning`.
 
         Raises:
             McpError: What entering the block raises.
@@ -201,74 +206,81 @@ class Client:
     async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
 
-        Legal from any task and any loop, a callback's included, and any number of times. A client that is closed before
+        Idempotent, and legal from any task and any loop, a callback's included. A client that is closed before
         it is opened cannot be opened any more. Cancelled, the connection is closed all the same.
 
         Raises:
             Exception: What the lifespan of a server in this process raised at its end.
         """
 
-    async def start_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        ttl: float | None = None,
-        timeout: float | None = None,
-        cap: float | None = None,
-        meta: Mapping[str, Any] | None = None,
-        answers: Mapping[str, InputResponse] | None = None,
-        state: str | None = None,
-    ) -> TaskHandle:
-        """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
+    @property
+    def era(self) -> EraName:
+        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
 
-        MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
-        result already. What a tool asks before its task begins is answered here. Cancelled, there may be a task all the
-        same, which nobody knows and which ends with its time.
+    @property
+    def version(self) -> str:
+        """The protocol version that was agreed; raises as `era` does."""
 
-        Args:
-            name: The tool.
-            arguments: Its arguments, as JSON values.
-            ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
-                always, as the server likes.
-            timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all until there is a task; by default the client's.
-            meta: Further members of the request's ``_meta``.
-            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
-            state: The state of that `InputRequired`.
+    @property
+    def server_info(self) -> Implementation:
+        """The server's name and version, for display only; raises as `era` does.
 
-        Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON.
-            LocalProtocolError: The server did not declare tools, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-            InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
         """
 
-    def task(self, id: str) -> TaskHandle:
-        """Returns a handle of a task that was started before, by this program or another one.
+    @property
+    def server_capabilities(self) -> ServerCapabilities:
+        """The capabilities that the server declared; raises as `era` does."""
 
-        Nothing is asked: whether there is such a task, the handle's methods tell.
+    @property
+    def instructions(self) -> str | None:
+        """The server's text for the model, if it has one; raises as `era` does."""
 
-        Args:
-            id: The `TaskHandle.id`.
+    @property
+    def discovered(self) -> DiscoverResult | None:
+        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """The extensions that both sides have declared (SEP-2133): the server's settings, by their ids.
 
         Raises:
-            TypeError: It is no text, or empty.
+            LocalProtocolError: The client has not been entered.
         """
 
-    def tasks(self) -> AsyncIterator[TaskStatus]:
-        """Iterates over the caller's tasks; each page is requested when it is needed.
+    async def ping(self, *, timeout: float | None = None) -> None:
+        """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
 
-        MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
+        MCP 2025-11-25, Ping; MCP 2026-07-28, Versioning and Discovery.
+
+        Args:
+            timeout: Seconds to wait for the answer; by default the client's.
 
         Raises:
-            LocalProtocolError: The server has no list of tasks, or the client is not connected.
-            McpError: What `TaskHandle.status` raises.
+            McpError: What `request` raises.
+        """
+
+    async def set_log_level(self, level: LoggingLevel) -> None:
+        """Sets the least severe log message that is wanted, from now on, in later connections too.
+
+        MCP 2025-11-25, Logging, Setting Log Level; a stateless server learns it with each request.
+
+        Args:
+            level: One of `mcp_actors.types.LOGGING_LEVELS`.
+
+        Raises:
+            LocalProtocolError: There is no such level, or the server of a session did not declare logging.
+            McpError: What `request` raises.
+        """
+
+    async def roots_changed(self) -> None:
+        """Tells the server of a session to list the roots again; a stateless one asks when it needs them.
+
+        MCP 2025-11-25, Roots, Root List Changes.
+
+        Raises:
+            LocalProtocolError: This client was given no roots, or is not connected.
+            ConnectionLost: The connection has ended.
         """
 
     async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
@@ -319,7 +331,7 @@ class Client:
             returns: The class of what the tool returns: ``returns=Forecast`` makes this return a ``Forecast``, and
                 raise `ToolFailed` for a failure inside the tool. A dataclass, an attrs class, a `TypedDict`, a pydantic
                 model, ``int``, ``list[Forecast]``: whatever the parameters of tools may be. The value is the structured
-                content, or what servers put into it under ``result``; where there is none, as in old revisions, it is
+                content, or what servers put into it under ``result``; without any, as in old revisions, it is
                 the text, or the JSON in it. By default the whole `CallToolResult` is returned.
             timeout: Seconds without an answer or a progress report; by default the client's.
             cap: Seconds in all; by default the client's.
@@ -330,7 +342,7 @@ class Client:
             state: The state of that `InputRequired`.
 
         Raises:
-            TypeError: ``arguments`` is no mapping, or a value in it is none of JSON, or ``returns`` is no such class.
+            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
             LocalProtocolError: The server did not declare tools, or the client is not connected.
@@ -371,32 +383,68 @@ class Client:
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
     ) -> Any: ...
-    @property
-    def era(self) -> EraName:
-        """Whether sessions are spoken with the server; raises `LocalProtocolError` before the client is entered."""
+    async def start_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        ttl: float | None = None,
+        timeout: float | None = None,
+        cap: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+        answers: Mapping[str, InputResponse] | None = None,
+        state: str | None = None,
+    ) -> TaskHandle:
+        """Calls a tool as a task and returns a handle of it at once: the tool goes on without its caller.
 
-    @property
-    def version(self) -> str:
-        """The protocol version that was agreed; raises as `era` does."""
+        MCP 2025-11-25, Tasks; SEP-2663. A tool or a server that has no tasks is waited for, and the handle has the
+        result already. What a tool asks before its task begins is answered here. After a cancellation there may
+        still be a task, whose id is lost and which ends with its time.
 
-    @property
-    def server_info(self) -> Implementation:
-        """The server's name and version, for display only; raises as `era` does.
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
+                always, as the server likes.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all until there is a task; by default the client's.
+            meta: Further members of the request's ``_meta``.
+            answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
+            state: The state of that `InputRequired`.
 
-        A stateless server need not tell them (MCP 2026-07-28, Base Protocol, ``_meta``): then both are empty.
+        Raises:
+            TypeError: ``arguments`` is not a mapping, or a value in it is not a JSON value.
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+            InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
 
-    @property
-    def server_capabilities(self) -> ServerCapabilities:
-        """The capabilities that the server declared; raises as `era` does."""
+    def task(self, id: str) -> TaskHandle:
+        """Returns a handle of a task that was started before, by this program or another one.
 
-    @property
-    def instructions(self) -> str | None:
-        """The server's text for the model, if it has one; raises as `era` does."""
+        Nothing is asked: whether there is such a task, the handle's methods tell.
 
-    @property
-    def discovered(self) -> DiscoverResult | None:
-        """The answer to ``server/discover``, for ``prior_discover``; ``None`` in a session. Raises as `era` does."""
+        Args:
+            id: The `TaskHandle.id`.
+
+        Raises:
+            TypeError: It is not text, or empty.
+        """
+
+    def tasks(self) -> AsyncIterator[TaskStatus]:
+        """Iterates over the caller's tasks; each page is requested when it is needed.
+
+        MCP 2025-11-25, Tasks, Listing Tasks; a stateless revision has no list of tasks.
+
+        Raises:
+            LocalProtocolError: The server has no list of tasks, or the client is not connected.
+            McpError: What `TaskHandle.status` raises.
+        """
 
     async def list_resources(
         self, cursor: str | None = None, *, refresh: bool = False
@@ -464,28 +512,6 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
-
-    async def subscribe_resource(self, uri: str) -> None:
-        """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
-
-        MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
-        reported to ``on_change`` and to every `Listener` of the resource.
-
-        Args:
-            uri: The resource.
-
-        Raises:
-            LocalProtocolError: The server did not declare resources.subscribe, or the client is not connected.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer cannot be understood.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: The connection ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-
-    async def unsubscribe_resource(self, uri: str) -> None:
-        """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
 
     async def list_prompts(self, cursor: str | None = None, *, refresh: bool = False) -> ListPromptsResult:
         """Returns one page of the prompts; `prompts` iterates over all of them.
@@ -564,48 +590,6 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    @property
-    def extensions(self) -> Mapping[str, Any]:
-        """The extensions that both sides have declared (SEP-2133): the server's settings, by their ids.
-
-        Raises:
-            LocalProtocolError: The client has not been entered.
-        """
-
-    async def request(
-        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
-    ) -> dict[str, Any]:
-        """Sends any request and returns its raw result: for methods that are not part of the protocol.
-
-        Cancelled, the server is sent a cancellation.
-
-        Args:
-            method: The method.
-            params: Its parameters, as JSON values; ``_meta`` is added to, and says of the client what the client is.
-            timeout: Seconds without an answer; by default the client's.
-
-        Raises:
-            LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
-            RpcError: The server answered with an error.
-            RemoteProtocolError: The answer is no object.
-            CallTimeout: The server did not answer in time.
-            ConnectionLost: There is no connection, or it ended before the answer.
-            ConnectFailed: The connection was lost and could not be made again.
-            SessionExpired: The server has forgotten the session while the request was in flight.
-        """
-
-    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Sends any notification: for methods that are not part of the protocol. Nobody answers it.
-
-        Args:
-            method: The method, as `Server.notification` names it.
-            params: Its parameters, as JSON values.
-
-        Raises:
-            LocalProtocolError: The client is not connected, the notification is too long, or its method fits no header.
-            ConnectionLost: The connection has ended.
-        """
-
     def listen(
         self,
         *,
@@ -637,38 +621,59 @@ class Client:
             McpError: What else `request` raises.
         """
 
-    async def ping(self, *, timeout: float | None = None) -> None:
-        """Asks the server whether it is alive: by ``ping`` in a session, else by ``server/discover``.
+    async def subscribe_resource(self, uri: str) -> None:
+        """Subscribes to a resource until its session ends, or `unsubscribe_resource`; `listen` does it in both eras.
 
-        MCP 2025-11-25, Ping; MCP 2026-07-28, Versioning and Discovery.
-
-        Args:
-            timeout: Seconds to wait for the answer; by default the client's.
-
-        Raises:
-            McpError: What `request` raises.
-        """
-
-    async def set_log_level(self, level: LoggingLevel) -> None:
-        """Sets the least severe log message that is wanted, from now on, in later connections too.
-
-        MCP 2025-11-25, Logging, Setting Log Level; a stateless server learns it with each request.
+        MCP 2025-11-25, Resources, Subscriptions; no stateless server has it. Changes are
+        reported to ``on_change`` and to every `Listener` of the resource.
 
         Args:
-            level: One of `mcp_actors.types.LOGGING_LEVELS`.
+            uri: The resource.
 
         Raises:
-            LocalProtocolError: There is no such level, or the server of a session did not declare logging.
-            McpError: What `request` raises.
+            LocalProtocolError: The server did not declare resources.subscribe, or the client is not connected.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer cannot be understood.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    async def roots_changed(self) -> None:
-        """Tells the server of a session to list the roots again; a stateless one asks when it needs them.
+    async def unsubscribe_resource(self, uri: str) -> None:
+        """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
 
-        MCP 2025-11-25, Roots, Root List Changes.
+    async def request(
+        self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """Sends any request and returns its raw result: for methods that are not part of the protocol.
+
+        Cancelled, the server is sent a cancellation.
+
+        Args:
+            method: The method.
+            params: Its parameters, as JSON values; ``_meta`` is added to, and says of the client what the client is.
+            timeout: Seconds without an answer; by default the client's.
 
         Raises:
-            LocalProtocolError: This client was given no roots, or is not connected.
+            LocalProtocolError: The request cannot be sent: it is too long, or its method fits no header.
+            RpcError: The server answered with an error.
+            RemoteProtocolError: The answer is not an object.
+            CallTimeout: The server did not answer in time.
+            ConnectionLost: There is no connection, or it ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session while the request was in flight.
+        """
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Sends any notification: for methods that are not part of the protocol. It has no answer.
+
+        Args:
+            method: The method, as `Server.notification` names it.
+            params: Its parameters, as JSON values.
+
+        Raises:
+            LocalProtocolError: The client is not connected, the notification is too long, or its method fits no header.
             ConnectionLost: The connection has ended.
         """
 
@@ -892,10 +897,10 @@ class ClientPool:
     async def close(self, client: Client) -> None:
         """Closes ``client`` and waits until nothing is left of it; calls in flight raise `ConnectionLost`.
 
-        Legal from any task, and any number of times. Cancelled, it is closed all the same.
+        Idempotent, and legal from any task. Cancelled, it is closed all the same.
 
         Args:
-            client: A client of this pool; nothing happens if it is none, or was closed before.
+            client: A client of this pool; nothing happens for any other client, or if it was closed before.
 
         Raises:
             Exception: What the lifespan of a server in this process raised at its end.
@@ -904,7 +909,7 @@ class ClientPool:
 class Listener:
     """The changes that were subscribed to, as an async iterator of `Event`; made by `Client.listen`.
 
-    Changes that arrive while nobody reads are coalesced, so a slow reader sees the newest state and nothing grows. The
+    Changes that arrive between reads are coalesced, so a slow reader sees the newest state and nothing grows. The
     iteration ends when the subscription ended in order; it raises `SubscriptionLost` when it broke off.
     """
 
@@ -927,7 +932,7 @@ class TaskHandle:
 
     Made by `Client.start_tool` and `Client.task`. Dropping it changes nothing: the task goes on, and its ``id`` is good
     for another handle, in another process too, as long as the caller is the same to the server. The id is a secret:
-    without authorization whoever has it may read and cancel the task.
+    without authorization, any program that has it may read and cancel the task.
     """
 
     @property
@@ -935,7 +940,7 @@ class TaskHandle:
         """The task's id; ``None`` if the server answered at once, without a task."""
 
     async def status(self, *, timeout: float | None = None) -> TaskStatus:
-        """Asks the server where the task stands. MCP 2025-11-25, Tasks, Getting Tasks; SEP-2663.
+        """Asks the server for the state of the task. MCP 2025-11-25, Tasks, Getting Tasks; SEP-2663.
 
         Args:
             timeout: Seconds without an answer, also over a lost connection; by default the client's.
@@ -955,7 +960,7 @@ class TaskHandle:
 
         It looks as often as the server asks for, within 0.1 s and 60 s, and at once when the server tells of a change.
         Changes that follow each other faster may be left out. Raises as `status` does; a task that is forgotten while
-        it is iterated over raises `TaskNotFound`. Whoever stops before the end has nothing to close.
+        it is iterated over raises `TaskNotFound`. A program that stops before the end has nothing to close.
 
         Args:
             timeout: Seconds that one look at the task may take; by default the client's.
@@ -975,7 +980,7 @@ class TaskHandle:
 
         Args:
             timeout: Seconds that one look at the task may take, also over a lost connection; by default the client's.
-                The pauses between looks do not count: a task that the server can tell about is no silence.
+                The pauses between looks do not count: while the server answers looks, it is not silent.
             cap: Seconds in all; by default without an end, for a task may take days.
             on_progress: A function, sync or async, that is called with each change of the task's state or message, as
                 a `Progress` whose ``progress`` counts them.
@@ -995,7 +1000,7 @@ class TaskHandle:
     async def answer(self, answers: Mapping[str, InputResponse], *, timeout: float | None = None) -> None:
         """Answers questions of the task, in place of the client's handlers. SEP-2663, ``tasks/update``.
 
-        Some of the questions may be left for later. A question that somebody else has answered is passed over.
+        Some of the questions may be left for later. A question that was answered elsewhere is passed over.
 
         Args:
             answers: The answers by the keys of `InputRequired`.
