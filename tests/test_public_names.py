@@ -37,12 +37,24 @@ def frozen() -> dict[str, list[str]]:
 PUBLIC = frozen()
 
 # Reached as programs or through the command line, not as libraries.
-PROGRAMS = {"mcp_actors.__main__", "mcp_actors.cli.bench", "mcp_actors.cli", "mcp_actors.examples"}
+PROGRAMS = {"mcp_actors.__main__", "mcp_actors.cli", "mcp_actors.examples"}
+# Documented modules that lie deeper.
+DEEPER = [
+    "mcp_actors.abc.discovery",
+    "mcp_actors.abc.framing",
+    "mcp_actors.cli.inspect",
+    "mcp_actors.gateway.client_group",
+    "mcp_actors.gateway.server_entries",
+    "mcp_actors.telemetry.cluster",
+    "mcp_actors.telemetry.live_view",
+    "mcp_actors.telemetry.snapshot",
+    "mcp_actors.testing.simulate",
+]
 
 
 def public_modules() -> list[str]:
-    """The modules one step below the two packages; what lies deeper is reached through them."""
-    found = []
+    """The modules one step below the two packages, and those deeper ones that pages name."""
+    found = [*DEEPER]
     for package in (mcp_actors, mcp_transports):
         found.append(package.__name__)
         found += [

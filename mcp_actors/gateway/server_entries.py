@@ -33,19 +33,7 @@ from mcp_actors.gateway.server_entry import (
 )
 from mcp_actors.supervision.platform import split_line
 
-__all__ = [
-    "ENTRY_MEMBERS",
-    "GATEWAY_MEMBERS",
-    "MAX_CONFIG_BYTES",
-    "MAX_SERVERS",
-    "SECTION_MEMBERS",
-    "Check",
-    "GatewaySection",
-    "NotReadable",
-    "ServerEntries",
-    "read_json",
-    "read_server_entries",
-]
+__all__ = ["GatewayMembers", "GatewaySection", "ServerEntries", "ServerEntry", "read_server_entries"]
 
 
 # -- JSON as settings have it: with comments, and a comma behind the last member --------------------------------------

@@ -32,12 +32,10 @@ from mcp_actors.types import Implementation
 from mcp_actors.types.records import Number
 
 __all__ = [
-    "LONGEST_TEXT",
     "KindRow",
     "NodeSnapshot",
     "Queues",
     "Rates",
-    "ServerSight",
     "Snapshot",
     "cleaned",
     "this_process",
