@@ -17,6 +17,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -307,26 +308,28 @@ def test_the_page_has_the_table_of_tasks_as_it_is() -> None:
     assert PAGES["supervision.md"] == with_table_of_tasks(PAGES["supervision.md"])
 
 
-def test_floors_and_modules_of_the_house_map_are_those_of_the_rules() -> None:
+def test_the_house_map_has_the_rings_and_the_floors_of_the_rules() -> None:
     house = PAGES["architecture.md"].partition("## House map")[2].partition("\n## ")[0]
     shown = {}
-    for floor, modules in re.findall(r"^\| (\d) \| ([^|]*) \|", house, re.MULTILINE):
-        for name in re.findall(r"`([\w/]+)`", modules):
+    for floor, found in re.findall(r"^\| (\d+) \| ([^|]*) \|", house, re.MULTILINE):
+        for name in re.findall(r"`([\w/]+)`", found):
             shown[name.rstrip("/")] = int(floor)
-    floors = {name.removeprefix("mcp_actors."): floor for name, floor in floors_of_the_rules().items()}
-    assert shown == {"mcp_actors": 8, **floors}
+    assert shown == rule_of_the_house("FLOORS")
+    rings: dict[str, list[str]] = rule_of_the_house("RINGS")
+    for ring, inside in rings.items():
+        (line,) = re.findall(rf"^ *{ring}  +(.*)$", house, re.MULTILINE)
+        assert sorted(line.split()) == sorted(inside)
 
 
-def floors_of_the_rules() -> dict[str, int]:
-    """``FLOORS`` of the test that holds the modules to them."""
+def rule_of_the_house(name: str) -> Any:
+    """A table of the test that holds the modules to the house map."""
     tree = ast.parse((ROOT / "tests" / "test_architecture.py").read_text())
-    (floors,) = (
+    (table,) = (
         node.value
         for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FLOORS"
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name
     )
-    found: dict[str, int] = ast.literal_eval(floors)
-    return found
+    return ast.literal_eval(table)
 
 
 @cache

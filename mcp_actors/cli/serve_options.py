@@ -103,7 +103,7 @@ _DECLARED = "option"
 
 @attrs.frozen
 class _Declared:
-    """How an option of `ServeOptions` looks on the command line."""
+    """The form of an option of `ServeOptions` on the command line."""
 
     name: str
     section: str
