@@ -200,6 +200,8 @@ MAX_CLAIM_CHARACTERS = 16 * 1024 * 1024
 # Scopes that a challenge repeats beside those of the operation.
 MAX_REPEATED = 50
 
+# Needs joserfc, so it is loaded when the settings ask for it.
+_PROOFS = "mcp_actors.auth.server.proofs"
 _ORIGIN = re.compile(r"[^:]+://[^/?]+")
 
 
@@ -271,7 +273,7 @@ class AccessGuard:
         self._mirrored = IssuerMetadata(settings.issuer[0])
         self._proofs: Any = None
         if settings.dpop != "no":
-            proofs = signatures("mcp_actors.auth.server.signatures")
+            proofs = signatures(_PROOFS)
             self._proofs = proofs.Proofs(always_nonces=settings.dpop_nonces)
         self.documents: Mapping[str, bytes] = dict.fromkeys(
             metadata_paths(settings.resource), metadata_document(settings)
@@ -439,7 +441,7 @@ class AccessGuard:
         """Returns the answer for a token that is bound to a key, and the name of the proof that the request has."""
         credentials = read_credentials(field)
         assert credentials is not None
-        proofs = signatures("mcp_actors.auth.server.signatures")
+        proofs = signatures(_PROOFS)
         try:
             name = self._proofs.check(
                 request.headers.get("dpop"),

@@ -1,4 +1,8 @@
-"""The verification of proofs of possession (RFC 9449 section 4.3). Needs the extra ``auth``."""
+"""Proofs of possession (RFC 9449 section 4.3), and the nonces that they carry. Needs the extra ``auth``.
+
+A token that is bound to a key is served only with a proof: a small JWT for one request, signed with that key. A server
+may want each proof to contain a nonce of its own (section 9). It keeps no table of nonces: they are signed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ import re
 import secrets
 import struct
 from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any
 
 from joserfc.jwk import Key
@@ -23,180 +26,11 @@ from mcp_actors.auth.jose import (
     read_jws,
     token_hash,
 )
-from mcp_actors.auth.metadata import json_object
 from mcp_actors.auth.server.settings import PROOF_ALGORITHMS_ACCEPTED
-from mcp_actors.auth.server.verifiers import (
-    RETRY_AFTER,
-    Fetching,
-    IssuerMetadata,
-    VerifierUnavailable,
-    fetch_body,
-)
 from mcp_actors.auth.urls import origin
-from mcp_actors.supervision.logging import log
 
-__all__ = ["IssuerKeys", "NonceWanted", "Nonces", "ProofInvalid", "Proofs"]
+__all__ = ["NonceWanted", "Nonces", "ProofInvalid", "Proofs"]
 
-
-# -- The keys that an issuer signs tokens with: kept, rotated, and never fetched as often as somebody likes ---
-
-# Seconds after which the keys are fetched anew although no token needs others: one may have been withdrawn.
-KEPT_FOR = 600.0
-# Keys of a set that are read, and keys that one signature is tried with if its token does not name one.
-MOST_ISSUER_KEYS = 100
-MAX_TRIES = 16
-
-
-class IssuerKeys:
-    """The key set of one issuer (RFC 7517 section 5). The keys of another issuer are never tried.
-
-    Args:
-        issuer: The issuer, verbatim.
-        interval: Seconds between two fetches, whatever tokens arrive.
-    """
-
-    def __init__(self, issuer: str, interval: float) -> None:
-        self._metadata = IssuerMetadata(issuer)
-        self._interval = interval
-        self._keys: list[Key] | None = None
-        self._body: bytes | None = None
-        self._fetched_at = 0.0
-        self._next_fetch_at = 0.0
-        self._fetches = 0
-        self._failed = False
-
-    async def find(self, key_id: str | None, fetch: Fetching, now: float) -> list[Key]:
-        """Returns the keys that a token may be signed with; none if the issuer has no key of this name.
-
-        Raises:
-            VerifierUnavailable: The keys cannot be had, and those that are known are not enough.
-        """
-        if self._keys is None or now >= self._fetched_at + KEPT_FOR:
-            await self._fetch_again(fetch, now)
-        found = self._named(key_id)
-        if not found:
-            await self._fetch_again(fetch, now)
-            found = self._named(key_id)
-        if not found and (self._failed or self._keys is None):
-            # The token may be signed with a new key: its owner must not throw it away.
-            raise VerifierUnavailable(max(self._next_fetch_at - now, 1.0))
-        return found
-
-    def _named(self, key_id: str | None) -> list[Key]:
-        keys = self._keys or []
-        return keys[:MAX_TRIES] if key_id is None else [key for key in keys if key.kid == key_id][:MAX_TRIES]
-
-    async def _fetch_again(self, fetch: Fetching, now: float) -> None:
-        """Fetches the keys, if it is time for that or another task is doing it, whose fetch is ours then."""
-        if now < self._next_fetch_at and not self._fetches:
-            return
-        self._next_fetch_at = now + self._interval
-        self._fetches += 1
-        try:
-            keys = await self._fetched(fetch, now)
-        except VerifierUnavailable:
-            keys = None
-        finally:
-            self._fetches -= 1
-        self._failed = keys is None
-        if keys is None:
-            self._next_fetch_at = now + RETRY_AFTER
-            self._metadata.forget()
-            log.warning("the keys of an issuer cannot be fetched", issuer=self._metadata.issuer)
-        else:
-            self._keys, self._fetched_at = keys, now
-
-    async def _fetched(self, fetch: Fetching, now: float) -> list[Key] | None:
-        url = await self._metadata.url("jwks_uri", fetch, now)
-        body = await fetch_body(url, fetch)
-        if self._keys is not None and body == self._body:
-            # A thousand tasks may have waited for this one document.
-            return self._keys
-        document = json_object(body or b"")
-        listed = None if document is None else document.get("keys")
-        if not isinstance(listed, list):
-            return None
-        self._body = body
-        return [key for each in listed[:MOST_ISSUER_KEYS] if (key := _imported(each)) is not None]
-
-
-def _imported(jwk: Any) -> Key | None:
-    """Returns a key of a set; one for another use, or of a kind that we do not know, is passed over."""
-    try:
-        key = import_public_key(jwk)
-    except JoseRejected:
-        return None
-    return key if isinstance(jwk, Mapping) and jwk.get("use", "sig") == "sig" else None
-
-
-# -- The nonces of a protected server for proofs of possession (RFC 9449 section 9), without a table of them ---
-
-# Seconds for which a nonce is good, and for which the same one is given out.
-LIFETIME = 300.0
-SAME_FOR = 60.0
-_TAG_BYTES = 16
-_TIME = struct.Struct(">d")
-
-
-class Nonces:
-    """Makes nonces, and knows its own: each is the time at which it was made and a tag by a key of this process,
-    or by one that several processes have, which know each other's nonces.
-    """
-
-    def __init__(self) -> None:
-        self._key = secrets.token_bytes(32)
-        self._is_shared = False
-        self._good_since = -math.inf
-        self._current = ""
-        self._made_at = 0.0
-
-    def __repr__(self) -> str:
-        return "<Nonces>"
-
-    def share(self, key: bytes) -> None:
-        """Makes the nonces of all processes good that were given the same key, and those given out so far bad."""
-        self._key, self._is_shared = key, True
-        self._current = ""
-
-    def replace(self, now: float) -> None:
-        """Makes every nonce bad that was given out so far."""
-        if self._is_shared:
-            self._good_since = now
-        else:
-            self._key = secrets.token_bytes(32)
-        self._current = ""
-
-    def current(self, now: float) -> str:
-        """Returns the nonce to give out, which is a new one each minute."""
-        if not self._current or not 0 <= now - self._made_at < SAME_FOR:
-            packed = _TIME.pack(now)
-            text = base64.urlsafe_b64encode(packed + self._tag(packed)).decode("ascii")
-            self._current, self._made_at = text.rstrip("="), now
-        return self._current
-
-    def is_good(self, nonce: object, now: float) -> bool:
-        """Returns whether a nonce is ours and not too old."""
-        if not isinstance(nonce, str) or len(nonce) != _CHARS or not nonce.isascii():
-            return False
-        try:
-            raw = base64.urlsafe_b64decode(nonce)
-        except ValueError:
-            return False
-        packed, tag = raw[: _TIME.size], raw[_TIME.size :]
-        if len(raw) != _TIME.size + _TAG_BYTES or not hmac.compare_digest(tag, self._tag(packed)):
-            return False
-        made_at: float = _TIME.unpack(packed)[0]
-        return made_at >= self._good_since and -SAME_FOR <= now - made_at <= LIFETIME
-
-    def _tag(self, packed: bytes) -> bytes:
-        return hmac.digest(self._key, packed, hashlib.sha256)[:_TAG_BYTES]
-
-
-# 24 bytes in base64 need no padding.
-_CHARS = (_TIME.size + _TAG_BYTES) * 4 // 3
-
-
-# ----------------------------------------------------------------------------------------------------
 
 # Seconds between the clocks of the two sides, and the time for which a proof can be used.
 WINDOW = 300.0
@@ -211,6 +45,14 @@ MAX_PROOF = 16 * 1024
 _DIGEST_BYTES = 16
 _ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 _UNRESERVED = re.compile("[A-Za-z0-9._~-]")
+
+# Seconds for which a nonce is good, and for which the same one is given out.
+NONCE_LIFETIME = 300.0
+SAME_NONCE_FOR = 60.0
+_TAG_BYTES = 16
+_TIME = struct.Struct(">d")
+# 24 bytes in base64 need no padding.
+_NONCE_CHARACTERS = (_TIME.size + _TAG_BYTES) * 4 // 3
 
 
 class ProofInvalid(Exception):
@@ -351,3 +193,57 @@ def _path(url: str) -> str:
 def _normalized(escape: re.Match[str]) -> str:
     character = chr(int(escape[1], 16))
     return character if _UNRESERVED.fullmatch(character) else f"%{escape[1].upper()}"
+
+
+class Nonces:
+    """Makes nonces, and knows its own: each is the time at which it was made and a tag by a key of this process,
+    or by one that several processes have, which know each other's nonces.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._is_shared = False
+        self._good_since = -math.inf
+        self._current = ""
+        self._made_at = 0.0
+
+    def __repr__(self) -> str:
+        return "<Nonces>"
+
+    def share(self, key: bytes) -> None:
+        """Makes the nonces of all processes good that were given the same key, and those given out so far bad."""
+        self._key, self._is_shared = key, True
+        self._current = ""
+
+    def replace(self, now: float) -> None:
+        """Makes every nonce bad that was given out so far."""
+        if self._is_shared:
+            self._good_since = now
+        else:
+            self._key = secrets.token_bytes(32)
+        self._current = ""
+
+    def current(self, now: float) -> str:
+        """Returns the nonce to give out, which is a new one each minute."""
+        if not self._current or not 0 <= now - self._made_at < SAME_NONCE_FOR:
+            packed = _TIME.pack(now)
+            text = base64.urlsafe_b64encode(packed + self._tag(packed)).decode("ascii")
+            self._current, self._made_at = text.rstrip("="), now
+        return self._current
+
+    def is_good(self, nonce: object, now: float) -> bool:
+        """Returns whether a nonce is ours and not too old."""
+        if not isinstance(nonce, str) or len(nonce) != _NONCE_CHARACTERS or not nonce.isascii():
+            return False
+        try:
+            raw = base64.urlsafe_b64decode(nonce)
+        except ValueError:
+            return False
+        packed, tag = raw[: _TIME.size], raw[_TIME.size :]
+        if len(raw) != _TIME.size + _TAG_BYTES or not hmac.compare_digest(tag, self._tag(packed)):
+            return False
+        made_at: float = _TIME.unpack(packed)[0]
+        return made_at >= self._good_since and -SAME_NONCE_FOR <= now - made_at <= NONCE_LIFETIME
+
+    def _tag(self, packed: bytes) -> bytes:
+        return hmac.digest(self._key, packed, hashlib.sha256)[:_TAG_BYTES]
