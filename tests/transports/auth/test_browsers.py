@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.errors import LoginFailed, LoginRequired, UrlRefused
 from mcp_transports.auth import LoopbackBrowser, NoBrowser, PastedAnswer, ProgramRedirect, default_browser
-from mcp_transports.auth.loopback import answer_of
+from mcp_transports.auth.login import answer_of
 
 URL = "https://as.example/authorize?state=right"
 PATIENCE = 30
