@@ -17,8 +17,8 @@ from mcp_actors.auth import Principal, ResourceServer, StaticVerifier
 from mcp_actors.errors import ConnectFailed, ConnectionLost
 from mcp_actors.telemetry.live_view import Action, Feed
 from mcp_transports.admin import AdminClient, AdminRefused, AdminTransport
-from mcp_transports.admin.endpoint import Caller, EventStream
-from mcp_transports.admin.owner import Owner
+from mcp_transports.admin.access import Caller, Owner
+from mcp_transports.admin.endpoint import EventStream
 
 from .served import make_server, operator, serving
 from .test_guarding import NoNodes, SlowReader
@@ -93,7 +93,7 @@ async def test_what_an_operator_watches_ends_with_their_access(
 async def test_no_token_is_told_to_a_socket_of_another_user(
     uid: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_transports.admin.owner.owner_of", lambda connected: Owner(uid, 12))
+    monkeypatch.setattr("mcp_transports.admin.access.owner_of", lambda connected: Owner(uid, 12))
     received = bytearray()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "a.sock"))

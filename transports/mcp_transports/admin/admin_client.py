@@ -18,7 +18,7 @@ import trio
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_actors.telemetry.live_view import Action, ActionOutcome
 from mcp_actors.telemetry.snapshot import Snapshot, cleaned
-from mcp_transports.admin.owner import is_trusted
+from mcp_transports.admin.access import is_trusted
 from mcp_transports.http.client.pool import AnySocket, ClientConnection, encode_header_lines
 
 __all__ = ["AdminClient", "AdminRefused"]
