@@ -37,9 +37,6 @@ __all__ = [
     "token_hash",
 ]
 
-
-# ----------------------------------------------------------------------------------------------------
-
 # The registry holds HMAC and "none" as well: only these names are ever looked up.
 ALGORITHMS = frozenset(
     ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA"]
@@ -55,6 +52,15 @@ _PRIVATE_MEMBERS = frozenset(["d", "p", "q", "dp", "dq", "qi", "oth", "k"])
 _KEY_CLASSES: dict[str, type[ECKey | OKPKey | RSAKey]] = {"EC": ECKey, "OKP": OKPKey, "RSA": RSAKey}
 _TYPE_BY_FAMILY = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
+
+# Seconds. An assertion is made for one request, and the clocks of two machines may differ by some.
+ASSERTION_LIFETIME = 60
+
+# In the order of preference: what every server can, and then what is small.
+PROOF_ALGORITHMS = ("ES256", "Ed25519", "ES384", "PS256", "RS256")
+
+
+# -- Signatures and keys ---------------------------------------------------------------------------
 
 
 class JoseRejected(Exception):
@@ -211,10 +217,7 @@ def _encoded(data: bytes) -> bytes:
     return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
-# -- Assertions that authenticate a client by its private key (RFC 7523). Needs the extra ``auth`` -------
-
-# Seconds. An assertion is made for one request, and the clocks of two machines may differ by some.
-ASSERTION_LIFETIME = 60
+# -- Assertions of a client (RFC 7523) -------------------------------------------------------------
 
 
 def client_assertion(
@@ -251,10 +254,7 @@ def client_assertion(
     return sign(header, claims, key)
 
 
-# -- Proofs of possession of a key (RFC 9449), as a client makes them. Needs the extra ``auth`` ----------
-
-# In the order of preference: what every server can, and then what is small.
-PROOF_ALGORITHMS = ("ES256", "Ed25519", "ES384", "PS256", "RS256")
+# -- Proofs of a client (RFC 9449) -----------------------------------------------------------------
 
 
 def token_hash(token: str) -> str:

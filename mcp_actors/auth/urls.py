@@ -1,7 +1,8 @@
 """The URLs of authorization: canonical forms, well-known places, and which ones may be used at all.
 
 Resources and issuers are compared and sent as the texts that they came as: a URL that was taken apart and put together
-again is often another one (RFC 8414 section 3.3, RFC 9728 section 3.3).
+again is often another one (RFC 8414 section 3.3, RFC 9728 section 3.3). `UrlPolicy` has the rules for URLs that came
+from the network.
 """
 
 from __future__ import annotations
@@ -26,34 +27,6 @@ __all__ = [
     "require_usable",
     "same_origin",
 ]
-
-
-# -- The rules for URLs that came from the network -------------------------------------------------------
-
-
-def _checked_hosts(_policy: UrlPolicy, _: object, hosts: Collection[str]) -> None:
-    if isinstance(hosts, str):
-        raise TypeError(f"allowed_hosts= must be a collection of host names, such as {[hosts]!r}")
-
-
-@attrs.frozen(kw_only=True)
-class UrlPolicy:
-    """The rules for URLs that came from the network (MCP 2026-07-28, Security Best Practices, SSRF).
-
-    Args:
-        allowed_hosts: Host names whose addresses are not checked, such as an authorization server in a private network.
-        checks_addresses: Whether addresses that are not global are refused, unless the address of the configured server
-            is one itself. Switch it off only where a proxy for outgoing connections decides.
-
-    Raises:
-        TypeError: ``allowed_hosts`` is one text.
-    """
-
-    allowed_hosts: Collection[str] = attrs.field(default=(), validator=_checked_hosts)
-    checks_addresses: bool = True
-
-
-# ----------------------------------------------------------------------------------------------------
 
 # Characters of a URL that came from the network.
 MAX_URL = 4096
@@ -218,3 +191,25 @@ def _taken_apart(url: str) -> tuple[SplitResult, str]:
         raise ValueError(f"{url[:_CUT]!r} is no URL of a server: it begins with https://, and a host follows")
     shown = f"[{host}]" if ":" in host else host
     return parts, f"{scheme}://{shown}" + ("" if port in (None, _PORTS[scheme]) else f":{port}")
+
+
+def _checked_hosts(_policy: UrlPolicy, _: object, hosts: Collection[str]) -> None:
+    if isinstance(hosts, str):
+        raise TypeError(f"allowed_hosts= must be a collection of host names, such as {[hosts]!r}")
+
+
+@attrs.frozen(kw_only=True)
+class UrlPolicy:
+    """The rules for URLs that came from the network (MCP 2026-07-28, Security Best Practices, SSRF).
+
+    Args:
+        allowed_hosts: Host names whose addresses are not checked, such as an authorization server in a private network.
+        checks_addresses: Whether addresses that are not global are refused, unless the address of the configured server
+            is one itself. Switch it off only where a proxy for outgoing connections decides.
+
+    Raises:
+        TypeError: ``allowed_hosts`` is one text.
+    """
+
+    allowed_hosts: Collection[str] = attrs.field(default=(), validator=_checked_hosts)
+    checks_addresses: bool = True

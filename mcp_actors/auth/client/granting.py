@@ -1,4 +1,9 @@
-"""From a refusal to tokens: the authorization server, the client there, the scopes, the key, and the grant."""
+"""From a refusal to tokens: the authorization server, the client there, the scopes, the key, and the grant.
+
+The grants without a person are here too: client credentials, enterprise-managed and workload identity (SEP-1046, 990
+and 1933). They never have a refresh token: a new token is obtained in the same way as the first. For an enterprise, its
+identity provider issues the assertions for an authorization server (SEP-990, ID-JAG).
+"""
 
 from __future__ import annotations
 
@@ -42,11 +47,19 @@ __all__ = [
     "text_of",
 ]
 
-
-# -- A refusal of a request: what was sent, what came back, and what the challenges in it demand ---------
-
 # Tokens that one request is sent with: an old one, a new one, and those of two step-ups and of others meanwhile.
 MAX_TOKENS = 6
+
+MachineGrant = ClientCredentials | EnterpriseManaged | WorkloadIdentity
+
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
+ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
+
+
+# -- A refused request, and what its challenges demand ---------------------------------------------
 
 
 @attrs.define
@@ -123,11 +136,195 @@ class Demand:
         )
 
 
-# -- The assertions that the identity provider of an enterprise issues for an authorization server (SEP-990, ID-JAG) ---
+# -- The way to tokens -----------------------------------------------------------------------------
 
-TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
-ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
-ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
+
+class Granting:
+    """Gets tokens for one server by the grant of its settings; they are then held.
+
+    Args:
+        settings: The settings.
+        server_url: The URL of the server.
+        protocol_version: The revision of the connection, if that is known already.
+        held: Holds the tokens.
+        now: Returns the seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        settings: OAuth,
+        server_url: str,
+        protocol_version: str | None,
+        held: HeldTokens,
+        now: Callable[[], float],
+    ) -> None:
+        self.settings = settings
+        self.server_url = server_url
+        self.protocol_version = protocol_version
+        self.assertions = IdentityAssertions()
+        self._held = held
+        self._now = now
+
+    def discover(self, hint: str | None) -> Steps[tuple[Discovered, RegisteredClient | None, Tokens | None]]:
+        """Finds the authorization server, the client there, and what is stored of it.
+
+        What belongs to another authorization server is left in the store and not used any more.
+        """
+        held, grant = self._held.tokens, self.settings.grant
+        known = set() if held is None else {held.server.issuer}
+        if isinstance(grant, AuthorizationCode | ClientCredentials) and grant.issuer is not None:
+            known = {grant.issuer}
+        found = yield from discover(self.settings, self.server_url, hint, known, self.protocol_version)
+        issuer, resource = found.server.issuer, found.resource
+        log.info(
+            "the authorization server was found", server=self.server_url, issuer=issuer, resource=resource
+        )
+        if held is not None and (held.server.issuer, held.resource) != (issuer, resource):
+            log.warning(
+                "the server has another authorization server now", before=held.server.issuer, issuer=issuer
+            )
+            self._held.drop()
+        client = yield from known_client(self.settings, found, self._now())
+        stored = yield from self._held.stored(issuer, resource, client)
+        return found, client, stored
+
+    def get_access(
+        self, found: Discovered, client: RegisteredClient | None, demand: Demand, before: Sequence[str]
+    ) -> Steps[None]:
+        """Decides on scopes and key, and carries out the grant."""
+        server = found.server
+        listed = server.scopes_supported if isinstance(self.settings.grant, AuthorizationCode) else None
+        scopes = scopes_to_ask_for(
+            demand.scope, found.scopes, self.settings.scopes, before=before, authorization_server=listed
+        )
+        self._held.prover.choose(
+            server.dpop_signing_alg_values_supported,
+            demand.dpop_algorithms or found.dpop_algorithms,
+            demanded=demand.is_for_dpop or found.dpop_required,
+        )
+        yield from self.carry_out(found, client, scopes)
+
+    def carry_out(
+        self, found: Discovered, client: RegisteredClient | None, scopes: tuple[str, ...]
+    ) -> Steps[None]:
+        settings, grant, prover = self.settings, self.settings.grant, self._held.prover
+        if isinstance(grant, AuthorizationCode):
+            client, answer = yield from person_token(
+                settings, grant, found, client, scopes, prover, self._now
+            )
+        else:
+            assert client is not None, "the settings of a machine name a client"
+            wanted = MachineToken(
+                server=found.server,
+                client=client,
+                resource=found.resource,
+                scopes=scopes,
+                prover=prover,
+                extra=settings.extra_params,
+                now=self._now,
+            )
+            answer = yield from wanted.get(grant, self.assertions)
+        # If the answer does not say what was granted, it is what was asked for (RFC 6749 section 5.1).
+        tokens = Tokens(
+            resource=found.resource,
+            server=found.server,
+            client=client,
+            access_token="",
+            requested=scopes,
+            granted=scopes,
+        )
+        yield from self._held.keep(tokens, answer)
+        settings.counts.granted += 1
+        now_held = self._held.tokens or tokens
+        log.info(
+            "access was granted",
+            server=self.server_url,
+            issuer=found.server.issuer,
+            resource=found.resource,
+            grant=type(grant).__name__,
+            scopes=shown(" ".join(scopes)),
+            granted=shown(" ".join(now_held.granted)),
+        )
+
+
+# -- Grants without a person -----------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class MachineToken:
+    """An access token that is to be had without a person.
+
+    Args:
+        server: The authorization server of the resource.
+        client: The client at that authorization server.
+        resource: The resource, as its metadata names it.
+        scopes: The scopes to ask for.
+        prover: The key, if tokens are bound to one.
+        extra: More parameters of the token request, none of which is one of its own.
+        now: Returns the seconds since the epoch.
+    """
+
+    server: AuthorizationServer
+    client: RegisteredClient
+    resource: str
+    scopes: tuple[str, ...]
+    prover: Prover
+    extra: Mapping[str, str] = attrs.field(repr=False)
+    now: Callable[[], float] = attrs.field(repr=False)
+
+    def get(self, grant: MachineGrant, assertions: IdentityAssertions) -> Steps[TokenAnswer]:
+        """Gets the token.
+
+        Args:
+            grant: The settings.
+            assertions: What the identity provider of an enterprise has issued so far.
+
+        Raises:
+            TokenRefused: The authorization server or the identity provider refuses.
+            AuthorizationUnavailable: One of them cannot be reached or is out of order.
+            AuthorizationFailed: The authorization server does not know the grant, or the program gave no assertion.
+            UrlRefused: A token endpoint must not be used.
+        """
+        if isinstance(grant, ClientCredentials):
+            return (yield from self._ask({"grant_type": "client_credentials"}))
+        if isinstance(grant, WorkloadIdentity):
+            return (yield from self._by_workload(grant))
+        return (yield from self._by_enterprise(grant, assertions))
+
+    def _by_workload(self, grant: WorkloadIdentity) -> Steps[TokenAnswer]:
+        server = self.server
+        if server.grant_types_supported is not None and JWT_BEARER not in server.grant_types_supported:
+            raise AuthorizationFailed(
+                f"the authorization server {shown(server.issuer)} does not list {JWT_BEARER} among its grants, so that "
+                "the identity of this workload is of no use there"
+            )
+        assertion: object = yield Ask(grant.assertion, (grant.audience or server.issuer,))
+        return (yield from self._redeem(text_of(assertion, "assertion")))
+
+    def _by_enterprise(self, grant: EnterpriseManaged, assertions: IdentityAssertions) -> Steps[TokenAnswer]:
+        """Redeems an assertion of the identity provider; in place of one that is refused it issues another, once."""
+        tries_left = 2
+        while True:
+            tries_left -= 1
+            assertion = yield from assertions.get(
+                grant, self.server.issuer, self.resource, self.scopes, self.prover, self.now
+            )
+            try:
+                return (yield from self._redeem(assertion))
+            except TokenRefused as refused:
+                assertions.forget()
+                if not (tries_left and refused.error == "invalid_grant"):
+                    raise
+
+    def _redeem(self, assertion: str) -> Steps[TokenAnswer]:
+        return (yield from self._ask({"grant_type": JWT_BEARER, "assertion": assertion}))
+
+    def _ask(self, form: dict[str, str]) -> Steps[TokenAnswer]:
+        whole = with_scopes({**self.extra, **form, "resource": self.resource}, self.scopes)
+        return (yield from ask_for_token(self.server, self.client, whole, self.prover, self.now))
+
+
+# -- Assertions of an enterprise's identity provider -----------------------------------------------
 
 
 class IdentityAssertions:
@@ -248,197 +445,3 @@ def text_of(value: object, name: str) -> str:
             f"the function {name}= must return a text, and it returned {type(value).__name__}"
         )
     return value
-
-
-# -- The grants without a person: client credentials, enterprise-managed, workload identity (SEP-1046, 990 and 1933) ---
-#
-# None of them has a refresh token: a new token is had in the same way as the first.
-
-MachineGrant = ClientCredentials | EnterpriseManaged | WorkloadIdentity
-
-JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-
-
-@attrs.frozen(kw_only=True)
-class MachineToken:
-    """An access token that is to be had without a person.
-
-    Args:
-        server: The authorization server of the resource.
-        client: The client at that authorization server.
-        resource: The resource, as its metadata names it.
-        scopes: The scopes to ask for.
-        prover: The key, if tokens are bound to one.
-        extra: More parameters of the token request, none of which is one of its own.
-        now: Returns the seconds since the epoch.
-    """
-
-    server: AuthorizationServer
-    client: RegisteredClient
-    resource: str
-    scopes: tuple[str, ...]
-    prover: Prover
-    extra: Mapping[str, str] = attrs.field(repr=False)
-    now: Callable[[], float] = attrs.field(repr=False)
-
-    def get(self, grant: MachineGrant, assertions: IdentityAssertions) -> Steps[TokenAnswer]:
-        """Gets the token.
-
-        Args:
-            grant: The settings.
-            assertions: What the identity provider of an enterprise has issued so far.
-
-        Raises:
-            TokenRefused: The authorization server or the identity provider refuses.
-            AuthorizationUnavailable: One of them cannot be reached or is out of order.
-            AuthorizationFailed: The authorization server does not know the grant, or the program gave no assertion.
-            UrlRefused: A token endpoint must not be used.
-        """
-        if isinstance(grant, ClientCredentials):
-            return (yield from self._ask({"grant_type": "client_credentials"}))
-        if isinstance(grant, WorkloadIdentity):
-            return (yield from self._by_workload(grant))
-        return (yield from self._by_enterprise(grant, assertions))
-
-    def _by_workload(self, grant: WorkloadIdentity) -> Steps[TokenAnswer]:
-        server = self.server
-        if server.grant_types_supported is not None and JWT_BEARER not in server.grant_types_supported:
-            raise AuthorizationFailed(
-                f"the authorization server {shown(server.issuer)} does not list {JWT_BEARER} among its grants, so that "
-                "the identity of this workload is of no use there"
-            )
-        assertion: object = yield Ask(grant.assertion, (grant.audience or server.issuer,))
-        return (yield from self._redeem(text_of(assertion, "assertion")))
-
-    def _by_enterprise(self, grant: EnterpriseManaged, assertions: IdentityAssertions) -> Steps[TokenAnswer]:
-        """Redeems an assertion of the identity provider; in place of one that is refused it issues another, once."""
-        tries_left = 2
-        while True:
-            tries_left -= 1
-            assertion = yield from assertions.get(
-                grant, self.server.issuer, self.resource, self.scopes, self.prover, self.now
-            )
-            try:
-                return (yield from self._redeem(assertion))
-            except TokenRefused as refused:
-                assertions.forget()
-                if not (tries_left and refused.error == "invalid_grant"):
-                    raise
-
-    def _redeem(self, assertion: str) -> Steps[TokenAnswer]:
-        return (yield from self._ask({"grant_type": JWT_BEARER, "assertion": assertion}))
-
-    def _ask(self, form: dict[str, str]) -> Steps[TokenAnswer]:
-        whole = with_scopes({**self.extra, **form, "resource": self.resource}, self.scopes)
-        return (yield from ask_for_token(self.server, self.client, whole, self.prover, self.now))
-
-
-# ----------------------------------------------------------------------------------------------------
-
-
-class Granting:
-    """Gets tokens for one server by the grant of its settings; they are then held.
-
-    Args:
-        settings: The settings.
-        server_url: The URL of the server.
-        protocol_version: The revision of the connection, if that is known already.
-        held: Holds the tokens.
-        now: Returns the seconds since the epoch.
-    """
-
-    def __init__(
-        self,
-        settings: OAuth,
-        server_url: str,
-        protocol_version: str | None,
-        held: HeldTokens,
-        now: Callable[[], float],
-    ) -> None:
-        self.settings = settings
-        self.server_url = server_url
-        self.protocol_version = protocol_version
-        self.assertions = IdentityAssertions()
-        self._held = held
-        self._now = now
-
-    def discover(self, hint: str | None) -> Steps[tuple[Discovered, RegisteredClient | None, Tokens | None]]:
-        """Finds the authorization server, the client there, and what is stored of it.
-
-        What belongs to another authorization server is left in the store and not used any more.
-        """
-        held, grant = self._held.tokens, self.settings.grant
-        known = set() if held is None else {held.server.issuer}
-        if isinstance(grant, AuthorizationCode | ClientCredentials) and grant.issuer is not None:
-            known = {grant.issuer}
-        found = yield from discover(self.settings, self.server_url, hint, known, self.protocol_version)
-        issuer, resource = found.server.issuer, found.resource
-        log.info(
-            "the authorization server was found", server=self.server_url, issuer=issuer, resource=resource
-        )
-        if held is not None and (held.server.issuer, held.resource) != (issuer, resource):
-            log.warning(
-                "the server has another authorization server now", before=held.server.issuer, issuer=issuer
-            )
-            self._held.drop()
-        client = yield from known_client(self.settings, found, self._now())
-        stored = yield from self._held.stored(issuer, resource, client)
-        return found, client, stored
-
-    def get_access(
-        self, found: Discovered, client: RegisteredClient | None, demand: Demand, before: Sequence[str]
-    ) -> Steps[None]:
-        """Decides on scopes and key, and carries out the grant."""
-        server = found.server
-        listed = server.scopes_supported if isinstance(self.settings.grant, AuthorizationCode) else None
-        scopes = scopes_to_ask_for(
-            demand.scope, found.scopes, self.settings.scopes, before=before, authorization_server=listed
-        )
-        self._held.prover.choose(
-            server.dpop_signing_alg_values_supported,
-            demand.dpop_algorithms or found.dpop_algorithms,
-            demanded=demand.is_for_dpop or found.dpop_required,
-        )
-        yield from self.carry_out(found, client, scopes)
-
-    def carry_out(
-        self, found: Discovered, client: RegisteredClient | None, scopes: tuple[str, ...]
-    ) -> Steps[None]:
-        settings, grant, prover = self.settings, self.settings.grant, self._held.prover
-        if isinstance(grant, AuthorizationCode):
-            client, answer = yield from person_token(
-                settings, grant, found, client, scopes, prover, self._now
-            )
-        else:
-            assert client is not None, "the settings of a machine name a client"
-            wanted = MachineToken(
-                server=found.server,
-                client=client,
-                resource=found.resource,
-                scopes=scopes,
-                prover=prover,
-                extra=settings.extra_params,
-                now=self._now,
-            )
-            answer = yield from wanted.get(grant, self.assertions)
-        # If the answer does not say what was granted, it is what was asked for (RFC 6749 section 5.1).
-        tokens = Tokens(
-            resource=found.resource,
-            server=found.server,
-            client=client,
-            access_token="",
-            requested=scopes,
-            granted=scopes,
-        )
-        yield from self._held.keep(tokens, answer)
-        settings.counts.granted += 1
-        now_held = self._held.tokens or tokens
-        log.info(
-            "access was granted",
-            server=self.server_url,
-            issuer=found.server.issuer,
-            resource=found.resource,
-            grant=type(grant).__name__,
-            scopes=shown(" ".join(scopes)),
-            granted=shown(" ".join(now_held.granted)),
-        )

@@ -1,4 +1,7 @@
-"""The settings of a protected server."""
+"""The settings of a protected server, and the metadata that it publishes (RFC 9728).
+
+Scopes form a hierarchy: a broad one implies narrow ones (MCP 2026-07-28, Authorization, Step-Up Authorization).
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,19 @@ __all__ = [
     "metadata_url",
 ]
 
-
-# -- The hierarchy of scopes: a broad one implies narrow ones (MCP 2026-07-28, Authorization, Step-Up Authorization) ---
-
 # RFC 6749 section 3.3.
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+
+_RESOURCE = re.compile(r"https?://[^/?#@\s\"\\]+(/[^?#\s\"\\]*)?(\?[^#\s\"\\]*)?", re.ASCII)
+
+MIRROR_PATH = "/.well-known/oauth-authorization-server"
+# RFC 9449 section 11.6 wants asymmetric ones only.
+PROOF_ALGORITHMS_ACCEPTED = ("ES256", "ES384", "PS256", "RS256", "Ed25519")
+
+_WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+# -- Scopes ----------------------------------------------------------------------------------------
 
 
 def checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
@@ -69,9 +80,7 @@ def closure_of(scopes: Iterable[str], implied: Mapping[str, frozenset[str]]) -> 
     return granted.union(*(implied[each] for each in granted & implied.keys()))
 
 
-# ----------------------------------------------------------------------------------------------------
-
-_RESOURCE = re.compile(r"https?://[^/?#@\s\"\\]+(/[^?#\s\"\\]*)?(\?[^#\s\"\\]*)?", re.ASCII)
+# -- The settings ----------------------------------------------------------------------------------
 
 
 def _issuers(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -148,13 +157,7 @@ class ResourceServer:
         return Expected(self.issuer, (self.resource, *self.audiences), self.leeway)
 
 
-# -- The metadata that a protected server publishes (RFC 9728), and its places ---------------------------
-
-MIRROR_PATH = "/.well-known/oauth-authorization-server"
-# RFC 9449 section 11.6 wants asymmetric ones only.
-PROOF_ALGORITHMS_ACCEPTED = ("ES256", "ES384", "PS256", "RS256", "Ed25519")
-
-_WELL_KNOWN = "/.well-known/oauth-protected-resource"
+# -- The metadata, and where it is served ----------------------------------------------------------
 
 
 def metadata_document(settings: ResourceServer) -> bytes:

@@ -1,4 +1,4 @@
-"""How a protected server verifies access tokens: the interface `Verifier`, and the three verifiers that implement it.
+"""The verification of access tokens: the interface `Verifier`, and the three verifiers that implement it.
 
 `JwtVerifier` checks tokens that are JWTs (RFC 9068) with the keys that their issuer publishes. `IntrospectionVerifier`
 asks the authorization server about tokens that only it understands (RFC 7662). `StaticVerifier` knows its tokens from

@@ -2,6 +2,10 @@
 
 All channels with the same `~mcp_actors.auth.OAuth` object and server share one state: however many requests are refused
 at once, in however many clients, one task gets new access and all others wait for it. Nothing is locked meanwhile.
+
+That task is a `Flight`: one run of a state machine of `mcp_actors.auth`. A `Performer` drives it: it carries out each
+effect that the machine yields, and sends the answer back. A token that the program has already needs none of this:
+`BearerAccess`.
 """
 
 from __future__ import annotations
@@ -52,9 +56,12 @@ __all__ = [
     "SentRequest",
 ]
 
+RESTORE, RENEW, LOG_IN, LOG_OUT = "restore", "renew", "log in", "log out"
+# Seconds after a refresh ahead of time has failed in which none is tried: the token may still be good.
+RENEWAL_PAUSE = 10.0
 
-# -- Runs the state machines of authorization: each effect that one yields is performed, and the answer is sent to it
-# ---
+# As `BearerToken` has it.
+_TOKEN = re.compile(r"[\x21-\x7e]+")
 
 T = TypeVar("T")
 
@@ -64,333 +71,7 @@ ASK_TIMEOUT = 60.0
 END_TIMEOUT = 5.0
 
 
-class Fetching(Protocol):
-    """Makes the HTTP requests of a machine."""
-
-    async def fetch(self, request: Fetch) -> Fetched | FetchFailed: ...
-
-
-class Performer:
-    """Performs the effects of the machines for one server. Nothing is kept from one machine to the next.
-
-    Args:
-        fetcher: Makes the HTTP requests.
-        store: Keeps the records.
-        browser: Returns how a person logs in; called when one has to.
-        login_timeout: Seconds for the person.
-    """
-
-    def __init__(
-        self,
-        fetcher: Fetching,
-        store: TokenStore,
-        browser: Callable[[], Browser] | None = None,
-        login_timeout: float = 0.0,
-    ) -> None:
-        self._fetcher = fetcher
-        self._store = store
-        self._browser = browser
-        self._login_timeout = login_timeout
-
-    async def run(self, steps: Steps[T], person_asked: Callable[[bool], None]) -> T:
-        """Runs a machine to its end and returns its result.
-
-        ``person_asked`` is called with true when a person begins to be asked, and with false when that has ended.
-        However the machine ends, the locks that it holds are given back, and the place that a login comes back to is
-        closed.
-
-        Raises:
-            AuthorizationError: The machine raised it, or did not handle that of an effect.
-        """
-        held = _Held()
-        answer: Any = None
-        failure: AuthorizationError | None = None
-        try:
-            while True:
-                effect = steps.send(answer) if failure is None else steps.throw(failure)
-                answer = failure = None
-                try:
-                    answer = await self._perform(effect, held, person_asked)
-                except AuthorizationError as error:
-                    failure = error
-        except StopIteration as end:
-            result: T = end.value
-            return result
-        finally:
-            steps.close()
-            try:
-                # It may have a nursery, at whose end no younger scope may be open. It bounds its end itself.
-                await held.close_redirect()
-            finally:
-                with trio.move_on_after(END_TIMEOUT, shield=True):
-                    await held.release_locks()
-
-    async def _perform(self, effect: Effect, held: _Held, person_asked: Callable[[bool], None]) -> Any:
-        match effect:
-            case Fetch():
-                return await self._fetcher.fetch(effect)
-            case LoadRecord(key):
-                return await self._store.load(key)
-            case SwapRecord(key, expected, value):
-                return await self._store.swap(key, expected, value)
-            case Lock(key):
-                stack = AsyncExitStack()
-                await stack.enter_async_context(self._store.lock(key))
-                held.locks[key] = stack
-            case Unlock(key):
-                await held.locks.pop(key).aclose()
-            case OpenRedirect(registered):
-                return await self._open_redirect(registered, held)
-            case LogIn(url, accepts):
-                assert held.redirect is not None, "a login needs a place to come back to"
-                return await self._log_in(held.redirect, url, accepts, person_asked)
-            case Ask(function, arguments):
-                return await _ask(function, arguments)
-        return None
-
-    async def _open_redirect(self, registered: Any, held: _Held) -> str:
-        await held.close_redirect()
-        if self._browser is None:
-            raise LoginRequired("a person would have to log in, and these settings have no way for that")
-        held.redirect = await held.redirect_stack.enter_async_context(
-            self._browser().open_redirect(registered)
-        )
-        return held.redirect.uri
-
-    async def _log_in(
-        self,
-        redirect: Redirect,
-        url: str,
-        accepts: Callable[[RedirectAnswer], bool],
-        person_asked: Callable[[bool], None],
-    ) -> RedirectAnswer:
-        person_asked(True)
-        try:
-            with trio.move_on_after(self._login_timeout):
-                return await redirect.log_in(url, accepts)
-        finally:
-            person_asked(False)
-        raise LoginFailed(
-            f"nobody logged in within {self._login_timeout:g} s; try again, or give a longer login_timeout"
-        )
-
-
-class _Held:
-    """The locks that a machine holds, and the place that its login comes back to."""
-
-    def __init__(self) -> None:
-        self.locks: dict[str, AsyncExitStack] = {}
-        self.redirect: Redirect | None = None
-        self.redirect_stack = AsyncExitStack()
-
-    async def close_redirect(self) -> None:
-        self.redirect = None
-        await self.redirect_stack.aclose()
-
-    async def release_locks(self) -> None:
-        async with AsyncExitStack() as stack:
-            for lock in self.locks.values():
-                stack.push_async_callback(lock.aclose)
-
-
-async def _ask(function: Callable[..., Any], arguments: Any) -> Any:
-    """Calls a function of the program.
-
-    Raises:
-        AuthorizationError: The function failed, or took longer than `ASK_TIMEOUT` seconds.
-    """
-    name = getattr(function, "__name__", "a function")
-    try:
-        with trio.move_on_after(ASK_TIMEOUT):
-            answer = function(*arguments)
-            return await answer if inspect.isawaitable(answer) else answer
-    except AuthorizationError:
-        raise
-    except Exception as error:
-        # Its text may hold what it was about to return.
-        raise AuthorizationError(
-            f"{name}, which the program gave to be asked for access, raised {type(error).__name__}"
-        ) from error
-    raise AuthorizationError(
-        f"{name}, which the program gave to be asked for access, took longer than {ASK_TIMEOUT:g} s"
-    )
-
-
-# -- Access by a token that the program has already ------------------------------------------------------
-
-# As `BearerToken` has it.
-_TOKEN = re.compile(r"[\x21-\x7e]+")
-
-
-class BearerAccess:
-    """The state of a `BearerToken` at one server, in the shape of `mcp_actors.auth.client.authorization.Authorization`.
-
-    Args:
-        settings: The token, or the function that returns it.
-        server: The server's URL, as it may be shown.
-    """
-
-    refresh_due = False
-
-    def __init__(self, settings: BearerToken, server: str) -> None:
-        self.token: str | None = None
-        self._settings = settings
-        self._server = server
-        if isinstance(settings.token, str):
-            self.token = settings.token
-
-    def __repr__(self) -> str:
-        return f"<BearerAccess {self._server}>"
-
-    def restore(self) -> Steps[None]:
-        """Asks the program for the token."""
-        if callable(self._settings.token):
-            yield from self._asked()
-
-    def renew(self) -> Steps[None]:
-        """Does nothing: nobody knows when the token ends."""
-        yield from ()
-
-    def headers(self, method: str, url: str) -> Sequence[tuple[str, str]]:
-        """Returns the headers of a request."""
-        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
-
-    def note(self, url: str, nonce: str | None) -> None:
-        """Does nothing: these tokens are bound to no key."""
-
-    def succeeded(self, operation: str) -> None:
-        """Does nothing: nobody can be asked for more scopes."""
-
-    def sends_again(self, sent: SentRequest, answer: Answered) -> bool:
-        """Whether the token has changed meanwhile."""
-        has_changed = self.token is not None and sent.token != self.token
-        return answer.status == 401 and has_changed and not sent.is_given_up
-
-    def react(self, sent: SentRequest, answer: Answered) -> Steps[bool]:
-        """Asks the program for another token, once for a request.
-
-        Raises:
-            AuthorizationFailed: There is no other token.
-        """
-        if answer.status != 401:
-            return False
-        if callable(self._settings.token) and sent.former_tokens == 0:
-            yield from self._asked()
-            if self.token != sent.token:
-                return True
-        raise AuthorizationFailed(
-            f"{self._server} refuses the bearer token: is it meant for this server, and has it not expired?"
-        )
-
-    def log_in(self) -> Steps[None]:
-        """Asks the program for the token."""
-        yield from self.restore()
-
-    def log_out(self) -> Steps[None]:
-        """Forgets a token that the program was asked for."""
-        if callable(self._settings.token):
-            self.token = None
-        yield from ()
-
-    def _asked(self) -> Steps[None]:
-        assert callable(self._settings.token)
-        token = yield Ask(self._settings.token)
-        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
-            raise AuthorizationError(
-                "the function of BearerToken must return a text of visible ASCII characters without spaces, "
-                f"and returned {'such a one with others' if isinstance(token, str) else type(token).__name__}"
-            )
-        self.token = token
-
-
-# -- One run of a state machine of authorization, and the requests that wait for it ----------------------
-
-
-class FlightWaiter(Protocol):
-    """A request that waits for access; its clocks must not run while a person is asked."""
-
-    def hold(self) -> None:
-        """A person begins to be asked."""
-
-    def release(self) -> None:
-        """The person has answered, or is asked no more. Follows each `hold`."""
-
-
-class Flight:
-    """One run of a machine in a task of its own, for all who need what it gets.
-
-    Args:
-        reason: What the run is for: those who have the same reason take its failure as their own.
-    """
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        self.failure: AuthorizationError | None = None
-        self._result: Any = None
-        self._waiters: list[FlightWaiter | None] = []
-        self._asks = False
-        self._scope = trio.CancelScope()
-        self._ended = trio.Event()
-
-    def __repr__(self) -> str:
-        state = "ended" if self._ended.is_set() else "asks a person" if self._asks else "under way"
-        return f"<Flight {self.reason!r} {state}, {len(self._waiters)} wait>"
-
-    async def run(self, steps: Steps[Any], performer: Performer) -> None:
-        """Runs the machine to its end. Cancelled, it has given back what the machine held."""
-        try:
-            with self._scope:
-                self._result = await performer.run(steps, self._person_asked)
-        except AuthorizationError as error:
-            self.failure = error
-        finally:
-            self._ended.set()
-
-    def fail_after_crash(self, crash: BaseException) -> None:
-        """Tells those who wait that the run failed by a defect."""
-        self.failure = AuthorizationError(
-            f"access could not be had, because of a failure on this side: {type(crash).__name__}; see the log"
-        )
-
-    def cancel(self) -> None:
-        """Ends the run; whoever still waits begins another one."""
-        self._scope.cancel(reason="nobody waits for access any more")
-
-    async def wait(self, waiter: FlightWaiter | None) -> Any:
-        """Waits for the end and returns the result, ``None`` if the run was cancelled.
-
-        Cancelled, it leaves, and the last one who leaves cancels the run.
-
-        Raises:
-            AuthorizationError: The failure, as an exception of its own for each who waits.
-        """
-        self._waiters.append(waiter)
-        if self._asks and waiter is not None:
-            waiter.hold()
-        try:
-            await self._ended.wait()
-        finally:
-            self._waiters.remove(waiter)
-            if self._asks and waiter is not None:
-                waiter.release()
-            if not self._waiters and not self._ended.is_set():
-                self.cancel()
-        if self.failure is not None:
-            raise self.failure.as_new()
-        return self._result
-
-    def _person_asked(self, begins: bool) -> None:
-        self._asks = begins
-        for waiter in self._waiters:
-            if waiter is not None:
-                (waiter.hold if begins else waiter.release)()
-
-
-# ----------------------------------------------------------------------------------------------------
-
-RESTORE, RENEW, LOG_IN, LOG_OUT = "restore", "renew", "log in", "log out"
-# Seconds after a refresh ahead of time has failed in which none is tried: the token may still be good.
-RENEWAL_PAUSE = 10.0
+# -- The access of one channel ---------------------------------------------------------------------
 
 
 class AccessMachine(Protocol):
@@ -642,3 +323,325 @@ class Authorizer:
             on_crash=flight.fail_after_crash,
         )
         return flight
+
+
+# -- One run of a state machine, and the requests that wait for it ---------------------------------
+
+
+class FlightWaiter(Protocol):
+    """A request that waits for access; its clocks must not run while a person is asked."""
+
+    def hold(self) -> None:
+        """A person begins to be asked."""
+
+    def release(self) -> None:
+        """The person has answered, or is asked no more. Follows each `hold`."""
+
+
+class Flight:
+    """One run of a machine in a task of its own, for all who need what it gets.
+
+    Args:
+        reason: What the run is for: those who have the same reason take its failure as their own.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self.failure: AuthorizationError | None = None
+        self._result: Any = None
+        self._waiters: list[FlightWaiter | None] = []
+        self._asks = False
+        self._scope = trio.CancelScope()
+        self._ended = trio.Event()
+
+    def __repr__(self) -> str:
+        state = "ended" if self._ended.is_set() else "asks a person" if self._asks else "under way"
+        return f"<Flight {self.reason!r} {state}, {len(self._waiters)} wait>"
+
+    async def run(self, steps: Steps[Any], performer: Performer) -> None:
+        """Runs the machine to its end. Cancelled, it has given back what the machine held."""
+        try:
+            with self._scope:
+                self._result = await performer.run(steps, self._person_asked)
+        except AuthorizationError as error:
+            self.failure = error
+        finally:
+            self._ended.set()
+
+    def fail_after_crash(self, crash: BaseException) -> None:
+        """Tells those who wait that the run failed by a defect."""
+        self.failure = AuthorizationError(
+            f"access could not be had, because of a failure on this side: {type(crash).__name__}; see the log"
+        )
+
+    def cancel(self) -> None:
+        """Ends the run; whoever still waits begins another one."""
+        self._scope.cancel(reason="nobody waits for access any more")
+
+    async def wait(self, waiter: FlightWaiter | None) -> Any:
+        """Waits for the end and returns the result, ``None`` if the run was cancelled.
+
+        Cancelled, it leaves, and the last one who leaves cancels the run.
+
+        Raises:
+            AuthorizationError: The failure, as an exception of its own for each who waits.
+        """
+        self._waiters.append(waiter)
+        if self._asks and waiter is not None:
+            waiter.hold()
+        try:
+            await self._ended.wait()
+        finally:
+            self._waiters.remove(waiter)
+            if self._asks and waiter is not None:
+                waiter.release()
+            if not self._waiters and not self._ended.is_set():
+                self.cancel()
+        if self.failure is not None:
+            raise self.failure.as_new()
+        return self._result
+
+    def _person_asked(self, begins: bool) -> None:
+        self._asks = begins
+        for waiter in self._waiters:
+            if waiter is not None:
+                (waiter.hold if begins else waiter.release)()
+
+
+# -- Access by a token that the program has --------------------------------------------------------
+
+
+class BearerAccess:
+    """The state of a `BearerToken` at one server, in the shape of `mcp_actors.auth.client.authorization.Authorization`.
+
+    Args:
+        settings: The token, or the function that returns it.
+        server: The server's URL, as it may be shown.
+    """
+
+    refresh_due = False
+
+    def __init__(self, settings: BearerToken, server: str) -> None:
+        self.token: str | None = None
+        self._settings = settings
+        self._server = server
+        if isinstance(settings.token, str):
+            self.token = settings.token
+
+    def __repr__(self) -> str:
+        return f"<BearerAccess {self._server}>"
+
+    def restore(self) -> Steps[None]:
+        """Asks the program for the token."""
+        if callable(self._settings.token):
+            yield from self._asked()
+
+    def renew(self) -> Steps[None]:
+        """Does nothing: nobody knows when the token ends."""
+        yield from ()
+
+    def headers(self, method: str, url: str) -> Sequence[tuple[str, str]]:
+        """Returns the headers of a request."""
+        return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
+
+    def note(self, url: str, nonce: str | None) -> None:
+        """Does nothing: these tokens are bound to no key."""
+
+    def succeeded(self, operation: str) -> None:
+        """Does nothing: nobody can be asked for more scopes."""
+
+    def sends_again(self, sent: SentRequest, answer: Answered) -> bool:
+        """Whether the token has changed meanwhile."""
+        has_changed = self.token is not None and sent.token != self.token
+        return answer.status == 401 and has_changed and not sent.is_given_up
+
+    def react(self, sent: SentRequest, answer: Answered) -> Steps[bool]:
+        """Asks the program for another token, once for a request.
+
+        Raises:
+            AuthorizationFailed: There is no other token.
+        """
+        if answer.status != 401:
+            return False
+        if callable(self._settings.token) and sent.former_tokens == 0:
+            yield from self._asked()
+            if self.token != sent.token:
+                return True
+        raise AuthorizationFailed(
+            f"{self._server} refuses the bearer token: is it meant for this server, and has it not expired?"
+        )
+
+    def log_in(self) -> Steps[None]:
+        """Asks the program for the token."""
+        yield from self.restore()
+
+    def log_out(self) -> Steps[None]:
+        """Forgets a token that the program was asked for."""
+        if callable(self._settings.token):
+            self.token = None
+        yield from ()
+
+    def _asked(self) -> Steps[None]:
+        assert callable(self._settings.token)
+        token = yield Ask(self._settings.token)
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            raise AuthorizationError(
+                "the function of BearerToken must return a text of visible ASCII characters without spaces, "
+                f"and returned {'such a one with others' if isinstance(token, str) else type(token).__name__}"
+            )
+        self.token = token
+
+
+# -- The driver of the state machines --------------------------------------------------------------
+
+
+class Fetching(Protocol):
+    """Makes the HTTP requests of a machine."""
+
+    async def fetch(self, request: Fetch) -> Fetched | FetchFailed: ...
+
+
+class Performer:
+    """Performs the effects of the machines for one server. Nothing is kept from one machine to the next.
+
+    Args:
+        fetcher: Makes the HTTP requests.
+        store: Keeps the records.
+        browser: Returns how a person logs in; called when one has to.
+        login_timeout: Seconds for the person.
+    """
+
+    def __init__(
+        self,
+        fetcher: Fetching,
+        store: TokenStore,
+        browser: Callable[[], Browser] | None = None,
+        login_timeout: float = 0.0,
+    ) -> None:
+        self._fetcher = fetcher
+        self._store = store
+        self._browser = browser
+        self._login_timeout = login_timeout
+
+    async def run(self, steps: Steps[T], person_asked: Callable[[bool], None]) -> T:
+        """Runs a machine to its end and returns its result.
+
+        ``person_asked`` is called with true when a person begins to be asked, and with false when that has ended.
+        However the machine ends, the locks that it holds are given back, and the place that a login comes back to is
+        closed.
+
+        Raises:
+            AuthorizationError: The machine raised it, or did not handle that of an effect.
+        """
+        held = _Held()
+        answer: Any = None
+        failure: AuthorizationError | None = None
+        try:
+            while True:
+                effect = steps.send(answer) if failure is None else steps.throw(failure)
+                answer = failure = None
+                try:
+                    answer = await self._perform(effect, held, person_asked)
+                except AuthorizationError as error:
+                    failure = error
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        finally:
+            steps.close()
+            try:
+                # It may have a nursery, at whose end no younger scope may be open. It bounds its end itself.
+                await held.close_redirect()
+            finally:
+                with trio.move_on_after(END_TIMEOUT, shield=True):
+                    await held.release_locks()
+
+    async def _perform(self, effect: Effect, held: _Held, person_asked: Callable[[bool], None]) -> Any:
+        match effect:
+            case Fetch():
+                return await self._fetcher.fetch(effect)
+            case LoadRecord(key):
+                return await self._store.load(key)
+            case SwapRecord(key, expected, value):
+                return await self._store.swap(key, expected, value)
+            case Lock(key):
+                stack = AsyncExitStack()
+                await stack.enter_async_context(self._store.lock(key))
+                held.locks[key] = stack
+            case Unlock(key):
+                await held.locks.pop(key).aclose()
+            case OpenRedirect(registered):
+                return await self._open_redirect(registered, held)
+            case LogIn(url, accepts):
+                assert held.redirect is not None, "a login needs a place to come back to"
+                return await self._log_in(held.redirect, url, accepts, person_asked)
+            case Ask(function, arguments):
+                return await _ask(function, arguments)
+        return None
+
+    async def _open_redirect(self, registered: Any, held: _Held) -> str:
+        await held.close_redirect()
+        if self._browser is None:
+            raise LoginRequired("a person would have to log in, and these settings have no way for that")
+        held.redirect = await held.redirect_stack.enter_async_context(
+            self._browser().open_redirect(registered)
+        )
+        return held.redirect.uri
+
+    async def _log_in(
+        self,
+        redirect: Redirect,
+        url: str,
+        accepts: Callable[[RedirectAnswer], bool],
+        person_asked: Callable[[bool], None],
+    ) -> RedirectAnswer:
+        person_asked(True)
+        try:
+            with trio.move_on_after(self._login_timeout):
+                return await redirect.log_in(url, accepts)
+        finally:
+            person_asked(False)
+        raise LoginFailed(
+            f"nobody logged in within {self._login_timeout:g} s; try again, or give a longer login_timeout"
+        )
+
+
+class _Held:
+    """The locks that a machine holds, and the place that its login comes back to."""
+
+    def __init__(self) -> None:
+        self.locks: dict[str, AsyncExitStack] = {}
+        self.redirect: Redirect | None = None
+        self.redirect_stack = AsyncExitStack()
+
+    async def close_redirect(self) -> None:
+        self.redirect = None
+        await self.redirect_stack.aclose()
+
+    async def release_locks(self) -> None:
+        async with AsyncExitStack() as stack:
+            for lock in self.locks.values():
+                stack.push_async_callback(lock.aclose)
+
+
+async def _ask(function: Callable[..., Any], arguments: Any) -> Any:
+    """Calls a function of the program.
+
+    Raises:
+        AuthorizationError: The function failed, or took longer than `ASK_TIMEOUT` seconds.
+    """
+    name = getattr(function, "__name__", "a function")
+    try:
+        with trio.move_on_after(ASK_TIMEOUT):
+            answer = function(*arguments)
+            return await answer if inspect.isawaitable(answer) else answer
+    except AuthorizationError:
+        raise
+    except Exception as error:
+        # Its text may hold what it was about to return.
+        raise AuthorizationError(
+            f"{name}, which the program gave to be asked for access, raised {type(error).__name__}"
+        ) from error
+    raise AuthorizationError(
+        f"{name}, which the program gave to be asked for access, took longer than {ASK_TIMEOUT:g} s"
+    )

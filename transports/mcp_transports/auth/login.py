@@ -1,4 +1,4 @@
-"""What all ways to log in share: the URL is shown to a person, and one answer is awaited."""
+"""The login of a person, as far as all its ways are alike: a URL is shown, and one answer is awaited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Takes descriptors 0 and 1 for the protocol on Windows, as private copies, and replaces them meanwhile."""
+"""Takes descriptors 0 and 1 for the protocol on Windows, as private copies, and replaces them meanwhile.
+
+The standard streams of a process on Windows are pipes, consoles and files without overlapped calls, and the system does
+not report when they are ready. So each call is made in a thread of Trio's cache. No task waits for the thread longer
+than it wants to: a read goes on when its receiver is cancelled, and what it brings is received next. A descriptor is
+closed only after the call has ended, because Windows would wait for that end inside of the closing.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +24,9 @@ from mcp_transports.stdio.windows.kernel32 import kernel32
 
 __all__ = ["BlockingReceiveStream", "BlockingSendStream", "DivertedStreams", "Interrupt"]
 
-
-# -- Streams on descriptors whose calls block, with threads that make the calls --------------------------
-#
-# The standard streams of a process on Windows are pipes, consoles and files without overlapped calls: nothing tells
-# when they are ready. Each call is made in a thread of Trio's cache. Nobody waits for the thread longer than he wants
-# to: a read goes on when its receiver is cancelled, and what it brings is received next. A descriptor is closed only
-# after the call has ended, because Windows would wait for that end inside of the closing.
+# Private copies stay clear of 0, 1 and 2, also when one of those was closed.
+_FIRST_PRIVATE = 3
+_O_BINARY = 0x8000
 
 _RECEIVE_BYTES = 64 * 1024
 # Seconds to end the call of a thread, and between two tries: the thread may have been on its way into the call.
@@ -33,6 +35,98 @@ _INTERRUPT_AGAIN = 0.01
 
 Interrupt = Callable[[int], bool]
 """Ends the call in which a thread waits, which is given by its number of the system."""
+
+
+class DivertedStreams:
+    """Takes descriptors 0 and 1 for the protocol and gives them back: a ``with`` block that yields two descriptors.
+
+    Inside, descriptor 0 reads as empty and descriptor 1 is a copy of descriptor 2, for this process and for those that
+    it starts. That is more than tidiness: a child that inherited the pipe at which a thread of this process waits would
+    hang at its start, because the system lets nobody look at a pipe while another one is in a call on it.
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], object]] = []
+
+    @trio.lowlevel.enable_ki_protection
+    def __enter__(self) -> tuple[int, int]:
+        _flush()
+        private: list[int] = []
+        try:
+            for standard, name in enumerate(("input", "output")):
+                private.append(self._take(standard, name))
+            _point_at_null(0)
+            if sys.__stderr__ is None:
+                _point_at_null(1)
+            else:
+                os.dup2(2, 1)
+        except BaseException:
+            self._restore()
+            for fd in private:
+                os.close(fd)
+            raise
+        return private[0], private[1]
+
+    @trio.lowlevel.enable_ki_protection
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def _take(self, standard: int, name: str) -> int:
+        # A program without a console, such as pythonw, has nothing there.
+        if (sys.__stdin__, sys.__stdout__)[standard] is None:
+            raise ConnectFailed(f"standard {name} is closed")
+        try:
+            saved = _private_copy(standard)
+        except OSError as error:
+            raise ConnectFailed(f"standard {name} cannot be used: {error}") from error
+        self._undo.append(lambda: _put_back(saved, standard))
+        return _private_copy(standard)
+
+    def _restore(self) -> None:
+        # Buffered output is written before descriptor 1 is the peer's again. If that fails it must be dropped.
+        if self._undo and not _flush():
+            _point_at_null(1)
+            _flush()
+        while self._undo:
+            self._undo.pop()()
+
+
+def _private_copy(fd: int) -> int:
+    """Returns a copy that no child inherits, in which no newline is translated."""
+    low: list[int] = []
+    try:
+        while (copy := os.dup(fd)) < _FIRST_PRIVATE:
+            low.append(copy)
+    finally:
+        for each in low:
+            os.close(each)
+    importlib.import_module("msvcrt").setmode(copy, _O_BINARY)
+    return copy
+
+
+def _put_back(saved: int, standard: int) -> None:
+    os.dup2(saved, standard)
+    os.close(saved)
+
+
+def _point_at_null(standard: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    if null != standard:
+        os.dup2(null, standard)
+        os.close(null)
+
+
+def _flush() -> bool:
+    """Flushes the buffers of Python and of the C runtime that it uses. Returns false if that failed."""
+    try:
+        sys.stdout.flush()
+    except (AttributeError, ValueError):
+        pass  # None or closed: there is no buffer then
+    except OSError:
+        return False
+    return bool(ctypes.CDLL("ucrtbase").fflush(None) == 0)
 
 
 def _interrupt(thread: int) -> bool:
@@ -213,102 +307,3 @@ def _write(fd: int, data: bytes) -> bytes:
         while sent < len(view):
             sent += os.write(fd, view[sent:])
     return b""
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Private copies stay clear of 0, 1 and 2, also when one of those was closed.
-_FIRST_PRIVATE = 3
-_O_BINARY = 0x8000
-
-
-class DivertedStreams:
-    """Takes descriptors 0 and 1 for the protocol and gives them back: a ``with`` block that yields two descriptors.
-
-    Inside, descriptor 0 reads as empty and descriptor 1 is a copy of descriptor 2, for this process and for those that
-    it starts. That is more than tidiness: a child that inherited the pipe at which a thread of this process waits would
-    hang at its start, because the system lets nobody look at a pipe while another one is in a call on it.
-    """
-
-    def __init__(self) -> None:
-        self._undo: list[Callable[[], object]] = []
-
-    @trio.lowlevel.enable_ki_protection
-    def __enter__(self) -> tuple[int, int]:
-        _flush()
-        private: list[int] = []
-        try:
-            for standard, name in enumerate(("input", "output")):
-                private.append(self._take(standard, name))
-            _point_at_null(0)
-            if sys.__stderr__ is None:
-                _point_at_null(1)
-            else:
-                os.dup2(2, 1)
-        except BaseException:
-            self._restore()
-            for fd in private:
-                os.close(fd)
-            raise
-        return private[0], private[1]
-
-    @trio.lowlevel.enable_ki_protection
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._restore()
-
-    def _take(self, standard: int, name: str) -> int:
-        # A program without a console, such as pythonw, has nothing there.
-        if (sys.__stdin__, sys.__stdout__)[standard] is None:
-            raise ConnectFailed(f"standard {name} is closed")
-        try:
-            saved = _private_copy(standard)
-        except OSError as error:
-            raise ConnectFailed(f"standard {name} cannot be used: {error}") from error
-        self._undo.append(lambda: _put_back(saved, standard))
-        return _private_copy(standard)
-
-    def _restore(self) -> None:
-        # Buffered output is written before descriptor 1 is the peer's again. If that fails it must be dropped.
-        if self._undo and not _flush():
-            _point_at_null(1)
-            _flush()
-        while self._undo:
-            self._undo.pop()()
-
-
-def _private_copy(fd: int) -> int:
-    """Returns a copy that no child inherits, in which no newline is translated."""
-    low: list[int] = []
-    try:
-        while (copy := os.dup(fd)) < _FIRST_PRIVATE:
-            low.append(copy)
-    finally:
-        for each in low:
-            os.close(each)
-    importlib.import_module("msvcrt").setmode(copy, _O_BINARY)
-    return copy
-
-
-def _put_back(saved: int, standard: int) -> None:
-    os.dup2(saved, standard)
-    os.close(saved)
-
-
-def _point_at_null(standard: int) -> None:
-    null = os.open(os.devnull, os.O_RDWR)
-    if null != standard:
-        os.dup2(null, standard)
-        os.close(null)
-
-
-def _flush() -> bool:
-    """Flushes the buffers of Python and of the C runtime that it uses. Returns false if that failed."""
-    try:
-        sys.stdout.flush()
-    except (AttributeError, ValueError):
-        pass  # None or closed: there is no buffer then
-    except OSError:
-        return False
-    return bool(ctypes.CDLL("ucrtbase").fflush(None) == 0)
