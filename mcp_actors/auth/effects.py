@@ -56,7 +56,7 @@ class Fetched:
 
 @attrs.frozen
 class FetchFailed:
-    """There was no response, and why: a sentence without secrets. ``refused`` if the URL must not be used at all."""
+    """The request failed before a response; ``reason`` is safe to show. ``refused`` if the URL must not be used."""
 
     reason: str
     refused: bool = False
@@ -125,7 +125,7 @@ class OpenRedirect:
 class LogIn:
     """Sends a person to ``url`` and waits for an answer; the answer is a `RedirectAnswer`.
 
-    An answer for which ``accepts`` returns false is refused, and the next one is waited for: it belongs to nobody.
+    An answer for which ``accepts`` returns false is refused, and the next one is waited for: it belongs to no login.
     """
 
     url: str = attrs.field(repr=False)

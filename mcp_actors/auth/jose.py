@@ -64,7 +64,7 @@ PROOF_ALGORITHMS = ("ES256", "Ed25519", "ES384", "PS256", "RS256")
 
 
 class JoseRejected(Exception):
-    """A JWS or a key is malformed, or is none that we accept. The text names the rule and quotes nothing."""
+    """A JWS or a key is malformed, or of a kind that we do not accept. The text names the rule and quotes nothing."""
 
 
 @attrs.frozen
@@ -98,7 +98,7 @@ def read_claims(jws: Jws) -> dict[str, Any]:
     """Returns the payload as a JSON object.
 
     Raises:
-        JoseRejected: It is none.
+        JoseRejected: It is not a JWS.
     """
     return _object(jws.payload)
 
@@ -143,7 +143,7 @@ def import_private_key(key: str | Mapping[str, Any], algorithm: str) -> Key:
     """Returns the private key of a PEM text or a JWK.
 
     Raises:
-        ValueError: It is no private key for ``algorithm``. The text says nothing of the key.
+        ValueError: It is not a private key for ``algorithm``. The text says nothing of the key.
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"the algorithm must be one of {', '.join(sorted(ALGORITHMS))}")
@@ -239,7 +239,7 @@ def client_assertion(
         key_id: The ``kid`` of the key, for authorization servers that need it.
 
     Raises:
-        ValueError: It is no private key for the algorithm. The text says nothing of the key.
+        ValueError: It is not a private key for the algorithm. The text says nothing of the key.
     """
     key = import_private_key(private_key, algorithm)
     header = {"alg": algorithm, "typ": "JWT"} | ({} if key_id is None else {"kid": key_id})
@@ -300,7 +300,7 @@ class DpopKey:
         """Returns the key that `as_jwk` wrote.
 
         Raises:
-            ValueError: It is no private JWK with the ``alg`` of a proof. The text says nothing of the key.
+            ValueError: It is not a private JWK with the ``alg`` of a proof. The text says nothing of the key.
         """
         algorithm = jwk.get("alg")
         _check_algorithm(algorithm)

@@ -115,7 +115,7 @@ def json_object(body: bytes) -> dict[str, Any] | None:
 def read_protected_resource(
     fetched: Fetched, server_url: str, *, resource: str | None = None
 ) -> ProtectedResource | None:
-    """Returns the metadata of the server at ``server_url``, ``None`` if the response is no such document.
+    """Returns the metadata of the server at ``server_url``, ``None`` if the response is not such a document.
 
     Args:
         fetched: The response.
@@ -152,7 +152,7 @@ def read_protected_resource(
 def read_authorization_server(
     fetched: Fetched, issuer: str, *, expected: str | None = None
 ) -> AuthorizationServer | None:
-    """Returns the metadata of an authorization server, ``None`` if the response is no such document.
+    """Returns the metadata of an authorization server, ``None`` if the response is not such a document.
 
     Args:
         fetched: The response.

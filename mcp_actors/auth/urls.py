@@ -45,7 +45,7 @@ def canonical_resource(url: str) -> str:
     Scheme and host are in lower case, a default port, a fragment, a user and a lone ``/`` are left out.
 
     Raises:
-        ValueError: It is no URL of HTTP or WebSocket.
+        ValueError: It is not a URL of HTTP or WebSocket.
     """
     parts, beginning = _taken_apart(url)
     path = "" if parts.path == "/" else parts.path
@@ -56,13 +56,13 @@ def origin(url: str) -> str:
     """Returns scheme, host and port of a URL in one spelling: lower case, without a default port.
 
     Raises:
-        ValueError: It is no URL of HTTP or WebSocket.
+        ValueError: It is not a URL of HTTP or WebSocket.
     """
     return _taken_apart(url)[1]
 
 
 def same_origin(one: str, other: str) -> bool:
-    """Returns whether two URLs have the same scheme, host and port; one that is no URL has none of them."""
+    """Returns whether two URLs have the same scheme, host and port. A text that is not a URL differs from any."""
     try:
         return origin(one) == origin(other)
     except ValueError:
@@ -73,7 +73,7 @@ def protected_resource_urls(server_url: str) -> list[str]:
     """Returns where the metadata of a server may be, in order (RFC 9728 section 3.1; SEP-985).
 
     Raises:
-        ValueError: It is no URL of HTTP or WebSocket.
+        ValueError: It is not a URL of HTTP or WebSocket.
     """
     parts, beginning = _taken_apart(server_url)
     root = f"{beginning}/.well-known/oauth-protected-resource"
@@ -85,7 +85,7 @@ def authorization_server_urls(issuer: str) -> list[str]:
     """Returns where the metadata of an authorization server may be, in order (RFC 8414 section 3, OpenID Connect).
 
     Raises:
-        ValueError: It is no URL of HTTP.
+        ValueError: It is not a URL of HTTP.
     """
     parts, beginning = _taken_apart(issuer)
     path = parts.path.rstrip("/")

@@ -405,7 +405,7 @@ def _exchanged(
 
 
 def _check(answer: TokenAnswer, grant: EnterpriseManaged, prover: Prover) -> None:
-    """Checks that an assertion is one, and bound to the key of the tokens: without that, whoever has it may use it."""
+    """Checks that an assertion is one, and bound to the key of the tokens: otherwise anyone who has it may use it."""
     provider = f"the identity provider {shown(grant.idp_issuer)}"
     if answer.issued_token_type != ID_JAG:
         raise TokenRefused(f"{provider} issued another kind of token than was asked for", INVALID_RESPONSE)
@@ -438,7 +438,7 @@ def text_of(value: object, name: str) -> str:
     """Returns what a function of the program returned.
 
     Raises:
-        AuthorizationFailed: It is no text, or empty.
+        AuthorizationFailed: It is not a text, or empty.
     """
     if not isinstance(value, str) or not value:
         raise AuthorizationFailed(

@@ -239,7 +239,7 @@ class CodeRequest:
         """Returns whether an answer belongs to this attempt: it has its ``state``, and has it once."""
         states = [value for name, value in answer if name == "state"]
         return len(states) == 1 and hmac.compare_digest(
-            # A program may hand over what is no text of UTF-8.
+            # A program may hand over text that cannot be encoded as UTF-8.
             states[0].encode("utf-8", "backslashreplace"),
             self.state.encode(),
         )

@@ -111,7 +111,7 @@ class RegisteredClient:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> RegisteredClient | None:
-        """Returns the client of a record, ``None`` if it is none of a client."""
+        """Returns the client of a record, ``None`` if it is not that of a client."""
         try:
             found = msgspec.convert(record, _ClientRecord)
         except (msgspec.ValidationError, TypeError):
@@ -388,7 +388,7 @@ class Tokens:
 
 
 def read_tokens(record: Mapping[str, Any]) -> Tokens | None:
-    """Returns the tokens of a record, ``None`` if it is none of tokens."""
+    """Returns the tokens of a record, ``None`` if it does not hold tokens."""
     try:
         values = msgspec.convert(record, dict[str, Any])
         client = RegisteredClient.from_record(values["client"])
@@ -430,7 +430,7 @@ class LastIssuer:
 
 
 def read_last_issuer(record: Mapping[str, Any]) -> LastIssuer | None:
-    """Returns the value of a record, ``None`` if it is none of its kind."""
+    """Returns the value of a record, ``None`` if it is of another kind."""
     values = [record.get(name) for name in ("issuer", "resource", "client_id")]
     texts = [value for value in values if isinstance(value, str)]
     return LastIssuer(*texts) if len(texts) == len(values) else None
@@ -442,7 +442,7 @@ def key_of(*parts: str) -> str:
 
 
 def load(key: str, read: Callable[[Mapping[str, Any]], T | None]) -> Steps[tuple[T | None, int | None]]:
-    """Returns a record, ``None`` if there is none that makes sense, and the generation to replace it by."""
+    """Returns a record, ``None`` if no sensible one exists, and the generation to replace it by."""
     stored: StoredRecord | None = yield LoadRecord(key)
     return (None, None) if stored is None else (read(stored.value), stored.generation)
 

@@ -77,7 +77,7 @@ class Redirect(Protocol):
         The caller bounds the wait by cancelling it. Answers that are not accepted are refused and do not end it.
 
         Raises:
-            LoginRequired: There is nobody who could log in.
+            LoginRequired: No person can log in.
             LoginFailed: The person gave up.
         """
 
@@ -132,7 +132,7 @@ class AuthorizationCode:
         client_metadata_url: The ``https`` URL of a client ID metadata document, which is the client id where the
             authorization server supports that.
         client_name: The name that the person sees when the client is registered.
-        login_timeout: Seconds for the person to log in. The clock of the call that needed it stands still meanwhile.
+        login_timeout: Seconds for the person to log in. The clock of the call that needed it is stopped meanwhile.
 
     Raises:
         ValueError: A value that cannot be meant so, such as a secret without a client id.
@@ -223,7 +223,7 @@ class EnterpriseManaged:
         client_secret: The secret of that client, if it has one.
 
     Raises:
-        ValueError: ``idp_token_endpoint`` is no URL that a secret may be sent to.
+        ValueError: ``idp_token_endpoint`` is not a URL that a secret may be sent to.
         TypeError: A value of another type.
     """
 

@@ -28,7 +28,7 @@ ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 MAX_TOKEN = 32 * 1024
 # Seconds. What lives longer is asked for anew no sooner.
 MAX_LIFETIME = 10 * 365 * 24 * 3600.0
-# A code that is no error of the protocol, for answers that are none either.
+# Not an error code of the protocol: it is for answers that do not follow the protocol.
 INVALID_RESPONSE = "invalid_response"
 
 _FORM = "application/x-www-form-urlencoded"
@@ -63,7 +63,7 @@ class TokenAnswer:
     access_token: str = attrs.field(repr=False)
     token_type: str
     expires_in: float | None = None
-    """Seconds; ``None`` if that is not known, and then none is made up."""
+    """Seconds; ``None`` if that is not known, and then it is not guessed."""
     refresh_token: str | None = attrs.field(default=None, repr=False)
     scope: tuple[str, ...] | None = None
     issued_token_type: str | None = None
@@ -136,7 +136,7 @@ def ask_for_token(
         kinds: The types of tokens, beside ``dpop`` if the request has a proof, that the answer may have.
 
     Raises:
-        TokenRefused: The authorization server refuses, or its answer is no token.
+        TokenRefused: The authorization server refuses, or its answer is not a token.
         AuthorizationUnavailable: It cannot be reached or is out of order.
         AuthorizationFailed: It does not accept the way in which the client authenticates.
         UrlRefused: Its token endpoint must not be used.
@@ -196,7 +196,7 @@ def read_token_answer(
         raise TokenRefused(
             f"the authorization server {shown(issuer)} refuses a token ({fetched.status}): {said(code)}"
             f"{_description(document, secrets)}{_ADVICE.get(code, '')}",
-            # It may end up in a log: what no code of RFC 6749 section 5.2 looks like is none.
+            # It may end up in a log: a text that does not look like a code of RFC 6749 section 5.2 is left out.
             code if _CODE.fullmatch(code) else INVALID_RESPONSE,
         )
     token, kind = document.get("access_token"), document.get("token_type")

@@ -197,7 +197,7 @@ class AccessGuard:
             return self._answers.unavailable(unavailable.retry_after)
 
     def known(self, request: ProtectedRequest) -> Principal | Denial | None:
-        """Returns the answer if nobody has to be asked, ``None`` if `check` must be awaited.
+        """Returns the answer if no server has to be asked, ``None`` if `check` must be awaited.
 
         It is made for one call of it, or of `check` if this returned ``None``, for each request: a proof counts once.
         """
@@ -374,7 +374,7 @@ class AccessGuard:
         return origin[0] + path
 
     def _log_refusal(self, reason: str, what: str = "access token") -> None:
-        """Writes the reason for the operator, which the caller is never told."""
+        """Writes the reason for the operator, which the caller never learns."""
         log.debug("authorization refused", resource=self._settings.resource, what=what, reason=reason)
 
     def _invalid(self, credentials: Credentials) -> Denial:
@@ -421,7 +421,7 @@ def read_credentials(field: str | None) -> Credentials | None:
         field: The value of ``Authorization``.
 
     Raises:
-        MalformedCredentials: There is none, or more than one, or a longer one than is allowed.
+        MalformedCredentials: There is no token, or more than one, or a longer one than is allowed.
     """
     scheme = None if field is None else _SCHEME.match(field)
     if scheme is None or field is None:
@@ -477,7 +477,7 @@ class Answers:
         return self._denial(401, "use_dpop_nonce", challenge, more=(("DPoP-Nonce", nonce),))
 
     def unavailable(self, retry_after: float) -> Denial:
-        """Returns the answer while nobody can say whether a token is valid.
+        """Returns the answer while it is unknown whether a token is valid.
 
         It has no challenge: a client that is sent one throws its token away, which may be good.
         """

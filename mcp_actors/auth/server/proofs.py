@@ -34,7 +34,7 @@ __all__ = ["NonceWanted", "Nonces", "ProofInvalid", "Proofs"]
 
 # Seconds between the clocks of the two sides, and the time for which a proof can be used.
 WINDOW = 300.0
-# Proofs that are remembered so that none is used twice: about 10 MB.
+# Proofs that are remembered so that each is used once: about 10 MB.
 MAX_PROOFS = 50_000
 # Keys of clients that are remembered, so that each is read once.
 MOST_PROOF_KEYS = 1000
@@ -56,7 +56,7 @@ _NONCE_CHARACTERS = (_TIME.size + _TAG_BYTES) * 4 // 3
 
 
 class ProofInvalid(Exception):
-    """A proof is none, or none for this request. The caller is told so, and never why: the text is for our log."""
+    """A proof is invalid, or made for another request. The caller never learns why: the text is for our log."""
 
 
 class NonceWanted(Exception):

@@ -132,7 +132,7 @@ class ResourceServer:
         url_policy: Which URLs in the metadata of the issuer may be used.
 
     Raises:
-        ValueError: ``resource`` or ``issuer`` are no such URLs, ``dpop`` is none of the three, or a scope has
+        ValueError: ``resource`` or ``issuer`` are not such URLs, ``dpop`` has another value, or a scope has
             characters that no scope has.
         TypeError: ``scopes`` is one text.
         ImportError: The extra ``auth`` is missing, and the verifier needs it.
@@ -190,7 +190,7 @@ def metadata_paths(resource: str) -> list[str]:
 
 
 def _taken_apart(resource: str) -> tuple[str, str, str]:
-    """Returns origin, path and query as they are written; a lone slash is no path."""
+    """Returns origin, path and query as they are written; a lone slash does not count as a path."""
     scheme, _, rest = resource.partition("://")
     whole, mark, query = rest.partition("?")
     host, slash, path = whole.partition("/")

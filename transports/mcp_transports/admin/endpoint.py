@@ -118,9 +118,10 @@ class AdminTransport:
         say: Called with the line that tells the token; must not wait. By default it goes to standard error.
 
     Raises:
-        ValueError: The URL is none of these; an address that is not loopback comes without ``authenticate`` or
-            ``auth``; a token is too short, or is given where none is asked for; ``interval`` is not positive.
-        TypeError: ``auth`` is no `ResourceServer`.
+        ValueError: The URL is of another kind; an address that is not loopback comes without ``authenticate`` or
+            ``auth``; a token is too short, or is given where it is not asked for; ``interval`` is
+            not positive.
+        TypeError: ``auth`` is not a `ResourceServer`.
         ImportError: ``auth`` needs the extra ``auth``, which is missing.
     """
 
@@ -171,7 +172,7 @@ class AdminTransport:
         Raises:
             ConnectFailed: It cannot listen there.
             LocalProtocolError: This object is served already, or the path of the socket is too long.
-            TypeError: The handler is none of this engine.
+            TypeError: The handler is not one of this engine.
         """
         own = ServerView(handler)
         if self._authentication is not None:

@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 RESTORE, RENEW, LOG_IN, LOG_OUT = "restore", "renew", "log in", "log out"
-# Seconds after a refresh ahead of time has failed in which none is tried: the token may still be good.
+# Seconds after a refresh ahead of time has failed during which no other is tried: the token may still be good.
 RENEWAL_PAUSE = 10.0
 
 # As `BearerToken` has it.
@@ -119,7 +119,7 @@ class SharedAccess:
         return self.machine.refresh_due and trio.current_time() >= self._renews_at
 
     async def fly(self, flight: Flight, steps: Steps[Any]) -> None:
-        """Runs a machine; nobody else runs one until it has ended."""
+        """Runs a machine; no other one may run until it has ended."""
         try:
             await flight.run(steps, self.performer)
             self.failed = flight if flight.failure is not None else None
@@ -211,7 +211,7 @@ class Authorizer:
                     self._restored() if not access.is_restored else self._begin(RENEW, access.machine.renew())
                 )
             elif access.is_restored and flight.reason != RENEW:
-                # The token may be good for a while, so that nobody need wait.
+                # The token may be good for a while, so that no request need wait.
                 return
             try:
                 await flight.wait(waiter)
@@ -229,7 +229,7 @@ class Authorizer:
         return self._begin(RESTORE, restore())
 
     def accepted(self, url: str, nonce: str | None, operation: str | None) -> None:
-        """Takes note of a response that is no refusal; ``operation`` is needed if `is_stepping_up`."""
+        """Takes note of a response that is not a refusal; ``operation`` is needed if `is_stepping_up`."""
         if nonce is not None:
             self._access.machine.note(url, nonce)
         if operation is not None and operation in self._access.stepped_up:
@@ -244,12 +244,12 @@ class Authorizer:
     async def react(self, sent: SentRequest, answer: Answered, waiter: FlightWaiter | None = None) -> bool:
         """Does what there is to do about a 401 or 403, and returns whether the request is to be sent again.
 
-        Cancelled, it leaves what others wait for alone; what nobody else waits for is ended.
+        Cancelled, it leaves what others wait for alone; a flight that no one else waits for is ended.
 
         Args:
             sent: The request that was refused.
             answer: The refusal.
-            waiter: Is told while a person is asked.
+            waiter: Is notified while a person is asked.
 
         Raises:
             AuthorizationError: Access could not be had.
@@ -261,7 +261,7 @@ class Authorizer:
                 return True
             flight = access.flight
             if flight is None:
-                # The end of a session is no reason to ask for access, least of all a person.
+                # The end of a session does not call for access, least of all a person.
                 if self._is_closed or sent.method == "DELETE":
                     return False
                 failed = access.failed
@@ -271,7 +271,7 @@ class Authorizer:
                     and failed.reason == reason
                     and not sent.operation
                 ):
-                    # What nobody asked for, such as the stream of a session, asks no person who has just refused.
+                    # A request of our own, such as the stream of a session, asks no person who has just refused.
                     raise failed.failure.as_new()
                 if answer.status == 403:
                     access.stepped_up.add(sent.operation)
@@ -375,8 +375,8 @@ class Flight:
         )
 
     def cancel(self) -> None:
-        """Ends the run; whoever still waits begins another one."""
-        self._scope.cancel(reason="nobody waits for access any more")
+        """Ends the run; a request that still waits begins another one."""
+        self._scope.cancel(reason="no request waits for access any more")
 
     async def wait(self, waiter: FlightWaiter | None) -> Any:
         """Waits for the end and returns the result, ``None`` if the run was cancelled.
@@ -437,7 +437,7 @@ class BearerAccess:
             yield from self._asked()
 
     def renew(self) -> Steps[None]:
-        """Does nothing: nobody knows when the token ends."""
+        """Does nothing: when the token ends is not known."""
         yield from ()
 
     def headers(self, method: str, url: str) -> Sequence[tuple[str, str]]:
@@ -448,7 +448,7 @@ class BearerAccess:
         """Does nothing: these tokens are bound to no key."""
 
     def succeeded(self, operation: str) -> None:
-        """Does nothing: nobody can be asked for more scopes."""
+        """Does nothing: there is no server to ask for more scopes."""
 
     def sends_again(self, sent: SentRequest, answer: Answered) -> bool:
         """Whether the token has changed meanwhile."""

@@ -172,7 +172,7 @@ class Fetcher:
     async def _own_kind(self) -> AddressKind:
         """Returns the kind of the configured server's address, ``global`` if there is more than one or none.
 
-        Whoever controls its name may change its addresses between two look-ups. So there is only one, and no name but
+        The owner of its name may change its addresses between two look-ups. So there is only one, and no name but
         ``localhost`` counts as one of this machine.
         """
         if self._configured_kind is None:
@@ -197,7 +197,7 @@ async def _read(response: httpcore2.Response, url: httpx2.URL, max_bytes: int) -
     headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers]
     answer = Fetched(response.status, headers, b"")
     if (answer.header("content-encoding") or "identity").lower() != "identity":
-        # A short compressed body may stand for one without an end.
+        # A short compressed body may unpack to one without an end.
         raise _NoAnswer(f"{_shown(url)} answers with a compressed body, which was not asked for")
     body = bytearray()
     async with aclosing(response.aiter_stream()) as chunks:
@@ -209,7 +209,7 @@ async def _read(response: httpcore2.Response, url: httpx2.URL, max_bytes: int) -
 
 
 class _NoAnswer(Exception):
-    """There is no answer; the text says why, without secrets."""
+    """The request failed without an answer; the text says why, without secrets."""
 
 
 class _ToAddresses(httpcore2.AsyncNetworkBackend):
@@ -295,7 +295,7 @@ def _trusted_authorities() -> ssl.SSLContext:
 
 
 def kind_of(address: Address) -> AddressKind:
-    """Returns the kind of an address; an IPv6 address that stands for one of IPv4 is of the kind of that."""
+    """Returns the kind of an address; an IPv6 address that embeds one of IPv4 has the kind of that one."""
     if isinstance(address, IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour
         if inner is None and address in _NAT64:

@@ -76,7 +76,7 @@ class _Document(msgspec.Struct, gc=False):
 
 
 class _Damaged(Exception):
-    """The file is none that this class writes."""
+    """The file was not written by this class."""
 
 
 def default_token_file() -> Path:
@@ -97,7 +97,7 @@ class FileTokenStore:
 
     Args:
         path: The file; by default `default_token_file`. Its folder is made if it is not there. Files with the same
-            beginning stand beside it, for locks. It must be on a file system that has locks.
+            beginning are beside it, for locks. It must be on a file system that has locks.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -393,7 +393,7 @@ def state_folder() -> Path:
 
 
 def require_private_folder(folder: str) -> None:
-    """Looks whether nobody else may replace files in a folder; on Windows that is left to its access list.
+    """Checks that no other user may replace files in a folder; on Windows that is left to its access list.
 
     Args:
         folder: The folder.
@@ -420,7 +420,7 @@ def require_private_file(path: str, found: os.stat_result) -> None:
         found: What `os.fstat` says of it.
 
     Raises:
-        TokenStoreFailed: It is no file, or others may read it.
+        TokenStoreFailed: It is not a file, or others may read it.
     """
     if not stat.S_ISREG(found.st_mode):
         raise TokenStoreFailed(f"{path} is no file: give FileTokenStore another path")

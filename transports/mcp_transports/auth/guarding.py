@@ -24,10 +24,10 @@ from mcp_transports.http.server.responses import Header, Refusal
 
 __all__ = ["JoinedFetches", "TokenAuthentication"]
 
-# After the check nobody needs them, and a function that passes on the headers of its request passes on no token.
+# After the check they are not needed, and a function that passes on the headers of its request passes on no token.
 _SECRETS = ("authorization", "dpop")
 
-# Requests to authorization servers at a time: tokens that nobody knows cannot make us a tool against these.
+# Requests to authorization servers at a time: unknown tokens cannot make us a tool against these servers.
 MAX_FETCHES = 32
 # Seconds that a request may wait for its turn and its answer. One request takes 10 s at most.
 PATIENCE = 20.0

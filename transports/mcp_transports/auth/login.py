@@ -32,7 +32,7 @@ class AwaitedAnswer:
         self.over = trio.Event()
         """Set when it was taken, or when none can come any more."""
         self.accepts: Callable[[RedirectAnswer], bool] | None = None
-        """Whether an answer is that of the login; ``None`` while none is waited for."""
+        """Whether an answer is that of the login; ``None`` while no login waits."""
 
     def takes(self, answer: RedirectAnswer) -> bool:
         """Takes the answer if it is the first one that is accepted, and returns whether it was."""

@@ -256,7 +256,7 @@ class UnixTransport(_SocketTransport):
     """Newline frames over a Unix socket: a `ServerTransport` and a `ClientTransport`.
 
     A socket that a dead server left is replaced; a live server's, or anything that is not a socket, never. It is
-    removed when serving ends, unless another one stands in its place by then.
+    removed when serving ends, unless another one is in its place by then.
 
     Args:
         url: ``unix:///absolute/path``, ``unix:relative/path``, percent-encoded where need be, or ``unix:@name`` for
@@ -271,7 +271,7 @@ class UnixTransport(_SocketTransport):
             with the error 429 and closed.
 
     Raises:
-        LocalProtocolError: for a URL that is none of these, and for a path that is too long for the system.
+        LocalProtocolError: for a URL of another kind, and for a path that is too long for the system.
         ValueError: for limits and times that are not greater than zero.
     """
 

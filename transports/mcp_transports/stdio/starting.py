@@ -84,7 +84,7 @@ async def _group_remains(leader: int) -> bool:
     """Whether a process of the group still runs. Zombies that their new parent does not reap do not count."""
     if not signal_group(leader, 0):
         return False
-    # Rarely reached. Reading a hundred small files is no work for the event loop.
+    # Rarely reached. Reading a hundred small files costs the event loop little.
     return await trio.to_thread.run_sync(_has_running_member, leader)
 
 

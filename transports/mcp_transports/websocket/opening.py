@@ -60,7 +60,7 @@ class _HandshakeStream(trio.abc.Stream):
         on_close: Callable[[], object],
     ) -> None:
         self._stream = stream
-        # ``None`` stands for the head of an answer, which is still to be read from the stream.
+        # ``None`` means the head of an answer, which is still to be read from the stream.
         self._head = head
         self._on_close = on_close
         self.behind = b""
@@ -189,7 +189,7 @@ def _complaint(error: BaseException | None) -> str:
 async def _read_head(stream: trio.abc.Stream) -> tuple[bytes, bytes]:
     """Returns the head of an answer that switches protocols, and what came behind it.
 
-    Raises `OpeningRefused` for any other answer, and `HandshakeFailed` for what is no answer.
+    Raises `OpeningRefused` for any other answer, and `HandshakeFailed` for bytes that are not an answer.
     """
     data = bytearray()
     while (end := data.find(b"\r\n\r\n")) < 0:

@@ -110,7 +110,7 @@ class CloseFrame:
     """The content of a Close frame (RFC 6455 section 5.5.1)."""
 
     code: int
-    """1005 stands for a frame without a code (section 7.1.5)."""
+    """1005 means a frame without a code (section 7.1.5)."""
     reason: str = ""
 
     def encoded(self) -> bytes:
@@ -132,7 +132,7 @@ class Pings:
         self.queued = self.sent = self.answered = 0
 
     def pong(self, payload: bytes) -> None:
-        """Takes a pong; one that nobody asked for is no mistake (section 5.5.3)."""
+        """Takes a pong; an unsolicited one is allowed (section 5.5.3)."""
         number = int.from_bytes(payload) if len(payload) == _PING_BYTES else 0
         if self.answered < number <= self.sent:
             self.answered = number

@@ -108,7 +108,7 @@ class HttpChannel(FrameChannel):
             self._stopped.set()
         if not self._closing and self._state.broken is None:
             # A nursery absorbs a stray `trio.Cancelled`, and with it the failure that ended all of its tasks.
-            raise RuntimeError("the tasks of the channel were cancelled, and nobody had closed it")
+            raise RuntimeError("the tasks of the channel were cancelled before it was closed")
 
     # -- outgoing --------------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class HttpChannel(FrameChannel):
                 state.expire_session()
                 return False
             except McpError as error:
-                # Where the server is gone its calls are too, and whoever made them is told so.
+                # Where the server is gone its calls are too, and their callers learn it.
                 gone = message == "notifications/cancelled" and isinstance(
                     error, ConnectFailed | ConnectionLost
                 )
@@ -392,7 +392,7 @@ async def read_http_sse_stream(
     """Opens the stream of HTTP+SSE and reads it to its end, which ends the channel.
 
     MCP 2024-11-05, Transports, HTTP with SSE. The task has started when ``state.sse_endpoint`` is known. ``waiter`` is
-    told if access has to be had first.
+    notified if access has to be had first.
 
     Raises:
         McpError: the stream could not be opened.

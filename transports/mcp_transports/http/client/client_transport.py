@@ -224,7 +224,7 @@ def _check_auth(
     headers: Mapping[str, str],
     client: httpx2.AsyncClient | None,
 ) -> None:
-    """Raises for ``auth`` that is none, and for a second set of credentials beside it."""
+    """Raises for ``auth`` of another type, and for a second set of credentials beside it."""
     if not isinstance(auth, OAuth | BearerToken):
         raise TypeError(f"auth is OAuth(...) or BearerToken(...), not {type(auth).__name__}")
     if unix_path is not None and isinstance(auth, OAuth):
@@ -332,7 +332,7 @@ class SingleRequests:
             return await _read(response, timeout, enough, linger)
         finally:
             with trio.CancelScope(shield=True):
-                # Closing a connection waits for nobody.
+                # Closing a connection does not wait for the peer.
                 await opened.__aexit__(None, None, None)
 
 

@@ -227,7 +227,7 @@ class HttpResponse:
 class OpenRequest:
     """A request, in whose block there is its response; made by `HttpRequester.request`.
 
-    It is no generator, because every call needs one.
+    It is not a generator, because every call needs one.
     """
 
     __slots__ = ("_body", "_headers", "_method", "_raw", "_requester", "_waiter")
@@ -291,7 +291,7 @@ class HttpRequester:
     ) -> OpenRequest:
         """Returns a context manager that sends a request and gives its response, which it closes at its end.
 
-        The connection is closed with it unless the body was read to its end. ``waiter`` is told if access has to be had
+        The connection is closed with it unless the body was read to its end. ``waiter`` learns if access has to be had
         first.
 
         Raises:
@@ -423,7 +423,7 @@ class HttpRefused(RemoteProtocolError):
 
 
 class HttpUnavailable(HttpRefused, Unavailable):
-    """The server, or what stands before it, answered 408, 425, 429 or 5xx: the same request may succeed later."""
+    """The server, or a proxy before it, answered 408, 425, 429 or 5xx: the same request may succeed later."""
 
     def __init__(
         self, message: str, *, status: int, text: str = "", retry_after: float | None = None

@@ -130,7 +130,7 @@ class ClientConnection:
         return self._state == "closed"
 
     def has_ended(self) -> bool:
-        """Whether the server has closed an idle connection, or has sent what nobody asked for."""
+        """Whether the server has closed an idle connection, or has sent unsolicited bytes."""
         return self.stream.is_readable()
 
     async def exchange(self, request: bytes, sent: trio.Event | None = None) -> None:

@@ -41,12 +41,12 @@ __all__ = ["HeldScope", "Post", "operation_of"]
 LINGER = 1.0
 # Requests whose answer says which protocol is spoken: a status that says something else must not pass for one.
 HANDSHAKE = ("server/discover", "initialize")
-# Statuses about the HTTP method and the media types, whatever the body is: nobody has looked at the message.
+# Statuses about the HTTP method and the media types, whatever the body is: the message was not looked at.
 UNSEEN = (405, 406, 415)
 # Checkpoints after which the caller, woken by the engine's reader, has called `HttpChannel.settled`.
 CALLER_CHECKPOINTS = 2
 
-# Of a request: its response may still bring something, or was read to its end; "over" once nobody waits for it.
+# Of a request: its response may still bring something, or was read to its end; "over" once no task waits for it.
 Stage = Literal["reading", "read", "over"]
 
 
@@ -320,7 +320,7 @@ class HeldScope:
     The block ends early, without an exception, when the seconds are over.
 
     Args:
-        state: The state of the channel, whose clocks stand still while a person is asked.
+        state: The state of the channel, whose clocks stop while a person is asked.
         seconds: The bound.
     """
 

@@ -247,7 +247,7 @@ class SessionState:
         self.end(error)
 
     def hold(self) -> None:
-        """A person is asked: the engine's clocks stand still until as many calls of `release`."""
+        """A person is asked: the engine's clocks stop until as many calls of `release`."""
         self._held += 1
         if self._held == 1:
             self.receive_queue.put_at_once(Waiting(b""))
@@ -320,7 +320,7 @@ class ReceiveQueue:
         if self._closed or self._ended:
             return self._put
         self._put = number = self._put + 1
-        # Whoever waits has processed all that was put before.
+        # A reader that waits has processed all that was put before.
         if self._arrival and not self._frames and self._deliver(frame):
             self._processed = max(self._processed, number)
             return number

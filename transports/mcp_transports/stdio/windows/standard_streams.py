@@ -42,7 +42,7 @@ class DivertedStreams:
 
     Inside, descriptor 0 reads as empty and descriptor 1 is a copy of descriptor 2, for this process and for those that
     it starts. That is more than tidiness: a child that inherited the pipe at which a thread of this process waits would
-    hang at its start, because the system lets nobody look at a pipe while another one is in a call on it.
+    hang at its start, because the system lets no thread look at a pipe while another one is in a call on it.
     """
 
     def __init__(self) -> None:
@@ -180,7 +180,7 @@ class _BlockingDescriptor:
             try:
                 token.run_sync_soon(self._take, result)
             except trio.RunFinishedError:
-                return  # the loop has ended before the call, and nobody waits for it
+                return  # the loop has ended before the call, and no task waits for it
 
         try:
             trio.lowlevel.start_thread_soon(work, ended, name="mcp-actors stdio")
@@ -223,7 +223,7 @@ class BlockingReceiveStream(_BlockingDescriptor, trio.abc.ReceiveStream):
 
     _is_receiving = False
     _is_reading = False
-    """Whether a thread reads, or has read what nobody has received yet."""
+    """Whether a thread reads, or has read what has not been received yet."""
     _rest = b""
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
