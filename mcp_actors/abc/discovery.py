@@ -59,7 +59,7 @@ def client_transport(url: str, **options: Any) -> ClientTransport:
 
     Args:
         options: the options of the binding, such as those of
-            `~mcp_transports.http.client.transport.HttpClientTransport`.
+            `~mcp_transports.http.client.client_transport.HttpClientTransport`.
 
     Raises:
         TransportNotFound: if no binding is installed for the scheme, if the binding cannot be imported, and if the

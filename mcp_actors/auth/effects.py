@@ -2,6 +2,9 @@
 
 A machine is a generator: it yields one of these, is sent the answer that its class names, and returns its result. It is
 driven by `mcp_transports.auth` under Trio, and by a loop of a few lines in tests.
+
+The modules that need a library for signatures are loaded by `signatures` when a setting asks for them, because the
+library is in the optional extra ``auth``.
 """
 
 from __future__ import annotations
@@ -29,25 +32,6 @@ __all__ = [
     "signatures",
 ]
 
-
-# -- The extra ``auth``: the modules that need a library for signatures are imported when a setting asks for them ---
-
-
-def signatures(module: str) -> Any:
-    """Returns the module of this name, one of those that need joserfc.
-
-    Raises:
-        ImportError: joserfc is missing; the message says how to install it.
-    """
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        message = f"{module} needs a library for signatures: pip install 'mcp-actors[auth]'"
-        raise ImportError(message, name=error.name) from error
-
-
-# ----------------------------------------------------------------------------------------------------
-
 T = TypeVar("T")
 
 # Bytes of a metadata document or a token response.
@@ -72,7 +56,7 @@ class Fetched:
 
 @attrs.frozen
 class FetchFailed:
-    """There was no response, and why: a sentence without secrets. ``refused`` if the URL must not be used at all."""
+    """The request failed before a response; ``reason`` is safe to show. ``refused`` if the URL must not be used."""
 
     reason: str
     refused: bool = False
@@ -141,7 +125,7 @@ class OpenRedirect:
 class LogIn:
     """Sends a person to ``url`` and waits for an answer; the answer is a `RedirectAnswer`.
 
-    An answer for which ``accepts`` returns false is refused, and the next one is waited for: it belongs to nobody.
+    An answer for which ``accepts`` returns false is refused, and the next one is waited for: it belongs to no login.
     """
 
     url: str = attrs.field(repr=False)
@@ -159,3 +143,16 @@ class Ask:
 Effect = Fetch | LoadRecord | SwapRecord | Lock | Unlock | OpenRedirect | LogIn | Ask
 Steps = Generator[Effect, Any, T]
 """A machine that returns a ``T``."""
+
+
+def signatures(module: str) -> Any:
+    """Returns the module of this name, one of those that need joserfc.
+
+    Raises:
+        ImportError: joserfc is missing; the message says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        message = f"{module} needs a library for signatures: pip install 'mcp-actors[auth]'"
+        raise ImportError(message, name=error.name) from error

@@ -37,9 +37,6 @@ __all__ = [
     "token_hash",
 ]
 
-
-# ----------------------------------------------------------------------------------------------------
-
 # The registry holds HMAC and "none" as well: only these names are ever looked up.
 ALGORITHMS = frozenset(
     ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA"]
@@ -56,9 +53,18 @@ _KEY_CLASSES: dict[str, type[ECKey | OKPKey | RSAKey]] = {"EC": ECKey, "OKP": OK
 _TYPE_BY_FAMILY = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
+# Seconds. An assertion is made for one request, and the clocks of two machines may differ by some.
+ASSERTION_LIFETIME = 60
+
+# In the order of preference: what every server can, and then what is small.
+PROOF_ALGORITHMS = ("ES256", "Ed25519", "ES384", "PS256", "RS256")
+
+
+# -- Signatures and keys ---------------------------------------------------------------------------
+
 
 class JoseRejected(Exception):
-    """A JWS or a key is malformed, or is none that we accept. The text names the rule and quotes nothing."""
+    """A JWS or a key is malformed, or of a kind that we do not accept. The text names the rule and quotes nothing."""
 
 
 @attrs.frozen
@@ -92,7 +98,7 @@ def read_claims(jws: Jws) -> dict[str, Any]:
     """Returns the payload as a JSON object.
 
     Raises:
-        JoseRejected: It is none.
+        JoseRejected: It is not a JWS.
     """
     return _object(jws.payload)
 
@@ -137,7 +143,7 @@ def import_private_key(key: str | Mapping[str, Any], algorithm: str) -> Key:
     """Returns the private key of a PEM text or a JWK.
 
     Raises:
-        ValueError: It is no private key for ``algorithm``. The text says nothing of the key.
+        ValueError: It is not a private key for ``algorithm``. The text says nothing of the key.
     """
     if algorithm not in ALGORITHMS:
         raise ValueError(f"the algorithm must be one of {', '.join(sorted(ALGORITHMS))}")
@@ -211,10 +217,7 @@ def _encoded(data: bytes) -> bytes:
     return base64.urlsafe_b64encode(data).rstrip(b"=")
 
 
-# -- Assertions that authenticate a client by its private key (RFC 7523). Needs the extra ``auth`` -------
-
-# Seconds. An assertion is made for one request, and the clocks of two machines may differ by some.
-ASSERTION_LIFETIME = 60
+# -- Assertions of a client (RFC 7523) -------------------------------------------------------------
 
 
 def client_assertion(
@@ -236,7 +239,7 @@ def client_assertion(
         key_id: The ``kid`` of the key, for authorization servers that need it.
 
     Raises:
-        ValueError: It is no private key for the algorithm. The text says nothing of the key.
+        ValueError: It is not a private key for the algorithm. The text says nothing of the key.
     """
     key = import_private_key(private_key, algorithm)
     header = {"alg": algorithm, "typ": "JWT"} | ({} if key_id is None else {"kid": key_id})
@@ -251,10 +254,7 @@ def client_assertion(
     return sign(header, claims, key)
 
 
-# -- Proofs of possession of a key (RFC 9449), as a client makes them. Needs the extra ``auth`` ----------
-
-# In the order of preference: what every server can, and then what is small.
-PROOF_ALGORITHMS = ("ES256", "Ed25519", "ES384", "PS256", "RS256")
+# -- Proofs of a client (RFC 9449) -----------------------------------------------------------------
 
 
 def token_hash(token: str) -> str:
@@ -300,7 +300,7 @@ class DpopKey:
         """Returns the key that `as_jwk` wrote.
 
         Raises:
-            ValueError: It is no private JWK with the ``alg`` of a proof. The text says nothing of the key.
+            ValueError: It is not a private JWK with the ``alg`` of a proof. The text says nothing of the key.
         """
         algorithm = jwk.get("alg")
         _check_algorithm(algorithm)

@@ -1,7 +1,8 @@
 """The metadata of protected resources (RFC 9728) and authorization servers (RFC 8414, OpenID Connect Discovery).
 
 A document is believed if it speaks for the very resource or issuer that it was asked about, and not used otherwise:
-nothing is sent to any URL in it.
+nothing is sent to any URL in it. Where it is found, the ``WWW-Authenticate`` header says (RFC 9110 section 11, RFC 6750
+section 3), which is read and written here too.
 """
 
 from __future__ import annotations
@@ -34,8 +35,13 @@ __all__ = [
     "shown",
 ]
 
-
-# -- The ``WWW-Authenticate`` header: read and written (RFC 9110 section 11, RFC 6750 section 3) ---------
+# Entries of a list in metadata that are read, such as scopes.
+MAX_ENTRIES = 1000
+_OK = 200
+_BAD_GATEWAY = 502
+_CUT = 200
+# Something that a random token may be, and no word of a sentence is.
+_LONG_WORD = re.compile(r"[A-Za-z0-9._~+/=-]{24,}")
 
 # Characters that are read, of all field lines of one response together.
 MAX_CHARACTERS = 32 * 1024
@@ -49,77 +55,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]+")
 
 
-@attrs.frozen
-class Challenge:
-    """One challenge: its scheme and the names of its parameters in lower case, the values as they came."""
-
-    scheme: str
-    params: Mapping[str, str] = attrs.field(factory=dict)
-
-
-def parse_challenges(lines: Iterable[str]) -> list[Challenge]:
-    """Returns the challenges of the ``WWW-Authenticate`` field lines of a response. Never raises.
-
-    Of a parameter that is repeated the first value counts. A line that stops making sense is read up to there, and of
-    a response beyond the limit the beginning.
-    """
-    found: list[Challenge] = []
-    left = MAX_CHARACTERS
-    for whole in lines:
-        if left <= 0:
-            break
-        line, at = whole[:left], 0
-        left -= len(line) + 1
-        params: dict[str, str] | None = None
-        while at < len(line):
-            match = None if params is None else _PARAMETER.match(line, at)
-            if match is not None and params is not None:
-                value = match[3] if match[2] is None else _ESCAPED.sub(r"\1", match[2])
-                params.setdefault(match[1].lower(), value)
-            else:
-                match = _SCHEME.match(line, at)
-                if match is None:
-                    break
-                params = {}
-                found.append(Challenge(match[1].lower(), params))
-            at = match.end()
-    return found
-
-
-def first_parameter(challenges: Iterable[Challenge], name: str) -> str | None:
-    """Returns a parameter of the first ``Bearer`` or ``DPoP`` challenge that has it, ``None`` if none does."""
-    return next(
-        (
-            each.params[name]
-            for each in challenges
-            if each.scheme in ("bearer", "dpop") and name in each.params
-        ),
-        None,
-    )
-
-
-def format_challenge(scheme: str, params: Mapping[str, str]) -> str:
-    """Returns a challenge as one field value, which no value can break out of.
-
-    Every value is quoted. Characters that neither a header nor the attributes of RFC 6750 section 3 may have become
-    spaces, and quotes and backslashes become apostrophes.
-    """
-    quoted = (f'{name}="{_UNPRINTABLE.sub(" ", value).translate(_QUOTES)}"' for name, value in params.items())
-    return f"{scheme} {', '.join(quoted)}".rstrip()
-
-
-_QUOTES = str.maketrans({'"': "'", "\\": "'"})
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Entries of a list in metadata that are read, such as scopes.
-MAX_ENTRIES = 1000
-_OK = 200
-_BAD_GATEWAY = 502
-_CUT = 200
-# Something that a random token may be, and no word of a sentence is.
-_LONG_WORD = re.compile(r"[A-Za-z0-9._~+/=-]{24,}")
+# -- The documents ---------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -179,7 +115,7 @@ def json_object(body: bytes) -> dict[str, Any] | None:
 def read_protected_resource(
     fetched: Fetched, server_url: str, *, resource: str | None = None
 ) -> ProtectedResource | None:
-    """Returns the metadata of the server at ``server_url``, ``None`` if the response is no such document.
+    """Returns the metadata of the server at ``server_url``, ``None`` if the response is not such a document.
 
     Args:
         fetched: The response.
@@ -216,7 +152,7 @@ def read_protected_resource(
 def read_authorization_server(
     fetched: Fetched, issuer: str, *, expected: str | None = None
 ) -> AuthorizationServer | None:
-    """Returns the metadata of an authorization server, ``None`` if the response is no such document.
+    """Returns the metadata of an authorization server, ``None`` if the response is not such a document.
 
     Args:
         fetched: The response.
@@ -300,3 +236,68 @@ def _strings(document: Mapping[str, Any], name: str) -> tuple[str, ...] | None:
     if not isinstance(found, list | tuple):
         return None
     return tuple(each for each in found[:MAX_ENTRIES] if isinstance(each, str))
+
+
+# -- The ``WWW-Authenticate`` header ---------------------------------------------------------------
+
+
+@attrs.frozen
+class Challenge:
+    """One challenge: its scheme and the names of its parameters in lower case, the values as they came."""
+
+    scheme: str
+    params: Mapping[str, str] = attrs.field(factory=dict)
+
+
+def parse_challenges(lines: Iterable[str]) -> list[Challenge]:
+    """Returns the challenges of the ``WWW-Authenticate`` field lines of a response. Never raises.
+
+    Of a parameter that is repeated the first value counts. A line that stops making sense is read up to there, and of
+    a response beyond the limit the beginning.
+    """
+    found: list[Challenge] = []
+    left = MAX_CHARACTERS
+    for whole in lines:
+        if left <= 0:
+            break
+        line, at = whole[:left], 0
+        left -= len(line) + 1
+        params: dict[str, str] | None = None
+        while at < len(line):
+            match = None if params is None else _PARAMETER.match(line, at)
+            if match is not None and params is not None:
+                value = match[3] if match[2] is None else _ESCAPED.sub(r"\1", match[2])
+                params.setdefault(match[1].lower(), value)
+            else:
+                match = _SCHEME.match(line, at)
+                if match is None:
+                    break
+                params = {}
+                found.append(Challenge(match[1].lower(), params))
+            at = match.end()
+    return found
+
+
+def first_parameter(challenges: Iterable[Challenge], name: str) -> str | None:
+    """Returns a parameter of the first ``Bearer`` or ``DPoP`` challenge that has it, ``None`` if none does."""
+    return next(
+        (
+            each.params[name]
+            for each in challenges
+            if each.scheme in ("bearer", "dpop") and name in each.params
+        ),
+        None,
+    )
+
+
+def format_challenge(scheme: str, params: Mapping[str, str]) -> str:
+    """Returns a challenge as one field value, which no value can break out of.
+
+    Every value is quoted. Characters that neither a header nor the attributes of RFC 6750 section 3 may have become
+    spaces, and quotes and backslashes become apostrophes.
+    """
+    quoted = (f'{name}="{_UNPRINTABLE.sub(" ", value).translate(_QUOTES)}"' for name, value in params.items())
+    return f"{scheme} {', '.join(quoted)}".rstrip()
+
+
+_QUOTES = str.maketrans({'"': "'", "\\": "'"})

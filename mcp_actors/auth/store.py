@@ -42,7 +42,7 @@ class TokenStore(Protocol):
         """Holds the key for the length of an ``async with`` block, against all who share the store.
 
         It is held round the refresh of a token, never round a call or a login. A process that dies frees it. The
-        store bounds the wait for it: nobody else does.
+        store bounds the wait for it: its caller does not.
         """
 
 

@@ -1,7 +1,8 @@
 """The URLs of authorization: canonical forms, well-known places, and which ones may be used at all.
 
 Resources and issuers are compared and sent as the texts that they came as: a URL that was taken apart and put together
-again is often another one (RFC 8414 section 3.3, RFC 9728 section 3.3).
+again is often another one (RFC 8414 section 3.3, RFC 9728 section 3.3). `UrlPolicy` has the rules for URLs that came
+from the network.
 """
 
 from __future__ import annotations
@@ -27,34 +28,6 @@ __all__ = [
     "same_origin",
 ]
 
-
-# -- The rules for URLs that came from the network -------------------------------------------------------
-
-
-def _checked_hosts(_policy: UrlPolicy, _: object, hosts: Collection[str]) -> None:
-    if isinstance(hosts, str):
-        raise TypeError(f"allowed_hosts= must be a collection of host names, such as {[hosts]!r}")
-
-
-@attrs.frozen(kw_only=True)
-class UrlPolicy:
-    """The rules for URLs that came from the network (MCP 2026-07-28, Security Best Practices, SSRF).
-
-    Args:
-        allowed_hosts: Host names whose addresses are not checked, such as an authorization server in a private network.
-        checks_addresses: Whether addresses that are not global are refused, unless the address of the configured server
-            is one itself. Switch it off only where a proxy for outgoing connections decides.
-
-    Raises:
-        TypeError: ``allowed_hosts`` is one text.
-    """
-
-    allowed_hosts: Collection[str] = attrs.field(default=(), validator=_checked_hosts)
-    checks_addresses: bool = True
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # Characters of a URL that came from the network.
 MAX_URL = 4096
 
@@ -72,7 +45,7 @@ def canonical_resource(url: str) -> str:
     Scheme and host are in lower case, a default port, a fragment, a user and a lone ``/`` are left out.
 
     Raises:
-        ValueError: It is no URL of HTTP or WebSocket.
+        ValueError: It is not a URL of HTTP or WebSocket.
     """
     parts, beginning = _taken_apart(url)
     path = "" if parts.path == "/" else parts.path
@@ -83,13 +56,13 @@ def origin(url: str) -> str:
     """Returns scheme, host and port of a URL in one spelling: lower case, without a default port.
 
     Raises:
-        ValueError: It is no URL of HTTP or WebSocket.
+        ValueError: It is not a URL of HTTP or WebSocket.
     """
     return _taken_apart(url)[1]
 
 
 def same_origin(one: str, other: str) -> bool:
-    """Returns whether two URLs have the same scheme, host and port; one that is no URL has none of them."""
+    """Returns whether two URLs have the same scheme, host and port. A text that is not a URL differs from any."""
     try:
         return origin(one) == origin(other)
     except ValueError:
@@ -100,7 +73,7 @@ def protected_resource_urls(server_url: str) -> list[str]:
     """Returns where the metadata of a server may be, in order (RFC 9728 section 3.1; SEP-985).
 
     Raises:
-        ValueError: It is no URL of HTTP or WebSocket.
+        ValueError: It is not a URL of HTTP or WebSocket.
     """
     parts, beginning = _taken_apart(server_url)
     root = f"{beginning}/.well-known/oauth-protected-resource"
@@ -112,7 +85,7 @@ def authorization_server_urls(issuer: str) -> list[str]:
     """Returns where the metadata of an authorization server may be, in order (RFC 8414 section 3, OpenID Connect).
 
     Raises:
-        ValueError: It is no URL of HTTP.
+        ValueError: It is not a URL of HTTP.
     """
     parts, beginning = _taken_apart(issuer)
     path = parts.path.rstrip("/")
@@ -218,3 +191,25 @@ def _taken_apart(url: str) -> tuple[SplitResult, str]:
         raise ValueError(f"{url[:_CUT]!r} is no URL of a server: it begins with https://, and a host follows")
     shown = f"[{host}]" if ":" in host else host
     return parts, f"{scheme}://{shown}" + ("" if port in (None, _PORTS[scheme]) else f":{port}")
+
+
+def _checked_hosts(_policy: UrlPolicy, _: object, hosts: Collection[str]) -> None:
+    if isinstance(hosts, str):
+        raise TypeError(f"allowed_hosts= must be a collection of host names, such as {[hosts]!r}")
+
+
+@attrs.frozen(kw_only=True)
+class UrlPolicy:
+    """The rules for URLs that came from the network (MCP 2026-07-28, Security Best Practices, SSRF).
+
+    Args:
+        allowed_hosts: Host names whose addresses are not checked, such as an authorization server in a private network.
+        checks_addresses: Whether addresses that are not global are refused, unless the address of the configured server
+            is one itself. Switch it off only where a proxy for outgoing connections decides.
+
+    Raises:
+        TypeError: ``allowed_hosts`` is one text.
+    """
+
+    allowed_hosts: Collection[str] = attrs.field(default=(), validator=_checked_hosts)
+    checks_addresses: bool = True

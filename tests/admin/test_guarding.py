@@ -23,9 +23,8 @@ from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_actors.telemetry.live_view import Action, ActionOutcome, Feed
 from mcp_actors.telemetry.snapshot import NodeSnapshot
 from mcp_transports.admin import AdminClient, AdminRefused, AdminTransport
-from mcp_transports.admin.endpoint import Caller, EventStream
-from mcp_transports.admin.owner import Owner
-from mcp_transports.admin.transport import LIMITS
+from mcp_transports.admin.access import Caller, Owner
+from mcp_transports.admin.endpoint import LIMITS, EventStream
 from mcp_transports.http.server import Request
 
 from .served import TOKEN, loopback, make_server, operator, serving
@@ -109,7 +108,7 @@ async def test_unknown_paths_methods_and_long_bodies_are_refused() -> None:
 
 async def test_another_user_is_refused_at_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The system says who connects; here it says somebody else, as it would where the file's mode was widened."""
-    monkeypatch.setattr("mcp_transports.admin.owner.owner_of", lambda connected: Owner(4711, 12))
+    monkeypatch.setattr("mcp_transports.admin.access.owner_of", lambda connected: Owner(4711, 12))
     with capture_logs() as logs:
         async with serving(make_server(), "memory:users", AdminTransport(f"unix:{tmp_path}/a.sock")) as (
             _,
@@ -318,7 +317,7 @@ async def test_a_snapshot_that_takes_long_is_taken_less_often(
 
 
 async def test_a_peer_that_sends_its_head_byte_by_byte_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mcp_transports.admin.transport.LIMITS", attrs.evolve(LIMITS, head_time=0.2))
+    monkeypatch.setattr("mcp_transports.admin.endpoint.LIMITS", attrs.evolve(LIMITS, head_time=0.2))
     async with serving(make_server(), "memory:loris", loopback()) as (_, where), operator(where) as person:
         stream = await trio.open_tcp_stream("127.0.0.1", int(where.rpartition(":")[2]))
         await stream.send_all(b"GET /snapshot HTTP/1.1\r\nhost: ")
@@ -484,7 +483,7 @@ async def test_what_an_operator_watches_ends_with_their_access(
 async def test_no_token_is_told_to_a_socket_of_another_user(
     uid: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mcp_transports.admin.owner.owner_of", lambda connected: Owner(uid, 12))
+    monkeypatch.setattr("mcp_transports.admin.access.owner_of", lambda connected: Owner(uid, 12))
     received = bytearray()
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "a.sock"))

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from mcp_actors.errors import LoginFailed, LoginRequired
-from mcp_transports.auth.console import MAX_LINE, Console
+from mcp_transports.auth.terminal import MAX_LINE, Console
 
 from .pretended import run_in_windows
 from .system import FakeConsole, fake_msvcrt

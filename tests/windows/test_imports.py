@@ -18,8 +18,6 @@ REFUSING = {
     "mcp_actors.examples.filesystem": "openat(2)",
     "mcp_actors.examples.transports.http2": "descriptors as POSIX has them",
     # The packages import them elsewhere alone.
-    "mcp_transports.auth.terminal": "mcp_transports.auth.console",
-    "mcp_transports.stdio.descriptors": "mcp_transports.stdio.windows",
     "mcp_transports.stdio.starting": "mcp_transports.stdio.windows",
     "mcp_transports.stdio.streams": "mcp_transports.stdio.windows",
 }

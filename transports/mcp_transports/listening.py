@@ -22,7 +22,7 @@ from mcp_transports._sockets import (
 )
 from mcp_transports._transports import as_engine_errors
 from mcp_transports.http.h1.request import ListenUrl
-from mcp_transports.sockets.address import parse_tcp, parse_unix
+from mcp_transports.sockets.transport import parse_tcp, parse_unix
 
 __all__ = ["OpenedSockets", "inherit", "inherit_counts", "open_sockets", "retire"]
 

@@ -14,7 +14,7 @@ The state is the token that is held, if any. All waiting is done by the effects 
 | discovered | else | a client id, then the grant | |
 | refreshing | 200 | the request again | |
 | refreshing | refused | the tokens are dropped, the grant | unless the store has newer ones |
-| refreshing | 5xx, 429, no answer | `AuthorizationUnavailable`; tokens are kept | an outage is no reason for a login |
+| refreshing | 5xx, 429, no answer | `AuthorizationUnavailable`; tokens are kept | an outage does not call for a login |
 | redeeming | ``invalid_client`` of a registered client | registration and login again, once | |
 | any | 401 again, for a token that was issued since | `AuthorizationFailed` | remembered for a minute |
 | token | 403 ``insufficient_scope`` | the grant with the union of all scopes | at most twice for an operation |
@@ -62,7 +62,7 @@ class Authorization:
         now: Returns the seconds since the epoch.
 
     Raises:
-        ValueError: ``server_url`` is no URL of HTTP or WebSocket.
+        ValueError: ``server_url`` is not a URL of HTTP or WebSocket.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Authorization:
         self.note(sent.url, answer.nonce)
         if self._has_changed(sent):
             return True
-        # Once for each token: the nonce of before a login is no good after it (RFC 9449 section 9).
+        # Once for each token: the nonce of before a login is not good after it (RFC 9449 section 9).
         return answer.nonce is not None and not sent.is_repeated and self._lacks_nonce(answer)
 
     # -- machines --------------------------------------------------------------------------------------------------
@@ -154,12 +154,12 @@ class Authorization:
         """Gets another token without a person, ahead of the end of this one. One that is refused leaves none.
 
         Raises:
-            AuthorizationError: There is none at present; the tokens are kept.
+            AuthorizationError: There is no access at present; the tokens are kept.
         """
         yield from self._renew()
 
     def react(self, sent: SentRequest, answer: Answered) -> Steps[bool]:
-        """Gets the access that a response demands; true to send the request again, false if the response stands.
+        """Gets the access that a response demands; true to send the request again, false to keep the response.
 
         Args:
             sent: The request.
@@ -341,7 +341,7 @@ class Authorization:
         except AuthorizationError as error:
             self.settings.counts.failures += 1
             kind = type(error).__name__
-            # The exception tells whoever asked; a warning would tell the same person twice.
+            # The exception reaches the caller; a warning would say the same thing to the same person twice.
             log.info("authorization failed", server=self.server_url, error=kind, reason=str(error))
             raise
 

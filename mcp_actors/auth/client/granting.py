@@ -1,4 +1,9 @@
-"""From a refusal to tokens: the authorization server, the client there, the scopes, the key, and the grant."""
+"""From a refusal to tokens: the authorization server, the client there, the scopes, the key, and the grant.
+
+The grants without a person are here too: client credentials, enterprise-managed and workload identity (SEP-1046, 990
+and 1933). They never have a refresh token: a new token is obtained in the same way as the first. For an enterprise, its
+identity provider issues the assertions for an authorization server (SEP-990, ID-JAG).
+"""
 
 from __future__ import annotations
 
@@ -42,11 +47,19 @@ __all__ = [
     "text_of",
 ]
 
-
-# -- A refusal of a request: what was sent, what came back, and what the challenges in it demand ---------
-
 # Tokens that one request is sent with: an old one, a new one, and those of two step-ups and of others meanwhile.
 MAX_TOKENS = 6
+
+MachineGrant = ClientCredentials | EnterpriseManaged | WorkloadIdentity
+
+JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
+ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
+
+
+# -- A refused request, and what its challenges demand ---------------------------------------------
 
 
 @attrs.define
@@ -123,217 +136,7 @@ class Demand:
         )
 
 
-# -- The assertions that the identity provider of an enterprise issues for an authorization server (SEP-990, ID-JAG) ---
-
-TOKEN_EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
-ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
-ID_JAG = "urn:ietf:params:oauth:token-type:id-jag"
-
-
-class IdentityAssertions:
-    """Turns ID tokens into assertions. The last assertion is used again for as long as it lives."""
-
-    def __init__(self) -> None:
-        self._last = ""
-        # All that the last one is for, and its end in seconds since the epoch.
-        self._last_for: object = None
-        self._ends_at = 0.0
-
-    def __repr__(self) -> str:
-        return f"<IdentityAssertions {'none' if self._last_for is None else 'one'}>"
-
-    def forget(self) -> None:
-        """Has the next one issued anew."""
-        self._last, self._last_for = "", None
-
-    def get(
-        self,
-        grant: EnterpriseManaged,
-        audience: str,
-        resource: str,
-        scopes: tuple[str, ...],
-        prover: Prover,
-        now: Callable[[], float],
-    ) -> Steps[str]:
-        """Returns an assertion.
-
-        Args:
-            grant: The settings.
-            audience: The issuer of the authorization server that it is for.
-            resource: The resource.
-            scopes: The scopes.
-            prover: The key, if tokens are bound to one.
-            now: Returns the seconds since the epoch.
-
-        Raises:
-            TokenRefused: The identity provider refuses, or issued something else.
-            AuthorizationUnavailable: It cannot be reached or is out of order.
-            AuthorizationFailed: The program gave no ID token.
-            UrlRefused: Its token endpoint must not be used.
-        """
-        wanted = audience, resource, scopes, prover.thumbprint
-        if wanted != self._last_for or now() >= self._ends_at:
-            form = {
-                "grant_type": TOKEN_EXCHANGE,
-                "requested_token_type": ID_JAG,
-                "audience": audience,
-                "resource": resource,
-                "subject_token_type": ID_TOKEN,
-            }
-            answer = yield from _exchanged(grant, with_scopes(form, scopes), prover, now)
-            _check(answer, grant, prover)
-            self._last, self._last_for = answer.access_token, wanted
-            self._ends_at = 0.0 if answer.expires_in is None else now() + answer.expires_in
-        return self._last
-
-
-def _exchanged(
-    grant: EnterpriseManaged, form: dict[str, str], prover: Prover, now: Callable[[], float]
-) -> Steps[TokenAnswer]:
-    """Exchanges an ID token; a stale one is asked for anew, once."""
-    provider = AuthorizationServer(issuer=grant.idp_issuer, token_endpoint=grant.idp_token_endpoint)
-    client = RegisteredClient(client_id=grant.idp_client_id, client_secret=grant.idp_client_secret)
-    tries_left = 2
-    while True:
-        tries_left -= 1
-        id_token: object = yield Ask(grant.id_token)
-        exchange = {**form, "subject_token": text_of(id_token, "id_token")}
-        try:
-            return (
-                yield from ask_for_token(provider, client, exchange, prover, now, kinds=("n_a", "bearer"))
-            )
-        except TokenRefused as refused:
-            if not (tries_left and refused.error == "invalid_grant"):
-                raise
-
-
-def _check(answer: TokenAnswer, grant: EnterpriseManaged, prover: Prover) -> None:
-    """Checks that an assertion is one, and bound to the key of the tokens: without that, whoever has it may use it."""
-    provider = f"the identity provider {shown(grant.idp_issuer)}"
-    if answer.issued_token_type != ID_JAG:
-        raise TokenRefused(f"{provider} issued another kind of token than was asked for", INVALID_RESPONSE)
-    bound_to = _confirmation(answer.access_token)
-    if bound_to == prover.thumbprint:
-        return
-    if bound_to is not None:
-        raise TokenRefused(f"{provider} bound its assertion to another key than ours", INVALID_RESPONSE)
-    if prover.wanted is True:
-        raise TokenRefused(
-            f"{provider} issued an assertion that is not bound to a key, which dpop=True demands: let it support DPoP "
-            "(RFC 9449), or leave dpop= to what the servers can",
-            INVALID_RESPONSE,
-        )
-    log.info("the identity provider does not bind its assertion to the key", issuer=grant.idp_issuer)
-
-
-def _confirmation(assertion: str) -> Any:
-    """Returns the ``cnf.jkt`` that a JWT claims. It is the authorization server that verifies the signature."""
-    payload = assertion.split(".")[1:2]
-    try:
-        claims = json_object(base64.urlsafe_b64decode("".join(payload) + "===")) or {}
-    except ValueError:
-        return None
-    confirmation = claims.get("cnf")
-    return confirmation.get("jkt") if isinstance(confirmation, dict) else None
-
-
-def text_of(value: object, name: str) -> str:
-    """Returns what a function of the program returned.
-
-    Raises:
-        AuthorizationFailed: It is no text, or empty.
-    """
-    if not isinstance(value, str) or not value:
-        raise AuthorizationFailed(
-            f"the function {name}= must return a text, and it returned {type(value).__name__}"
-        )
-    return value
-
-
-# -- The grants without a person: client credentials, enterprise-managed, workload identity (SEP-1046, 990 and 1933) ---
-#
-# None of them has a refresh token: a new token is had in the same way as the first.
-
-MachineGrant = ClientCredentials | EnterpriseManaged | WorkloadIdentity
-
-JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
-
-
-@attrs.frozen(kw_only=True)
-class MachineToken:
-    """An access token that is to be had without a person.
-
-    Args:
-        server: The authorization server of the resource.
-        client: The client at that authorization server.
-        resource: The resource, as its metadata names it.
-        scopes: The scopes to ask for.
-        prover: The key, if tokens are bound to one.
-        extra: More parameters of the token request, none of which is one of its own.
-        now: Returns the seconds since the epoch.
-    """
-
-    server: AuthorizationServer
-    client: RegisteredClient
-    resource: str
-    scopes: tuple[str, ...]
-    prover: Prover
-    extra: Mapping[str, str] = attrs.field(repr=False)
-    now: Callable[[], float] = attrs.field(repr=False)
-
-    def get(self, grant: MachineGrant, assertions: IdentityAssertions) -> Steps[TokenAnswer]:
-        """Gets the token.
-
-        Args:
-            grant: The settings.
-            assertions: What the identity provider of an enterprise has issued so far.
-
-        Raises:
-            TokenRefused: The authorization server or the identity provider refuses.
-            AuthorizationUnavailable: One of them cannot be reached or is out of order.
-            AuthorizationFailed: The authorization server does not know the grant, or the program gave no assertion.
-            UrlRefused: A token endpoint must not be used.
-        """
-        if isinstance(grant, ClientCredentials):
-            return (yield from self._ask({"grant_type": "client_credentials"}))
-        if isinstance(grant, WorkloadIdentity):
-            return (yield from self._by_workload(grant))
-        return (yield from self._by_enterprise(grant, assertions))
-
-    def _by_workload(self, grant: WorkloadIdentity) -> Steps[TokenAnswer]:
-        server = self.server
-        if server.grant_types_supported is not None and JWT_BEARER not in server.grant_types_supported:
-            raise AuthorizationFailed(
-                f"the authorization server {shown(server.issuer)} does not list {JWT_BEARER} among its grants, so that "
-                "the identity of this workload is of no use there"
-            )
-        assertion: object = yield Ask(grant.assertion, (grant.audience or server.issuer,))
-        return (yield from self._redeem(text_of(assertion, "assertion")))
-
-    def _by_enterprise(self, grant: EnterpriseManaged, assertions: IdentityAssertions) -> Steps[TokenAnswer]:
-        """Redeems an assertion of the identity provider; in place of one that is refused it issues another, once."""
-        tries_left = 2
-        while True:
-            tries_left -= 1
-            assertion = yield from assertions.get(
-                grant, self.server.issuer, self.resource, self.scopes, self.prover, self.now
-            )
-            try:
-                return (yield from self._redeem(assertion))
-            except TokenRefused as refused:
-                assertions.forget()
-                if not (tries_left and refused.error == "invalid_grant"):
-                    raise
-
-    def _redeem(self, assertion: str) -> Steps[TokenAnswer]:
-        return (yield from self._ask({"grant_type": JWT_BEARER, "assertion": assertion}))
-
-    def _ask(self, form: dict[str, str]) -> Steps[TokenAnswer]:
-        whole = with_scopes({**self.extra, **form, "resource": self.resource}, self.scopes)
-        return (yield from ask_for_token(self.server, self.client, whole, self.prover, self.now))
-
-
-# ----------------------------------------------------------------------------------------------------
+# -- The way to tokens -----------------------------------------------------------------------------
 
 
 class Granting:
@@ -442,3 +245,203 @@ class Granting:
             scopes=shown(" ".join(scopes)),
             granted=shown(" ".join(now_held.granted)),
         )
+
+
+# -- Grants without a person -----------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class MachineToken:
+    """An access token that is to be had without a person.
+
+    Args:
+        server: The authorization server of the resource.
+        client: The client at that authorization server.
+        resource: The resource, as its metadata names it.
+        scopes: The scopes to ask for.
+        prover: The key, if tokens are bound to one.
+        extra: More parameters of the token request, none of which is one of its own.
+        now: Returns the seconds since the epoch.
+    """
+
+    server: AuthorizationServer
+    client: RegisteredClient
+    resource: str
+    scopes: tuple[str, ...]
+    prover: Prover
+    extra: Mapping[str, str] = attrs.field(repr=False)
+    now: Callable[[], float] = attrs.field(repr=False)
+
+    def get(self, grant: MachineGrant, assertions: IdentityAssertions) -> Steps[TokenAnswer]:
+        """Gets the token.
+
+        Args:
+            grant: The settings.
+            assertions: What the identity provider of an enterprise has issued so far.
+
+        Raises:
+            TokenRefused: The authorization server or the identity provider refuses.
+            AuthorizationUnavailable: One of them cannot be reached or is out of order.
+            AuthorizationFailed: The authorization server does not know the grant, or the program gave no assertion.
+            UrlRefused: A token endpoint must not be used.
+        """
+        if isinstance(grant, ClientCredentials):
+            return (yield from self._ask({"grant_type": "client_credentials"}))
+        if isinstance(grant, WorkloadIdentity):
+            return (yield from self._by_workload(grant))
+        return (yield from self._by_enterprise(grant, assertions))
+
+    def _by_workload(self, grant: WorkloadIdentity) -> Steps[TokenAnswer]:
+        server = self.server
+        if server.grant_types_supported is not None and JWT_BEARER not in server.grant_types_supported:
+            raise AuthorizationFailed(
+                f"the authorization server {shown(server.issuer)} does not list {JWT_BEARER} among its grants, so that "
+                "the identity of this workload is of no use there"
+            )
+        assertion: object = yield Ask(grant.assertion, (grant.audience or server.issuer,))
+        return (yield from self._redeem(text_of(assertion, "assertion")))
+
+    def _by_enterprise(self, grant: EnterpriseManaged, assertions: IdentityAssertions) -> Steps[TokenAnswer]:
+        """Redeems an assertion of the identity provider; in place of one that is refused it issues another, once."""
+        tries_left = 2
+        while True:
+            tries_left -= 1
+            assertion = yield from assertions.get(
+                grant, self.server.issuer, self.resource, self.scopes, self.prover, self.now
+            )
+            try:
+                return (yield from self._redeem(assertion))
+            except TokenRefused as refused:
+                assertions.forget()
+                if not (tries_left and refused.error == "invalid_grant"):
+                    raise
+
+    def _redeem(self, assertion: str) -> Steps[TokenAnswer]:
+        return (yield from self._ask({"grant_type": JWT_BEARER, "assertion": assertion}))
+
+    def _ask(self, form: dict[str, str]) -> Steps[TokenAnswer]:
+        whole = with_scopes({**self.extra, **form, "resource": self.resource}, self.scopes)
+        return (yield from ask_for_token(self.server, self.client, whole, self.prover, self.now))
+
+
+# -- Assertions of an enterprise's identity provider -----------------------------------------------
+
+
+class IdentityAssertions:
+    """Turns ID tokens into assertions. The last assertion is used again for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._last = ""
+        # All that the last one is for, and its end in seconds since the epoch.
+        self._last_for: object = None
+        self._ends_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<IdentityAssertions {'none' if self._last_for is None else 'one'}>"
+
+    def forget(self) -> None:
+        """Has the next one issued anew."""
+        self._last, self._last_for = "", None
+
+    def get(
+        self,
+        grant: EnterpriseManaged,
+        audience: str,
+        resource: str,
+        scopes: tuple[str, ...],
+        prover: Prover,
+        now: Callable[[], float],
+    ) -> Steps[str]:
+        """Returns an assertion.
+
+        Args:
+            grant: The settings.
+            audience: The issuer of the authorization server that it is for.
+            resource: The resource.
+            scopes: The scopes.
+            prover: The key, if tokens are bound to one.
+            now: Returns the seconds since the epoch.
+
+        Raises:
+            TokenRefused: The identity provider refuses, or issued something else.
+            AuthorizationUnavailable: It cannot be reached or is out of order.
+            AuthorizationFailed: The program gave no ID token.
+            UrlRefused: Its token endpoint must not be used.
+        """
+        wanted = audience, resource, scopes, prover.thumbprint
+        if wanted != self._last_for or now() >= self._ends_at:
+            form = {
+                "grant_type": TOKEN_EXCHANGE,
+                "requested_token_type": ID_JAG,
+                "audience": audience,
+                "resource": resource,
+                "subject_token_type": ID_TOKEN,
+            }
+            answer = yield from _exchanged(grant, with_scopes(form, scopes), prover, now)
+            _check(answer, grant, prover)
+            self._last, self._last_for = answer.access_token, wanted
+            self._ends_at = 0.0 if answer.expires_in is None else now() + answer.expires_in
+        return self._last
+
+
+def _exchanged(
+    grant: EnterpriseManaged, form: dict[str, str], prover: Prover, now: Callable[[], float]
+) -> Steps[TokenAnswer]:
+    """Exchanges an ID token; a stale one is asked for anew, once."""
+    provider = AuthorizationServer(issuer=grant.idp_issuer, token_endpoint=grant.idp_token_endpoint)
+    client = RegisteredClient(client_id=grant.idp_client_id, client_secret=grant.idp_client_secret)
+    tries_left = 2
+    while True:
+        tries_left -= 1
+        id_token: object = yield Ask(grant.id_token)
+        exchange = {**form, "subject_token": text_of(id_token, "id_token")}
+        try:
+            return (
+                yield from ask_for_token(provider, client, exchange, prover, now, kinds=("n_a", "bearer"))
+            )
+        except TokenRefused as refused:
+            if not (tries_left and refused.error == "invalid_grant"):
+                raise
+
+
+def _check(answer: TokenAnswer, grant: EnterpriseManaged, prover: Prover) -> None:
+    """Checks that an assertion is one, and bound to the key of the tokens: otherwise anyone who has it may use it."""
+    provider = f"the identity provider {shown(grant.idp_issuer)}"
+    if answer.issued_token_type != ID_JAG:
+        raise TokenRefused(f"{provider} issued another kind of token than was asked for", INVALID_RESPONSE)
+    bound_to = _confirmation(answer.access_token)
+    if bound_to == prover.thumbprint:
+        return
+    if bound_to is not None:
+        raise TokenRefused(f"{provider} bound its assertion to another key than ours", INVALID_RESPONSE)
+    if prover.wanted is True:
+        raise TokenRefused(
+            f"{provider} issued an assertion that is not bound to a key, which dpop=True demands: let it support DPoP "
+            "(RFC 9449), or leave dpop= to what the servers can",
+            INVALID_RESPONSE,
+        )
+    log.info("the identity provider does not bind its assertion to the key", issuer=grant.idp_issuer)
+
+
+def _confirmation(assertion: str) -> Any:
+    """Returns the ``cnf.jkt`` that a JWT claims. It is the authorization server that verifies the signature."""
+    payload = assertion.split(".")[1:2]
+    try:
+        claims = json_object(base64.urlsafe_b64decode("".join(payload) + "===")) or {}
+    except ValueError:
+        return None
+    confirmation = claims.get("cnf")
+    return confirmation.get("jkt") if isinstance(confirmation, dict) else None
+
+
+def text_of(value: object, name: str) -> str:
+    """Returns what a function of the program returned.
+
+    Raises:
+        AuthorizationFailed: It is not a text, or empty.
+    """
+    if not isinstance(value, str) or not value:
+        raise AuthorizationFailed(
+            f"the function {name}= must return a text, and it returned {type(value).__name__}"
+        )
+    return value

@@ -57,7 +57,7 @@ class HeldTokens:
         self.prover = Prover(settings.dpop)
         # Whether the token of the moment was issued to this program, and not found in the store.
         self._is_issued = False
-        # What the store was told of the server last.
+        # The last value that the store received for the server.
         self._last: LastIssuer | None = None
         # Whether the store could not be given what is held: it has older tokens then.
         self._is_unsaved = False

@@ -1,4 +1,9 @@
-"""The client id: configured, stored, the URL of a metadata document, or registered (RFC 7591)."""
+"""The client id: configured, stored, the URL of a metadata document, or registered (RFC 7591).
+
+Beside it are the scopes that the client asks for (MCP 2026-07-28, Authorization, Scope Selection Strategy), and the
+records of a token store: tokens, registrations, and which issuer a server had last. Everything that is read from a
+store is checked: a file may be damaged, and a record that makes no sense is ignored.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +53,15 @@ __all__ = [
     "union",
 ]
 
+# Redirect URIs of one registration.
+MAX_REDIRECT_URIS = 8
 
-# -- The scopes that are asked for, and how often more are (MCP 2026-07-28, Authorization, Scope Selection Strategy)
-# ---
+_OK = (200, 201)
+_METHODS = ("none", "client_secret_basic", "client_secret_post")
+# RFC 6749 appendix A.1 and A.2: what is shown to a person on one line, and put into URLs and headers.
+_CLIENT_ID = re.compile(r"[\x20-\x7e]{1,1024}")
+_CLIENT_SECRET = re.compile(r"[\x20-\x7e]{1,4096}")
+_ADJUSTABLE = ("invalid_redirect_uri", "invalid_client_metadata")
 
 # Scopes of one request: an authorization request is a URL, and that has bounds.
 MAX_SCOPES = 200
@@ -64,83 +75,13 @@ MAX_OPERATIONS = 1024
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 section 3.3
 _OFFLINE = "offline_access"
 
+T = TypeVar("T")
 
-def read_scopes(text: object) -> tuple[str, ...]:
-    """Returns the scopes of a text that came from the network, each once, in their order; nonsense is left out."""
-    return union(text.split()) if isinstance(text, str) else ()
-
-
-def union(*parts: Iterable[str]) -> tuple[str, ...]:
-    """Returns the scopes of all parts, each once, in their order."""
-    every = dict.fromkeys(scope for part in parts for scope in part)
-    return tuple([each for each in every if len(each) <= MAX_SCOPE and _SCOPE.fullmatch(each)][:MAX_SCOPES])
+# Tries to replace a record that other processes replace at the same time.
+MAX_TRIES = 8
 
 
-def scopes_to_ask_for(
-    challenge: str | None,
-    resource: Iterable[str],
-    configured: Iterable[str],
-    *,
-    before: Iterable[str] = (),
-    authorization_server: Iterable[str] | None = None,
-) -> tuple[str, ...]:
-    """Returns the scopes of the next authorization; none of them means that the parameter is left out.
-
-    The challenge is authoritative, and without a scope in it the metadata of the resource is.
-
-    Args:
-        challenge: The ``scope`` of the challenge.
-        resource: The scopes in the metadata of the resource.
-        configured: The scopes that the user asks for beyond those.
-        before: The scopes that were asked for at this resource before.
-        authorization_server: The scopes that the authorization server lists, if a refresh token is wanted: with
-            ``offline_access`` among them it is asked for too (SEP-2207).
-    """
-    named = tuple(resource) if challenge is None else read_scopes(challenge)
-    found = union(before, named, configured)
-    if found and authorization_server is not None and _OFFLINE in authorization_server:
-        found = union(found, (_OFFLINE,))
-    return found
-
-
-class StepUps:
-    """Counts the authorizations with more scopes of one server, for as long as the program runs."""
-
-    def __init__(self) -> None:
-        # By operation: the step-ups since it last succeeded.
-        self._counts: dict[str, int] = {}
-        # Operations that were refused in spite of a step-up, since one succeeded.
-        self._in_vain = 0
-
-    def begin(self, operation: str) -> bool:
-        """Counts a refusal for a lack of scopes, and returns whether one more authorization is allowed."""
-        count = self._counts.get(operation, 0)
-        if count:
-            self._in_vain += 1
-        if count >= MAX_STEP_UPS or self._in_vain >= MAX_STEP_UPS:
-            return False
-        if len(self._counts) >= MAX_OPERATIONS:
-            self._counts.clear()
-        self._counts[operation] = count + 1
-        return True
-
-    def succeeded(self, operation: str) -> None:
-        """Forgets what an operation that has succeeded had needed."""
-        if self._counts.pop(operation, None) is not None:
-            self._in_vain = 0
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Redirect URIs of one registration.
-MAX_REDIRECT_URIS = 8
-
-_OK = (200, 201)
-_METHODS = ("none", "client_secret_basic", "client_secret_post")
-# RFC 6749 appendix A.1 and A.2: what is shown to a person on one line, and put into URLs and headers.
-_CLIENT_ID = re.compile(r"[\x20-\x7e]{1,1024}")
-_CLIENT_SECRET = re.compile(r"[\x20-\x7e]{1,4096}")
-_ADJUSTABLE = ("invalid_redirect_uri", "invalid_client_metadata")
+# -- The client ------------------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
@@ -170,7 +111,7 @@ class RegisteredClient:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> RegisteredClient | None:
-        """Returns the client of a record, ``None`` if it is none of a client."""
+        """Returns the client of a record, ``None`` if it is not that of a client."""
         try:
             found = msgspec.convert(record, _ClientRecord)
         except (msgspec.ValidationError, TypeError):
@@ -346,15 +287,75 @@ def _registered(
     )
 
 
-# -- The records of a token store: tokens, registrations, and which issuer a server had last -------------
-#
-# Everything that is read from a store is checked: a file may be damaged, and a record that makes no sense counts as
-# none.
+# -- The scopes to ask for -------------------------------------------------------------------------
 
-T = TypeVar("T")
 
-# Tries to replace a record that other processes replace at the same time.
-MAX_TRIES = 8
+def read_scopes(text: object) -> tuple[str, ...]:
+    """Returns the scopes of a text that came from the network, each once, in their order; nonsense is left out."""
+    return union(text.split()) if isinstance(text, str) else ()
+
+
+def union(*parts: Iterable[str]) -> tuple[str, ...]:
+    """Returns the scopes of all parts, each once, in their order."""
+    every = dict.fromkeys(scope for part in parts for scope in part)
+    return tuple([each for each in every if len(each) <= MAX_SCOPE and _SCOPE.fullmatch(each)][:MAX_SCOPES])
+
+
+def scopes_to_ask_for(
+    challenge: str | None,
+    resource: Iterable[str],
+    configured: Iterable[str],
+    *,
+    before: Iterable[str] = (),
+    authorization_server: Iterable[str] | None = None,
+) -> tuple[str, ...]:
+    """Returns the scopes of the next authorization; none of them means that the parameter is left out.
+
+    The challenge is authoritative, and without a scope in it the metadata of the resource is.
+
+    Args:
+        challenge: The ``scope`` of the challenge.
+        resource: The scopes in the metadata of the resource.
+        configured: The scopes that the user asks for beyond those.
+        before: The scopes that were asked for at this resource before.
+        authorization_server: The scopes that the authorization server lists, if a refresh token is wanted: with
+            ``offline_access`` among them it is asked for too (SEP-2207).
+    """
+    named = tuple(resource) if challenge is None else read_scopes(challenge)
+    found = union(before, named, configured)
+    if found and authorization_server is not None and _OFFLINE in authorization_server:
+        found = union(found, (_OFFLINE,))
+    return found
+
+
+class StepUps:
+    """Counts the authorizations with more scopes of one server, for as long as the program runs."""
+
+    def __init__(self) -> None:
+        # By operation: the step-ups since it last succeeded.
+        self._counts: dict[str, int] = {}
+        # Operations that were refused in spite of a step-up, since one succeeded.
+        self._in_vain = 0
+
+    def begin(self, operation: str) -> bool:
+        """Counts a refusal for a lack of scopes, and returns whether one more authorization is allowed."""
+        count = self._counts.get(operation, 0)
+        if count:
+            self._in_vain += 1
+        if count >= MAX_STEP_UPS or self._in_vain >= MAX_STEP_UPS:
+            return False
+        if len(self._counts) >= MAX_OPERATIONS:
+            self._counts.clear()
+        self._counts[operation] = count + 1
+        return True
+
+    def succeeded(self, operation: str) -> None:
+        """Forgets what an operation that has succeeded had needed."""
+        if self._counts.pop(operation, None) is not None:
+            self._in_vain = 0
+
+
+# -- The records of a store ------------------------------------------------------------------------
 
 
 @attrs.frozen(kw_only=True)
@@ -387,7 +388,7 @@ class Tokens:
 
 
 def read_tokens(record: Mapping[str, Any]) -> Tokens | None:
-    """Returns the tokens of a record, ``None`` if it is none of tokens."""
+    """Returns the tokens of a record, ``None`` if it does not hold tokens."""
     try:
         values = msgspec.convert(record, dict[str, Any])
         client = RegisteredClient.from_record(values["client"])
@@ -429,7 +430,7 @@ class LastIssuer:
 
 
 def read_last_issuer(record: Mapping[str, Any]) -> LastIssuer | None:
-    """Returns the value of a record, ``None`` if it is none of its kind."""
+    """Returns the value of a record, ``None`` if it is of another kind."""
     values = [record.get(name) for name in ("issuer", "resource", "client_id")]
     texts = [value for value in values if isinstance(value, str)]
     return LastIssuer(*texts) if len(texts) == len(values) else None
@@ -441,7 +442,7 @@ def key_of(*parts: str) -> str:
 
 
 def load(key: str, read: Callable[[Mapping[str, Any]], T | None]) -> Steps[tuple[T | None, int | None]]:
-    """Returns a record, ``None`` if there is none that makes sense, and the generation to replace it by."""
+    """Returns a record, ``None`` if no sensible one exists, and the generation to replace it by."""
     stored: StoredRecord | None = yield LoadRecord(key)
     return (None, None) if stored is None else (read(stored.value), stored.generation)
 

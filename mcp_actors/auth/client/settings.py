@@ -1,4 +1,7 @@
-"""The settings of a client: the ways to have access, and what is the same for all of them."""
+"""The settings of a client: the ways to have access, and what is the same for all of them.
+
+A `Browser` is the way in which a person logs in; `mcp_transports.auth` has the ready-made ones.
+"""
 
 from __future__ import annotations
 
@@ -28,42 +31,6 @@ __all__ = [
     "Redirect",
     "WorkloadIdentity",
 ]
-
-
-# -- The login of a person: the interface; `mcp_transports.auth` has the ready-made ones -----------------
-
-
-class Redirect(Protocol):
-    """A place that a login comes back to, open for one login."""
-
-    @property
-    def uri(self) -> str:
-        """The redirect URI."""
-
-    async def log_in(self, url: str, accepts: Callable[[RedirectAnswer], bool]) -> RedirectAnswer:
-        """Sends the person to ``url`` and waits for the answer that ``accepts`` returns true for.
-
-        The caller bounds the wait by cancelling it. Answers that are not accepted are refused and do not end it.
-
-        Raises:
-            LoginRequired: There is nobody who could log in.
-            LoginFailed: The person gave up.
-        """
-
-
-@runtime_checkable
-class Browser(Protocol):
-    """Shows a person the login of an authorization server."""
-
-    def open_redirect(self, registered: Sequence[str] = ()) -> AbstractAsyncContextManager[Redirect]:
-        """Opens the place that the login comes back to, for the length of an ``async with`` block.
-
-        ``registered`` has the redirect URIs of the client's registration, if there is one: one of them is used if
-        possible, with another port where only the port differs and it cannot be had.
-        """
-
-
-# ----------------------------------------------------------------------------------------------------
 
 # Seconds for a person to log in.
 LOGIN_TIMEOUT = 300.0
@@ -95,6 +62,36 @@ _TAKEN = frozenset(
 )
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 section 3.3
 _TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+class Redirect(Protocol):
+    """A place that a login comes back to, open for one login."""
+
+    @property
+    def uri(self) -> str:
+        """The redirect URI."""
+
+    async def log_in(self, url: str, accepts: Callable[[RedirectAnswer], bool]) -> RedirectAnswer:
+        """Sends the person to ``url`` and waits for the answer that ``accepts`` returns true for.
+
+        The caller bounds the wait by cancelling it. Answers that are not accepted are refused and do not end it.
+
+        Raises:
+            LoginRequired: No person can log in.
+            LoginFailed: The person gave up.
+        """
+
+
+@runtime_checkable
+class Browser(Protocol):
+    """Shows a person the login of an authorization server."""
+
+    def open_redirect(self, registered: Sequence[str] = ()) -> AbstractAsyncContextManager[Redirect]:
+        """Opens the place that the login comes back to, for the length of an ``async with`` block.
+
+        ``registered`` has the redirect URIs of the client's registration, if there is one: one of them is used if
+        possible, with another port where only the port differs and it cannot be had.
+        """
 
 
 def _require_texts(settings: Any, *names: str) -> None:
@@ -135,7 +132,7 @@ class AuthorizationCode:
         client_metadata_url: The ``https`` URL of a client ID metadata document, which is the client id where the
             authorization server supports that.
         client_name: The name that the person sees when the client is registered.
-        login_timeout: Seconds for the person to log in. The clock of the call that needed it stands still meanwhile.
+        login_timeout: Seconds for the person to log in. The clock of the call that needed it is stopped meanwhile.
 
     Raises:
         ValueError: A value that cannot be meant so, such as a secret without a client id.
@@ -226,7 +223,7 @@ class EnterpriseManaged:
         client_secret: The secret of that client, if it has one.
 
     Raises:
-        ValueError: ``idp_token_endpoint`` is no URL that a secret may be sent to.
+        ValueError: ``idp_token_endpoint`` is not a URL that a secret may be sent to.
         TypeError: A value of another type.
     """
 

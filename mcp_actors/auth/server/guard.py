@@ -1,4 +1,10 @@
-"""The checks that a listener makes of every request before anything of it is processed."""
+"""The checks that a listener makes of every request before anything of it is processed.
+
+They read the ``Authorization`` header (RFC 6750 section 2.1, RFC 9449 section 7.1), have the token verified, and check
+the scopes and the proof that it needs. A request that is not served gets the answer that RFC 6750, RFC 9449 and RFC
+9728 have for it: the code of the RFC and a fixed text, with nothing of a token, and nothing about what is wrong with
+it.
+"""
 
 from __future__ import annotations
 
@@ -47,8 +53,21 @@ __all__ = [
     "read_credentials",
 ]
 
+# Tokens that are remembered as verified, and as refused.
+MAX_TOKENS = 10_000
+# Seconds for which a proof that was used is remembered by all processes: the time for which one can be used, whose
+# time may be as much ahead as behind.
+PROOF_KEPT = 600.0
+# Seconds after which a caller may try again whose proof could not be checked.
+RETRY_AFTER = 2.0
+# Characters of the claims of verified tokens: how many a token has is up to the authorization server and its users.
+MAX_CLAIM_CHARACTERS = 16 * 1024 * 1024
+# Scopes that a challenge repeats beside those of the operation.
+MAX_REPEATED = 50
 
-# -- The ``Authorization`` header of a request to a protected resource (RFC 6750 section 2.1, RFC 9449 section 7.1) ---
+# Needs joserfc, so it is loaded when the settings ask for it.
+_PROOFS = "mcp_actors.auth.server.proofs"
+_ORIGIN = re.compile(r"[^:]+://[^/?]+")
 
 # Characters. Tokens of real authorization servers with many groups have a few thousand.
 MAX_TOKEN = 16 * 1024
@@ -57,46 +76,6 @@ Scheme = Literal["Bearer", "DPoP"]
 
 _SCHEME = re.compile(r"(?i:(bearer)|(dpop))(?![!#$%&'*+.^_`|~0-9A-Za-z-])")
 _TOKEN = re.compile(r" +([A-Za-z0-9._~+/-]+=*)[ \t]*")
-
-
-class MalformedCredentials(Exception):
-    """The header has one of our schemes, and not one token."""
-
-
-@attrs.frozen
-class Credentials:
-    """An access token and the scheme that it came with."""
-
-    scheme: Scheme
-    token: str = attrs.field(repr=False)
-
-    @property
-    def field(self) -> str:
-        """The header in the one spelling that a token has: the case of a scheme and the spaces behind it are free."""
-        return f"{self.scheme} {self.token}"
-
-
-def read_credentials(field: str | None) -> Credentials | None:
-    """Returns the credentials of a request, ``None`` without any and for the schemes of others.
-
-    Args:
-        field: The value of ``Authorization``.
-
-    Raises:
-        MalformedCredentials: There is none, or more than one, or a longer one than is allowed.
-    """
-    scheme = None if field is None else _SCHEME.match(field)
-    if scheme is None or field is None:
-        return None
-    found = _TOKEN.fullmatch(field, scheme.end())
-    if found is None or len(found[1]) > MAX_TOKEN:
-        raise MalformedCredentials
-    return Credentials("Bearer" if scheme[1] else "DPoP", found[1])
-
-
-# -- The answers to requests that are not served, exactly as RFC 6750, RFC 9449 and RFC 9728 have them ---
-#
-# A refusal says the code of the RFC and a fixed text: nothing of a token, and nothing about what is wrong with it.
 
 Header = tuple[str, str]
 
@@ -113,94 +92,7 @@ _JSON = ("Content-Type", "application/json")
 _NO_STORE = ("Cache-Control", "no-store")
 
 
-@attrs.frozen
-class Denial:
-    """The answer to a request that is not served: a whole HTTP response."""
-
-    status: int
-    headers: tuple[Header, ...]
-    body: bytes
-
-    def __repr__(self) -> str:
-        return f"<Denial {self.status}>"
-
-
-class Answers:
-    """The answers of one protected server. Those that are always the same are made once.
-
-    Args:
-        settings: The settings of the server.
-    """
-
-    def __init__(self, settings: ResourceServer) -> None:
-        self._place = {"resource_metadata": metadata_url(settings.resource)}
-        self._scope = {"scope": " ".join(settings.scopes)} if settings.scopes else {}
-        self._algorithms = {"algs": " ".join(PROOF_ALGORITHMS_ACCEPTED)}
-        self._dpop = settings.dpop
-        own: Literal["Bearer", "DPoP"] = "DPoP" if settings.dpop == "required" else "Bearer"
-        self.no_credentials = self._denial(401, "unauthorized", *self._invitations())
-        self.malformed = self._refusal(400, "invalid_request", own)
-        self.invalid_token = self._refusal(401, "invalid_token", own)
-        self.invalid_bound_token = self._refusal(401, "invalid_token", "DPoP")
-        self.invalid_proof = self._refusal(401, "invalid_dpop_proof", "DPoP")
-
-    def insufficient_scope(self, scopes: Iterable[str], *, bound: bool) -> Denial:
-        """Returns the answer to a caller who lacks scopes; ``scopes`` are all that it shall ask for."""
-        scheme: Literal["Bearer", "DPoP"] = "DPoP" if bound else "Bearer"
-        return self._refusal(403, "insufficient_scope", scheme, {"scope": " ".join(scopes)})
-
-    def use_nonce(self, nonce: str) -> Denial:
-        """Returns the answer to a proof without a nonce that is good (RFC 9449 section 9)."""
-        challenge = format_challenge("DPoP", {"error": "use_dpop_nonce", **self._place})
-        return self._denial(401, "use_dpop_nonce", challenge, more=(("DPoP-Nonce", nonce),))
-
-    def unavailable(self, retry_after: float) -> Denial:
-        """Returns the answer while nobody can say whether a token is valid.
-
-        It has no challenge: a client that is sent one throws its token away, which may be good.
-        """
-        after = ("Retry-After", str(max(1, math.ceil(min(retry_after, 3600.0)))))
-        return self._denial(503, "temporarily_unavailable", more=(after,))
-
-    def _invitations(self) -> list[str]:
-        """The challenges of all schemes that are served, without an error (RFC 6750 section 3.1)."""
-        params = {**self._place, **self._scope}
-        found = [] if self._dpop == "required" else [format_challenge("Bearer", params)]
-        if self._dpop != "no":
-            found.append(format_challenge("DPoP", {**self._algorithms, **params}))
-        return found
-
-    def _refusal(
-        self, status: int, error: str, scheme: Literal["Bearer", "DPoP"], more: dict[str, str] | None = None
-    ) -> Denial:
-        params = {"error": error, "error_description": _TEXTS[error]}
-        if scheme == "DPoP":
-            params |= self._algorithms
-        params |= self._place
-        params |= more if more is not None else self._scope if error == "invalid_token" else {}
-        return self._denial(status, error, format_challenge(scheme, params))
-
-    def _denial(self, status: int, error: str, *challenges: str, more: tuple[Header, ...] = ()) -> Denial:
-        body = msgspec.json.encode({"error": error, "error_description": _TEXTS[error]})
-        lines = tuple(("WWW-Authenticate", each) for each in challenges)
-        return Denial(status, (_JSON, _NO_STORE, *lines, *more), body)
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Tokens that are remembered as verified, and as refused.
-MAX_TOKENS = 10_000
-# Seconds for which a proof that was used is remembered by all processes: the time for which one can be used, whose
-# time may be as much ahead as behind.
-PROOF_KEPT = 600.0
-# Seconds after which a caller may try again whose proof could not be checked.
-RETRY_AFTER = 2.0
-# Characters of the claims of verified tokens: how many a token has is up to the authorization server and its users.
-MAX_CLAIM_CHARACTERS = 16 * 1024 * 1024
-# Scopes that a challenge repeats beside those of the operation.
-MAX_REPEATED = 50
-
-_ORIGIN = re.compile(r"[^:]+://[^/?]+")
+# -- The checks of one listener --------------------------------------------------------------------
 
 
 class SharedUses(Protocol):
@@ -271,7 +163,7 @@ class AccessGuard:
         self._mirrored = IssuerMetadata(settings.issuer[0])
         self._proofs: Any = None
         if settings.dpop != "no":
-            proofs = signatures("mcp_actors.auth.server.signatures")
+            proofs = signatures(_PROOFS)
             self._proofs = proofs.Proofs(always_nonces=settings.dpop_nonces)
         self.documents: Mapping[str, bytes] = dict.fromkeys(
             metadata_paths(settings.resource), metadata_document(settings)
@@ -305,7 +197,7 @@ class AccessGuard:
             return self._answers.unavailable(unavailable.retry_after)
 
     def known(self, request: ProtectedRequest) -> Principal | Denial | None:
-        """Returns the answer if nobody has to be asked, ``None`` if `check` must be awaited.
+        """Returns the answer if no server has to be asked, ``None`` if `check` must be awaited.
 
         It is made for one call of it, or of `check` if this returned ``None``, for each request: a proof counts once.
         """
@@ -439,7 +331,7 @@ class AccessGuard:
         """Returns the answer for a token that is bound to a key, and the name of the proof that the request has."""
         credentials = read_credentials(field)
         assert credentials is not None
-        proofs = signatures("mcp_actors.auth.server.signatures")
+        proofs = signatures(_PROOFS)
         try:
             name = self._proofs.check(
                 request.headers.get("dpop"),
@@ -482,7 +374,7 @@ class AccessGuard:
         return origin[0] + path
 
     def _log_refusal(self, reason: str, what: str = "access token") -> None:
-        """Writes the reason for the operator, which the caller is never told."""
+        """Writes the reason for the operator, which the caller never learns."""
         log.debug("authorization refused", resource=self._settings.resource, what=what, reason=reason)
 
     def _invalid(self, credentials: Credentials) -> Denial:
@@ -500,3 +392,117 @@ def _remember(table: OrderedDict[bytes, float], digest: bytes, value: float) -> 
     if len(table) >= MAX_TOKENS:
         table.popitem(last=False)
     table[digest] = value
+
+
+# -- The credentials of a request ------------------------------------------------------------------
+
+
+class MalformedCredentials(Exception):
+    """The header has one of our schemes, and not one token."""
+
+
+@attrs.frozen
+class Credentials:
+    """An access token and the scheme that it came with."""
+
+    scheme: Scheme
+    token: str = attrs.field(repr=False)
+
+    @property
+    def field(self) -> str:
+        """The header in the one spelling that a token has: the case of a scheme and the spaces behind it are free."""
+        return f"{self.scheme} {self.token}"
+
+
+def read_credentials(field: str | None) -> Credentials | None:
+    """Returns the credentials of a request, ``None`` without any and for the schemes of others.
+
+    Args:
+        field: The value of ``Authorization``.
+
+    Raises:
+        MalformedCredentials: There is no token, or more than one, or a longer one than is allowed.
+    """
+    scheme = None if field is None else _SCHEME.match(field)
+    if scheme is None or field is None:
+        return None
+    found = _TOKEN.fullmatch(field, scheme.end())
+    if found is None or len(found[1]) > MAX_TOKEN:
+        raise MalformedCredentials
+    return Credentials("Bearer" if scheme[1] else "DPoP", found[1])
+
+
+# -- The answers to requests that are not served ---------------------------------------------------
+
+
+@attrs.frozen
+class Denial:
+    """The answer to a request that is not served: a whole HTTP response."""
+
+    status: int
+    headers: tuple[Header, ...]
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"<Denial {self.status}>"
+
+
+class Answers:
+    """The answers of one protected server. Those that are always the same are made once.
+
+    Args:
+        settings: The settings of the server.
+    """
+
+    def __init__(self, settings: ResourceServer) -> None:
+        self._place = {"resource_metadata": metadata_url(settings.resource)}
+        self._scope = {"scope": " ".join(settings.scopes)} if settings.scopes else {}
+        self._algorithms = {"algs": " ".join(PROOF_ALGORITHMS_ACCEPTED)}
+        self._dpop = settings.dpop
+        own: Literal["Bearer", "DPoP"] = "DPoP" if settings.dpop == "required" else "Bearer"
+        self.no_credentials = self._denial(401, "unauthorized", *self._invitations())
+        self.malformed = self._refusal(400, "invalid_request", own)
+        self.invalid_token = self._refusal(401, "invalid_token", own)
+        self.invalid_bound_token = self._refusal(401, "invalid_token", "DPoP")
+        self.invalid_proof = self._refusal(401, "invalid_dpop_proof", "DPoP")
+
+    def insufficient_scope(self, scopes: Iterable[str], *, bound: bool) -> Denial:
+        """Returns the answer to a caller who lacks scopes; ``scopes`` are all that it shall ask for."""
+        scheme: Literal["Bearer", "DPoP"] = "DPoP" if bound else "Bearer"
+        return self._refusal(403, "insufficient_scope", scheme, {"scope": " ".join(scopes)})
+
+    def use_nonce(self, nonce: str) -> Denial:
+        """Returns the answer to a proof without a nonce that is good (RFC 9449 section 9)."""
+        challenge = format_challenge("DPoP", {"error": "use_dpop_nonce", **self._place})
+        return self._denial(401, "use_dpop_nonce", challenge, more=(("DPoP-Nonce", nonce),))
+
+    def unavailable(self, retry_after: float) -> Denial:
+        """Returns the answer while it is unknown whether a token is valid.
+
+        It has no challenge: a client that is sent one throws its token away, which may be good.
+        """
+        after = ("Retry-After", str(max(1, math.ceil(min(retry_after, 3600.0)))))
+        return self._denial(503, "temporarily_unavailable", more=(after,))
+
+    def _invitations(self) -> list[str]:
+        """The challenges of all schemes that are served, without an error (RFC 6750 section 3.1)."""
+        params = {**self._place, **self._scope}
+        found = [] if self._dpop == "required" else [format_challenge("Bearer", params)]
+        if self._dpop != "no":
+            found.append(format_challenge("DPoP", {**self._algorithms, **params}))
+        return found
+
+    def _refusal(
+        self, status: int, error: str, scheme: Literal["Bearer", "DPoP"], more: dict[str, str] | None = None
+    ) -> Denial:
+        params = {"error": error, "error_description": _TEXTS[error]}
+        if scheme == "DPoP":
+            params |= self._algorithms
+        params |= self._place
+        params |= more if more is not None else self._scope if error == "invalid_token" else {}
+        return self._denial(status, error, format_challenge(scheme, params))
+
+    def _denial(self, status: int, error: str, *challenges: str, more: tuple[Header, ...] = ()) -> Denial:
+        body = msgspec.json.encode({"error": error, "error_description": _TEXTS[error]})
+        lines = tuple(("WWW-Authenticate", each) for each in challenges)
+        return Denial(status, (_JSON, _NO_STORE, *lines, *more), body)

@@ -1,4 +1,7 @@
-"""The settings of a protected server."""
+"""The settings of a protected server, and the metadata that it publishes (RFC 9728).
+
+Scopes form a hierarchy: a broad one implies narrow ones (MCP 2026-07-28, Authorization, Step-Up Authorization).
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,19 @@ __all__ = [
     "metadata_url",
 ]
 
-
-# -- The hierarchy of scopes: a broad one implies narrow ones (MCP 2026-07-28, Authorization, Step-Up Authorization) ---
-
 # RFC 6749 section 3.3.
 _SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+
+_RESOURCE = re.compile(r"https?://[^/?#@\s\"\\]+(/[^?#\s\"\\]*)?(\?[^#\s\"\\]*)?", re.ASCII)
+
+MIRROR_PATH = "/.well-known/oauth-authorization-server"
+# RFC 9449 section 11.6 wants asymmetric ones only.
+PROOF_ALGORITHMS_ACCEPTED = ("ES256", "ES384", "PS256", "RS256", "Ed25519")
+
+_WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+# -- Scopes ----------------------------------------------------------------------------------------
 
 
 def checked_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
@@ -69,9 +80,7 @@ def closure_of(scopes: Iterable[str], implied: Mapping[str, frozenset[str]]) -> 
     return granted.union(*(implied[each] for each in granted & implied.keys()))
 
 
-# ----------------------------------------------------------------------------------------------------
-
-_RESOURCE = re.compile(r"https?://[^/?#@\s\"\\]+(/[^?#\s\"\\]*)?(\?[^#\s\"\\]*)?", re.ASCII)
+# -- The settings ----------------------------------------------------------------------------------
 
 
 def _issuers(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -123,7 +132,7 @@ class ResourceServer:
         url_policy: Which URLs in the metadata of the issuer may be used.
 
     Raises:
-        ValueError: ``resource`` or ``issuer`` are no such URLs, ``dpop`` is none of the three, or a scope has
+        ValueError: ``resource`` or ``issuer`` are not such URLs, ``dpop`` has another value, or a scope has
             characters that no scope has.
         TypeError: ``scopes`` is one text.
         ImportError: The extra ``auth`` is missing, and the verifier needs it.
@@ -148,13 +157,7 @@ class ResourceServer:
         return Expected(self.issuer, (self.resource, *self.audiences), self.leeway)
 
 
-# -- The metadata that a protected server publishes (RFC 9728), and its places ---------------------------
-
-MIRROR_PATH = "/.well-known/oauth-authorization-server"
-# RFC 9449 section 11.6 wants asymmetric ones only.
-PROOF_ALGORITHMS_ACCEPTED = ("ES256", "ES384", "PS256", "RS256", "Ed25519")
-
-_WELL_KNOWN = "/.well-known/oauth-protected-resource"
+# -- The metadata, and where it is served ----------------------------------------------------------
 
 
 def metadata_document(settings: ResourceServer) -> bytes:
@@ -187,7 +190,7 @@ def metadata_paths(resource: str) -> list[str]:
 
 
 def _taken_apart(resource: str) -> tuple[str, str, str]:
-    """Returns origin, path and query as they are written; a lone slash is no path."""
+    """Returns origin, path and query as they are written; a lone slash does not count as a path."""
     scheme, _, rest = resource.partition("://")
     whole, mark, query = rest.partition("?")
     host, slash, path = whole.partition("/")

@@ -1,4 +1,13 @@
-"""Access tokens that are JWTs (RFC 9068), verified with the keys of their issuer."""
+"""The verification of access tokens: the interface `Verifier`, and the three verifiers that implement it.
+
+`JwtVerifier` checks tokens that are JWTs (RFC 9068) with the keys that their issuer publishes. `IntrospectionVerifier`
+asks the authorization server about tokens that only it understands (RFC 7662). `StaticVerifier` knows its tokens from
+the start, for tests. They share the checks of a token's claims, and the metadata of an issuer.
+
+The metadata and the keys of an issuer are kept, and fetched again no more often than a fixed interval allows, whatever
+tokens arrive. Only the library for signatures is an optional extra, so its module is loaded by the verifier that needs
+it.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +44,48 @@ __all__ = [
 ]
 
 
-# -- The verification of access tokens: the interface, and one for tests ---------------------------------
+# -- Limits and times, in seconds --------------------------------------------------------------------------
+
+# Entries of a list in a token that are read, characters of a subject, and the last time that is read: the year 5138.
+MAX_ENTRIES = 1000
+MAX_NAME = 1024
+_LAST_SECOND = 1e11
+
+# The time between two attempts while an authorization server cannot be reached, and for which metadata is kept.
+RETRY_AFTER = 5.0
+METADATA_KEPT_FOR = 3600.0
+# RFC 9728 section 7.7 and MCP 2026-07-28, Security Best Practices: few hops, each of them checked.
+MAX_REDIRECTS = 3
+# The time after which keys are fetched anew although no token needs others: one may have been withdrawn.
+KEYS_KEPT_FOR = 600.0
+# Keys of a set that are read, and keys that a signature is tried with if its token does not name one.
+MAX_KEYS = 100
+MAX_TRIES = 16
+
+# The time for which a token stays refused after its authorization server said that it is not active.
+REFUSALS_REMEMBERED_FOR = 5.0
+# The time for which an authorization server that cannot answer is left alone, whatever tokens arrive. It begins with
+# the question, which may take 10 seconds of it.
+PAUSE = 15.0
+# With these statuses it says that it cannot answer anything. Any other one may be about the token: a caller who finds
+# a token that leads to one must not stop the questions about the tokens of others.
+_OUT_OF_ORDER = (429, 502, 503, 504)
+
+_OK = 200
+_ACCEPT = (("accept", "application/json"),)
+_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+# An ID token is a JWT of the same issuer, with the same keys. Only ID tokens have these members.
+_OF_ID_TOKENS = frozenset({"at_hash", "c_hash"})
+
+
+# -- The interface, and the verifier for tests -------------------------------------------------------------
 
 Fetching = Callable[[Fetch], Awaitable[Fetched | FetchFailed]]
 """A function that makes an HTTP request. Equal requests at one time are one."""
 
 
 class TokenInvalid(Exception):
-    """A token must not be served. The caller is told so, and never why.
+    """A token must not be served. The caller learns that, and never the reason.
 
     Args:
         reason: A few fixed words for the log of this server, with nothing of the token in them.
@@ -56,7 +99,7 @@ class TokenInvalid(Exception):
 
 
 class VerifierUnavailable(Exception):
-    """Nobody can say at present whether a token is valid, such as without a connection to the authorization server.
+    """Whether a token is valid cannot be found out at present: the authorization server cannot be reached, say.
 
     Args:
         retry_after: Seconds after which the caller may try again.
@@ -100,7 +143,7 @@ class Verifier(Protocol):
 
         Raises:
             TokenInvalid: The token must not be served.
-            VerifierUnavailable: The same token may be valid: nobody can say at present.
+            VerifierUnavailable: Whether the token is valid cannot be found out at present.
         """
 
 
@@ -111,7 +154,7 @@ class StaticVerifier:
         principals: The principal of each token.
 
     Raises:
-        TypeError: One of them is no `Principal`.
+        TypeError: One of them is not a `Principal`.
     """
 
     remembered_for = 0.0
@@ -139,12 +182,7 @@ class StaticVerifier:
         return principal
 
 
-# -- The claims of a token: what is asked of all of them, and the principal that they make ---------------
-
-# Entries of a list in a token that are read, characters of a subject, and seconds since the epoch in the year 5138.
-MAX_ENTRIES = 1000
-MAX_NAME = 1024
-_LAST_SECOND = 1e11
+# -- The claims of a token, and the principal that they make ------------------------------------------------
 
 
 def check_audience(claims: Mapping[str, Any], expected: Expected) -> None:
@@ -168,10 +206,10 @@ def check_times(claims: Mapping[str, Any], expected: Expected, now: float) -> fl
 
 
 def principal_of(claims: Mapping[str, Any], issuer: str, expires_at: float | None) -> Principal:
-    """Returns the principal of verified claims; raises `TokenInvalid` if they name nobody."""
+    """Returns the principal of verified claims; raises `TokenInvalid` if they name no subject."""
     subject = _name(claims, "sub")
     if subject is None:
-        # A client alone is no subject: all its users would be one.
+        # A client is not enough: all its users would be one subject.
         raise TokenInvalid("no subject")
     client = _name(claims, "client_id") or _name(claims, "azp")
     # Functions of the program see the claims, and the next request with the same token sees the same ones.
@@ -203,7 +241,7 @@ def _seconds(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def _name(claims: Mapping[str, Any], claim: str) -> str | None:
-    """Returns a claim that names somebody. A control character could make two principals of one key."""
+    """Returns a claim that is a name. A control character could make two principals of one key."""
     value = claims.get(claim)
     if value is None:
         return None
@@ -220,16 +258,7 @@ def _scopes(claims: Mapping[str, Any]) -> Iterable[str]:
     return frozenset(each for each in named[:MAX_ENTRIES] if isinstance(each, str) and each)
 
 
-# -- The metadata of an authorization server, as a protected server needs it: kept, and asked for again with patience
-# ---
-
-# Seconds between two attempts while the authorization server cannot be reached, and for which metadata is kept.
-RETRY_AFTER = 5.0
-KEPT_FOR = 3600.0
-# RFC 9728 section 7.7 and MCP 2026-07-28, Security Best Practices: few hops, each of them checked.
-MAX_REDIRECTS = 3
-_OK = 200
-_ACCEPT = (("accept", "application/json"),)
+# -- The metadata and the keys of an issuer ---------------------------------------------------------------
 
 
 class IssuerMetadata:
@@ -246,7 +275,7 @@ class IssuerMetadata:
         self._retry_at = 0.0
 
     def forget(self) -> None:
-        """Has the metadata fetched anew when it is needed: what it led to did not answer."""
+        """Forgets the metadata, which is fetched anew when it is needed: a URL of it did not answer."""
         self._document = None
 
     async def document(self, fetch: Fetching, now: float) -> Mapping[str, Any]:
@@ -256,7 +285,7 @@ class IssuerMetadata:
             VerifierUnavailable: It cannot be had.
         """
         found = self._document
-        if found is not None and now < self._fetched_at + KEPT_FOR:
+        if found is not None and now < self._fetched_at + METADATA_KEPT_FOR:
             return found
         if now < self._retry_at:
             raise VerifierUnavailable(self._retry_at - now)
@@ -300,22 +329,183 @@ class IssuerMetadata:
 
 
 async def fetch_body(url: str, fetch: Fetching) -> bytes | None:
-    """Returns the document at a URL, ``None`` if there is none."""
+    """Returns the document at a URL, ``None`` if it cannot be had."""
     answer = await fetch(Fetch("GET", url, _ACCEPT, redirects=MAX_REDIRECTS))
     return answer.body if isinstance(answer, Fetched) and answer.status == _OK else None
 
 
-# -- Access tokens that only their authorization server understands (RFC 7662) ---------------------------
+class IssuerKeys:
+    """The key set of one issuer (RFC 7517 section 5). The keys of another issuer are never tried.
 
-# Seconds for which an answer is believed that a token is not active.
-REFUSALS_REMEMBERED_FOR = 5.0
-# Seconds for which an authorization server that cannot answer is asked nothing, whatever tokens arrive. They begin
-# with the question, which may take 10 of them.
-PAUSE = 15.0
-# With these it says that it cannot answer anything. Any other one may be about the token, and a caller that finds a
-# token which leads to it must not stop the questions about those of others.
-_OUT_OF_ORDER = (429, 502, 503, 504)
-_ASSERTION_TYPE = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+    Args:
+        issuer: The issuer, verbatim.
+        interval: Seconds between two fetches, whatever tokens arrive.
+        jose: The module `mcp_actors.auth.jose`.
+    """
+
+    def __init__(self, issuer: str, interval: float, jose: Any) -> None:
+        self._jose = jose
+        self._metadata = IssuerMetadata(issuer)
+        self._interval = interval
+        self._keys: list[Any] | None = None
+        self._body: bytes | None = None
+        self._fetched_at = 0.0
+        self._next_fetch_at = 0.0
+        self._fetches = 0
+        self._failed = False
+
+    async def find(self, key_id: str | None, fetch: Fetching, now: float) -> list[Any]:
+        """Returns the keys that a token may be signed with; none if the issuer has no key of this name.
+
+        Raises:
+            VerifierUnavailable: The keys cannot be fetched, and the known ones are not enough.
+        """
+        if self._keys is None or now >= self._fetched_at + KEYS_KEPT_FOR:
+            await self._fetch_again(fetch, now)
+        found = self._named(key_id)
+        if not found:
+            await self._fetch_again(fetch, now)
+            found = self._named(key_id)
+        if not found and (self._failed or self._keys is None):
+            # The token may be signed with a new key, so its owner must not throw it away.
+            raise VerifierUnavailable(max(self._next_fetch_at - now, 1.0))
+        return found
+
+    def _named(self, key_id: str | None) -> list[Any]:
+        keys = self._keys or []
+        return keys[:MAX_TRIES] if key_id is None else [key for key in keys if key.kid == key_id][:MAX_TRIES]
+
+    async def _fetch_again(self, fetch: Fetching, now: float) -> None:
+        """Fetches the keys if it is time for that, or joins the fetch that another task has begun."""
+        if now < self._next_fetch_at and not self._fetches:
+            return
+        self._next_fetch_at = now + self._interval
+        self._fetches += 1
+        try:
+            keys = await self._fetched(fetch, now)
+        except VerifierUnavailable:
+            keys = None
+        finally:
+            self._fetches -= 1
+        self._failed = keys is None
+        if keys is None:
+            self._next_fetch_at = now + RETRY_AFTER
+            self._metadata.forget()
+            log.warning("the keys of an issuer cannot be fetched", issuer=self._metadata.issuer)
+        else:
+            self._keys, self._fetched_at = keys, now
+
+    async def _fetched(self, fetch: Fetching, now: float) -> list[Any] | None:
+        url = await self._metadata.url("jwks_uri", fetch, now)
+        body = await fetch_body(url, fetch)
+        if self._keys is not None and body == self._body:
+            # A thousand tasks may have waited for this one document.
+            return self._keys
+        document = json_object(body or b"")
+        listed = None if document is None else document.get("keys")
+        if not isinstance(listed, list):
+            return None
+        self._body = body
+        return [key for each in listed[:MAX_KEYS] if (key := self._imported(each)) is not None]
+
+    def _imported(self, jwk: Any) -> Any:
+        """Returns a key of a set; ``None`` for one with another use, or of a kind that we do not know."""
+        try:
+            key = self._jose.import_public_key(jwk)
+        except self._jose.JoseRejected:
+            return None
+        return key if isinstance(jwk, Mapping) and jwk.get("use", "sig") == "sig" else None
+
+
+# -- The verifiers ----------------------------------------------------------------------------------------
+
+
+class JwtVerifier:
+    """Verifies JWTs with the keys that their issuer publishes. Needs the extra ``auth``. A `Verifier`.
+
+    The keys are found by the metadata of the issuer, kept, and fetched again when a token names an unknown one, but
+    never more often than once in ``interval``: until then such a token is refused. While they cannot be fetched, the
+    known ones are used.
+
+    Args:
+        algorithms: The algorithms that are accepted, asymmetric ones only.
+        types: The ``typ`` that are accepted, without ``application/``. Add ``"JWT"`` for authorization servers that
+            say nothing more exact; it also admits tokens without any.
+        interval: Seconds between two fetches of keys.
+        remembered_for: Seconds for which a token counts as verified, unless it expires before: the longest time that
+            a withdrawn key is believed beyond the keys' own time of 10 minutes.
+
+    Raises:
+        ImportError: The extra ``auth`` is missing.
+        ValueError: An algorithm is unknown or symmetric.
+    """
+
+    def __init__(
+        self,
+        *,
+        algorithms: Collection[str] = ("RS256", "PS256", "ES256", "Ed25519"),
+        types: Collection[str] = ("at+jwt",),
+        interval: float = 30.0,
+        remembered_for: float = 60.0,
+    ) -> None:
+        self._jose = signatures("mcp_actors.auth.jose")
+        unknown = set(algorithms) - self._jose.ALGORITHMS
+        if unknown or not algorithms:
+            raise ValueError(
+                f"algorithms are some of {', '.join(sorted(self._jose.ALGORITHMS))}, not {sorted(unknown)}"
+            )
+        self._algorithms = frozenset(algorithms)
+        self._types = frozenset(each.lower() for each in types)
+        self._interval = interval
+        self.remembered_for = remembered_for
+        self._keys: dict[str, IssuerKeys] = {}
+
+    async def verify(self, token: str, expected: Expected, fetch: Fetching, now: float) -> Principal:
+        """Returns the principal of a token.
+
+        Raises:
+            TokenInvalid: The token must not be served.
+            VerifierUnavailable: The keys of its issuer cannot be had.
+        """
+        try:
+            jws = self._jose.read_jws(token)
+            claims = self._jose.read_claims(jws)
+        except self._jose.JoseRejected:
+            raise TokenInvalid("no signed JWT") from None
+        self._check_header(jws.header)
+        issuer = claims.get("iss")
+        if not isinstance(issuer, str) or issuer not in expected.issuers:
+            raise TokenInvalid("another issuer")
+        if _OF_ID_TOKENS & claims.keys():
+            raise TokenInvalid("an ID token")
+        check_audience(claims, expected)
+        expires_at = check_times(claims, expected, now)
+        if expires_at is None:
+            raise TokenInvalid("no expiry")
+        keys = await self._keys_of(issuer).find(jws.header.get("kid"), fetch, now)
+        if not keys:
+            raise TokenInvalid("unknown key")
+        if not any(self._jose.is_signed_by(jws, key, self._algorithms) for key in keys):
+            raise TokenInvalid("bad signature")
+        return principal_of(claims, issuer, expires_at)
+
+    def _check_header(self, header: Any) -> None:
+        # ``jku``, ``jwk`` and ``x5u`` are never read: the sender would choose the key.
+        kind = header.get("typ", "JWT")
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if not isinstance(algorithm, str) or algorithm not in self._algorithms:
+            raise TokenInvalid("another algorithm")
+        if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in self._types:
+            raise TokenInvalid("another typ")
+        if not (key_id is None or isinstance(key_id, str)):
+            raise TokenInvalid("malformed kid")
+
+    def _keys_of(self, issuer: str) -> IssuerKeys:
+        """Returns the keys of an issuer that is configured: there are no more of them than settings name."""
+        found = self._keys.get(issuer)
+        if found is None:
+            found = self._keys[issuer] = IssuerKeys(issuer, self._interval, self._jose)
+        return found
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -331,7 +521,7 @@ class IntrospectionVerifier:
         secret_in_body: Whether the secret is sent in the body, for authorization servers without HTTP Basic.
         endpoint: The introspection endpoint; by default the one in the metadata of the issuer.
         clients_are_subjects: Whether a token without ``sub`` is that of the client itself. Only for an authorization
-            server that leaves it out for no user: all users of a client would be one.
+            server that always names users: otherwise all users of a client would be one.
         remembered_for: Seconds for which a token counts as active: the time in which a revocation takes effect.
 
     Raises:
@@ -412,98 +602,3 @@ class IntrospectionVerifier:
             pair = f"{quote_plus(self.client_id)}:{quote_plus(self.client_secret or '')}"
             headers.append(("authorization", f"Basic {base64.b64encode(pair.encode()).decode()}"))
         return Fetch("POST", endpoint, tuple(headers), urlencode(form).encode())
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# An ID token is a JWT of the same issuer, with the same keys. These members are in none but those.
-_OF_ID_TOKENS = frozenset({"at_hash", "c_hash"})
-
-
-class JwtVerifier:
-    """Verifies JWTs with the keys that their issuer publishes. Needs the extra ``auth``. A `Verifier`.
-
-    The keys are found by the metadata of the issuer, kept, and fetched again when a token names an unknown one, but
-    never more often than once in ``interval``: until then such a token is refused. While they cannot be fetched, the
-    known ones are used.
-
-    Args:
-        algorithms: The algorithms that are accepted, asymmetric ones only.
-        types: The ``typ`` that are accepted, without ``application/``. Add ``"JWT"`` for authorization servers that
-            say nothing more exact; it also stands for tokens without any.
-        interval: Seconds between two fetches of keys.
-        remembered_for: Seconds for which a token counts as verified, unless it expires before: the longest time that
-            a withdrawn key is believed beyond the keys' own time of 10 minutes.
-
-    Raises:
-        ImportError: The extra ``auth`` is missing.
-        ValueError: An algorithm is unknown or symmetric.
-    """
-
-    def __init__(
-        self,
-        *,
-        algorithms: Collection[str] = ("RS256", "PS256", "ES256", "Ed25519"),
-        types: Collection[str] = ("at+jwt",),
-        interval: float = 30.0,
-        remembered_for: float = 60.0,
-    ) -> None:
-        self._jose = signatures("mcp_actors.auth.jose")
-        unknown = set(algorithms) - self._jose.ALGORITHMS
-        if unknown or not algorithms:
-            raise ValueError(
-                f"algorithms are some of {', '.join(sorted(self._jose.ALGORITHMS))}, not {sorted(unknown)}"
-            )
-        self._algorithms = frozenset(algorithms)
-        self._types = frozenset(each.lower() for each in types)
-        self._interval = interval
-        self.remembered_for = remembered_for
-        self._keys: dict[str, Any] = {}
-
-    async def verify(self, token: str, expected: Expected, fetch: Fetching, now: float) -> Principal:
-        """Returns the principal of a token.
-
-        Raises:
-            TokenInvalid: The token must not be served.
-            VerifierUnavailable: The keys of its issuer cannot be had.
-        """
-        try:
-            jws = self._jose.read_jws(token)
-            claims = self._jose.read_claims(jws)
-        except self._jose.JoseRejected:
-            raise TokenInvalid("no signed JWT") from None
-        self._check_header(jws.header)
-        issuer = claims.get("iss")
-        if not isinstance(issuer, str) or issuer not in expected.issuers:
-            raise TokenInvalid("another issuer")
-        if _OF_ID_TOKENS & claims.keys():
-            raise TokenInvalid("an ID token")
-        check_audience(claims, expected)
-        expires_at = check_times(claims, expected, now)
-        if expires_at is None:
-            raise TokenInvalid("no expiry")
-        keys = await self._keys_of(issuer).find(jws.header.get("kid"), fetch, now)
-        if not keys:
-            raise TokenInvalid("unknown key")
-        if not any(self._jose.is_signed_by(jws, key, self._algorithms) for key in keys):
-            raise TokenInvalid("bad signature")
-        return principal_of(claims, issuer, expires_at)
-
-    def _check_header(self, header: Any) -> None:
-        # ``jku``, ``jwk`` and ``x5u`` are never read: the sender would choose the key.
-        kind = header.get("typ", "JWT")
-        algorithm, key_id = header.get("alg"), header.get("kid")
-        if not isinstance(algorithm, str) or algorithm not in self._algorithms:
-            raise TokenInvalid("another algorithm")
-        if not isinstance(kind, str) or kind.lower().removeprefix("application/") not in self._types:
-            raise TokenInvalid("another typ")
-        if not (key_id is None or isinstance(key_id, str)):
-            raise TokenInvalid("malformed kid")
-
-    def _keys_of(self, issuer: str) -> Any:
-        """Returns the keys of an issuer that is configured: there are no more of them than settings name."""
-        found = self._keys.get(issuer)
-        if found is None:
-            module = signatures("mcp_actors.auth.server.signatures")
-            found = self._keys[issuer] = module.IssuerKeys(issuer, self._interval)
-        return found

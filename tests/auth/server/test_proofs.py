@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from mcp_actors.auth import AccessGuard, Denial, Principal
 from mcp_actors.auth.jose import DpopKey, import_private_key, sign, token_hash
-from mcp_actors.auth.server import signatures as proofs_module
-from mcp_actors.auth.server.signatures import Nonces, NonceWanted, ProofInvalid, Proofs
+from mcp_actors.auth.server import proofs as proofs_module
+from mcp_actors.auth.server.proofs import Nonces, NonceWanted, ProofInvalid, Proofs
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.memory import MemoryReplayGuard
 
@@ -493,7 +493,7 @@ def test_any_url_in_a_proof_is_the_same_or_refused(url: str) -> None:
 
 
 def test_a_server_without_proofs_needs_no_library_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mcp_actors.auth.server.signatures", None)
+    monkeypatch.setitem(sys.modules, "mcp_actors.auth.server.proofs", None)
     assert listener(dpop="no").guard.known(Request()) is not None
     with pytest.raises(ImportError, match="pip install"):
         listener(dpop="required")

@@ -24,7 +24,7 @@ from mcp_actors.auth import (
     ResourceServer,
     TokenInvalid,
 )
-from mcp_transports.auth.loopback import LoopbackBrowser
+from mcp_transports.auth.browsers import LoopbackBrowser
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
 

@@ -8,7 +8,7 @@ import trio
 from browser.tab import Tab
 
 from mcp_actors.auth import AuthorizationCode, OAuth
-from mcp_transports.auth.loopback import LoopbackBrowser
+from mcp_transports.auth.browsers import LoopbackBrowser
 
 from .ours import connected, serving, whoami
 from .programs import Issuer

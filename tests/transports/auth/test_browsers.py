@@ -25,7 +25,7 @@ from structlog.testing import capture_logs
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.errors import LoginFailed, LoginRequired, UrlRefused
 from mcp_transports.auth import LoopbackBrowser, NoBrowser, PastedAnswer, ProgramRedirect, default_browser
-from mcp_transports.auth.loopback import answer_of, open_system_browser
+from mcp_transports.auth.login import answer_of, open_system_browser
 
 # ----------------------------------------------------------------------------------------------------
 
@@ -697,7 +697,7 @@ async def test_a_module_in_the_current_folder_is_not_run(
 async def test_without_a_browser_the_url_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mcp_transports.auth.loopback.OPENER", "raise SystemExit(1)")
+    monkeypatch.setattr("mcp_transports.auth.login.OPENER", "raise SystemExit(1)")
     with capture_logs() as logs:
         await open_system_browser(URL)
         monkeypatch.setattr("sys.executable", "/nonexistent/python")
@@ -710,7 +710,7 @@ async def test_without_a_browser_the_url_is_shown(
 async def test_a_browser_that_stays_in_the_foreground_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mcp_transports.auth.loopback.OPENER", "import time; time.sleep(600)")
+    monkeypatch.setattr("mcp_transports.auth.login.OPENER", "import time; time.sleep(600)")
     answers: list[RedirectAnswer] = []
     with trio.fail_after(PATIENCE_LOOPBACK):
         async with LoopbackBrowser().open_redirect() as redirect, trio.open_nursery() as nursery:

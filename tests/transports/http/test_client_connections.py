@@ -114,7 +114,7 @@ async def test_certificates_that_are_trusted(nursery: trio.Nursery, monkeypatch:
     ours, theirs = ssl.create_default_context(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.configure_trust(ours)
     authority.issue_cert("localhost").configure_cert(theirs)
-    monkeypatch.setattr("mcp_transports.http.client.transport._trusted_authorities", lambda: ours)
+    monkeypatch.setattr("mcp_transports.http.client.client_transport._trusted_authorities", lambda: ours)
     tcp = (await trio.open_tcp_listeners(0, host="127.0.0.1"))[0]
     server = RawServer(echo)
     listener = trio.SSLListener(tcp, theirs, https_compatible=True)

@@ -7,7 +7,7 @@ It is served beside the transports of a server::
 
 from __future__ import annotations
 
-from mcp_transports.admin.client import AdminClient, AdminRefused
-from mcp_transports.admin.transport import AdminTransport
+from mcp_transports.admin.admin_client import AdminClient, AdminRefused
+from mcp_transports.admin.endpoint import AdminTransport
 
 __all__ = ["AdminClient", "AdminRefused", "AdminTransport"]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from mcp_transports.auth.browsers import NoBrowser, PastedAnswer, ProgramRedirect, default_browser
+from mcp_transports.auth.browsers import (
+    LoopbackBrowser,
+    NoBrowser,
+    PastedAnswer,
+    ProgramRedirect,
+    default_browser,
+)
 from mcp_transports.auth.file_store import FileTokenStore
-from mcp_transports.auth.loopback import LoopbackBrowser
 
 __all__ = [
     "FileTokenStore",

@@ -1,32 +1,34 @@
-"""Ways for a person to log in where the browser cannot come back to this machine, and the choice among all ways."""
+"""The ways for a person to log in, and the choice among them; each is a `Browser`.
+
+`LoopbackBrowser` opens the system's browser, which comes back to a port of this machine (RFC 8252 section 7.3). Where
+the browser cannot come back, a person pastes the answer (`PastedAnswer`), or a program that has a page of its own hands
+it over (`ProgramRedirect`). A program without a person says so (`NoBrowser`).
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
-from mcp_actors.auth.client.settings import Browser
+from mcp_actors.auth.client.settings import Browser, Redirect
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.auth.urls import is_loopback, require_usable
-from mcp_actors.errors import LoginRequired
-from mcp_transports.auth.loopback import (
+from mcp_actors.errors import LoginRequired, UrlRefused
+from mcp_transports.auth.login import (
     AwaitedAnswer,
-    LoopbackBrowser,
     OpenUrl,
     answer_of,
+    open_system_browser,
     show_url,
     shown_by,
 )
+from mcp_transports.auth.terminal import TERMINAL, Terminal
 
-if sys.platform == "win32":
-    from mcp_transports.auth.console import CONSOLE as TERMINAL
-    from mcp_transports.auth.console import Console as Terminal
-else:
-    from mcp_transports.auth.terminal import TERMINAL, Terminal
-
-__all__ = ["NoBrowser", "PastedAnswer", "ProgramRedirect", "default_browser"]
+__all__ = ["LoopbackBrowser", "NoBrowser", "PastedAnswer", "ProgramRedirect", "default_browser"]
 
 # Nothing listens there: the browser shows an error, and the answer in its address bar.
 PASTED_REDIRECT = "http://127.0.0.1:49731/callback"
@@ -37,8 +39,8 @@ DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 def default_browser() -> Browser:
     """Returns the way to log in that suits the process.
 
-    On a terminal that is a `LoopbackBrowser` if there is a browser too, and a `PastedAnswer` if not; without a terminal
-    nobody is there, and it is `NoBrowser`.
+    On a terminal that is a `LoopbackBrowser` if there is a browser too, and a `PastedAnswer` if not. A process without
+    a terminal has no person at it, so it gets `NoBrowser`.
     """
     if not (sys.stdin and sys.stderr and sys.stdin.isatty() and sys.stderr.isatty()):
         return NoBrowser()
@@ -48,8 +50,54 @@ def default_browser() -> Browser:
     return PastedAnswer()
 
 
+class LoopbackBrowser:
+    """Has a person log in in a browser on this machine, and waits for the answer on a port of it. A `Browser`.
+
+    The port is open while a login runs, at the loopback addresses only. Requests that are not the answer are refused,
+    and the login goes on. Nothing of a request is shown.
+
+    Args:
+        host: The host of the redirect URI; ``"localhost"`` for an authorization server that knows nothing else.
+        port: The port of the redirect URI, if it was registered so that no other will do. With 0 it is that of the
+            client's registration, or a free one if that is taken.
+        open: Shows a URL to the person: a function, sync or async, which must not block. By default it is opened in
+            the system's browser, and written to the standard error output.
+    """
+
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, *, open: OpenUrl = open_system_browser
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._open = open
+
+    def __repr__(self) -> str:
+        return f"<LoopbackBrowser {self._host}:{self._port}>"
+
+    @asynccontextmanager
+    async def open_redirect(self, registered: Sequence[str] = ()) -> AsyncIterator[Redirect]:
+        """Listens for the length of the block. Left, also by cancellation, nothing listens any more.
+
+        Raises:
+            LoginFailed: No port can be had, or not the one that was asked for.
+        """
+        # Only a login that needs an HTTP server loads one.
+        listener: Any = importlib.import_module("mcp_transports.auth.loopback_listener")
+        ours = [each for each in registered if _is_ours(each)]
+        async with listener.listening(self._host, self._port, ours, self._open) as login:
+            yield login
+
+
+def _is_ours(uri: str) -> bool:
+    try:
+        require_usable(uri, "a redirect URI")
+    except UrlRefused:
+        return False
+    return uri.startswith("http:") and is_loopback(uri) and "?" not in uri
+
+
 class NoBrowser:
-    """Says at once that a person must log in, for programs that have none. A `Browser`."""
+    """Says at once that a person must log in, for programs without one. A `Browser`."""
 
     def __repr__(self) -> str:
         return "<NoBrowser>"
@@ -162,7 +210,7 @@ class ProgramRedirect:
     def finish(self, answer: str | Mapping[str, str] | RedirectAnswer) -> bool:
         """Hands over what came to the redirect URI, and returns whether a login was waiting for it.
 
-        An answer for which none was waiting deserves an error page: it is a stray one, or an attack. To be called in
+        An answer that no login was waiting for deserves an error page: it is a stray one, or an attack. To be called in
         Trio's thread.
 
         Args:

@@ -1,4 +1,7 @@
-"""HTTP requests to URLs that came from the network: those of metadata, of tokens and of keys."""
+"""HTTP requests to URLs that came from the network: those of metadata, of tokens and of keys.
+
+A host is resolved first, and each of its addresses is judged by the kind of network that it is in.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,17 @@ from mcp_actors.errors import UrlRefused
 
 __all__ = ["Address", "AddressKind", "Fetcher", "kind_of", "resolve"]
 
+# Seconds for a request, from the look-up of its host to the last byte of the answer, redirections included.
+FETCH_TIMEOUT = 10.0
+# Seconds for one of several addresses of a host to accept a connection; the last one may use all that is left.
+CONNECT_TIMEOUT = 3.0
 
-# -- The addresses of a host, and what kind of network each of them is in --------------------------------
+REDIRECTIONS = frozenset((301, 302, 303, 307, 308))
+USER_AGENT = "mcp-actors"
+# Characters of a URL in a message.
+SHOWN = 200
+# What a redirection to another origin takes along of a request's headers: it says nothing about who asks.
+HARMLESS = frozenset(("accept",))
 
 AddressKind = Literal["global", "private", "loopback", "link-local", "special"]
 """``private`` are the addresses of a site; ``special`` is all that no server has, such as multicast."""
@@ -41,62 +53,6 @@ _PRIVATE = tuple(
 _NAT64 = ip_network("64:ff9b::/96")
 # RFC 4291 section 2.4: every global unicast address that was ever given out is here.
 _GLOBAL_UNICAST = ip_network("2000::/3")
-
-
-def kind_of(address: Address) -> AddressKind:
-    """Returns the kind of an address; an IPv6 address that stands for one of IPv4 is of the kind of that."""
-    if isinstance(address, IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address in _NAT64:
-            inner = IPv4Address(int(address) & 0xFFFF_FFFF)
-        if inner is not None:
-            return kind_of(inner)
-    if address.is_loopback:
-        return "loopback"
-    if address.is_link_local:
-        return "link-local"
-    if any(address in each for each in _PRIVATE):
-        return "private"
-    unicast = address in _GLOBAL_UNICAST if address.version == 6 else not address.is_multicast
-    return "global" if unicast and address.is_global else "special"
-
-
-async def resolve(host: str, port: int) -> list[Address]:
-    """Returns the addresses of a host, in the order in which the system prefers them, at least one.
-
-    Args:
-        host: A name, or an address in any spelling that the system's resolver accepts: what it means is decided by
-            the resolver alone, so that nothing else can read it in another way.
-        port: Any port.
-
-    Raises:
-        OSError: The host has no address, or too many.
-    """
-    try:
-        found = await trio.socket.getaddrinfo(host, port, type=SOCK_STREAM)
-    except UnicodeError as error:  # a name that cannot be any host's
-        raise OSError("no host can have that name") from error
-    addresses = list(dict.fromkeys(ip_address(str(entry[4][0])) for entry in found))
-    if not addresses:
-        raise OSError("the host has no address")
-    if len(addresses) > MAX_ADDRESSES:
-        raise OSError(f"the host has more than {MAX_ADDRESSES} addresses")
-    return addresses
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds for a request, from the look-up of its host to the last byte of the answer, redirections included.
-FETCH_TIMEOUT = 10.0
-# Seconds for one of several addresses of a host to accept a connection; the last one may use all that is left.
-CONNECT_TIMEOUT = 3.0
-
-REDIRECTIONS = frozenset((301, 302, 303, 307, 308))
-USER_AGENT = "mcp-actors"
-# Characters of a URL in a message.
-SHOWN = 200
-# What a redirection to another origin takes along of a request's headers: it says nothing about who asks.
-HARMLESS = frozenset(("accept",))
 
 
 class Fetcher:
@@ -216,7 +172,7 @@ class Fetcher:
     async def _own_kind(self) -> AddressKind:
         """Returns the kind of the configured server's address, ``global`` if there is more than one or none.
 
-        Whoever controls its name may change its addresses between two look-ups. So there is only one, and no name but
+        The owner of its name may change its addresses between two look-ups. So there is only one, and no name but
         ``localhost`` counts as one of this machine.
         """
         if self._configured_kind is None:
@@ -241,7 +197,7 @@ async def _read(response: httpcore2.Response, url: httpx2.URL, max_bytes: int) -
     headers = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in response.headers]
     answer = Fetched(response.status, headers, b"")
     if (answer.header("content-encoding") or "identity").lower() != "identity":
-        # A short compressed body may stand for one without an end.
+        # A short compressed body may unpack to one without an end.
         raise _NoAnswer(f"{_shown(url)} answers with a compressed body, which was not asked for")
     body = bytearray()
     async with aclosing(response.aiter_stream()) as chunks:
@@ -253,7 +209,7 @@ async def _read(response: httpcore2.Response, url: httpx2.URL, max_bytes: int) -
 
 
 class _NoAnswer(Exception):
-    """There is no answer; the text says why, without secrets."""
+    """The request failed without an answer; the text says why, without secrets."""
 
 
 class _ToAddresses(httpcore2.AsyncNetworkBackend):
@@ -336,3 +292,44 @@ def _proxy_for(url: httpx2.URL) -> httpcore2.Proxy | None:
 def _trusted_authorities() -> ssl.SSLContext:
     """Returns the context with the trusted authorities. Reading them takes many milliseconds, so it is done once."""
     return httpx2.create_ssl_context()
+
+
+def kind_of(address: Address) -> AddressKind:
+    """Returns the kind of an address; an IPv6 address that embeds one of IPv4 has the kind of that one."""
+    if isinstance(address, IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if inner is None and address in _NAT64:
+            inner = IPv4Address(int(address) & 0xFFFF_FFFF)
+        if inner is not None:
+            return kind_of(inner)
+    if address.is_loopback:
+        return "loopback"
+    if address.is_link_local:
+        return "link-local"
+    if any(address in each for each in _PRIVATE):
+        return "private"
+    unicast = address in _GLOBAL_UNICAST if address.version == 6 else not address.is_multicast
+    return "global" if unicast and address.is_global else "special"
+
+
+async def resolve(host: str, port: int) -> list[Address]:
+    """Returns the addresses of a host, in the order in which the system prefers them, at least one.
+
+    Args:
+        host: A name, or an address in any spelling that the system's resolver accepts: what it means is decided by
+            the resolver alone, so that nothing else can read it in another way.
+        port: Any port.
+
+    Raises:
+        OSError: The host has no address, or too many.
+    """
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=SOCK_STREAM)
+    except UnicodeError as error:  # a name that cannot be any host's
+        raise OSError("no host can have that name") from error
+    addresses = list(dict.fromkeys(ip_address(str(entry[4][0])) for entry in found))
+    if not addresses:
+        raise OSError("the host has no address")
+    if len(addresses) > MAX_ADDRESSES:
+        raise OSError(f"the host has more than {MAX_ADDRESSES} addresses")
+    return addresses

@@ -1,4 +1,11 @@
-"""A store of tokens in a file, for all processes of a user."""
+"""A store of tokens in a file, for all processes of a user.
+
+The file is replaced as a whole, under a lock that processes share, and which a process that dies gives back. Only the
+user may read it. On POSIX the mode and the owner of a file say who may, and they are checked. On Windows these are
+access lists, which a file takes from its folder. The default folder is in the profile of the user, which the system
+keeps from others. A folder that is made here is kept from others too, by CPython from 3.11.10 and 3.12.4 on (os.mkdir
+with the mode 0o700); a folder that exists already is taken as it is.
+"""
 
 from __future__ import annotations
 
@@ -35,117 +42,14 @@ __all__ = [
     "sync_folder",
 ]
 
-
-# -- A lock that processes share, and that a process which dies gives back -------------------------------
-
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
-
-# Seconds between two attempts: the system has no way to wait for a lock that could be cancelled.
-PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02)
-LOCK_MODE = 0o600
-if sys.platform == "win32":
-    _FLAGS = os.O_RDWR | os.O_CREAT
-else:
-    _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-
-
-class FileLock:
-    """An advisory lock of a file, which is made for that and never removed. It is held once.
-
-    Args:
-        path: The file.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._descriptor = -1
-
-    def __repr__(self) -> str:
-        return f"<FileLock {self._path}{' held' if self._descriptor >= 0 else ''}>"
-
-    async def acquire(self) -> None:
-        """Waits for the lock, without a bound. Cancelled, it is not held.
-
-        Raises:
-            OSError: The file cannot be opened, or the file system has no locks.
-        """
-        attempts = 0
-        try:
-            # A thread is not abandoned when cancelled, so that what it has locked is known here.
-            while not await trio.to_thread.run_sync(self._try):
-                await trio.sleep(PAUSES[min(attempts, len(PAUSES) - 1)])
-                attempts += 1
-        except BaseException:
-            self.release()
-            raise
-
-    def _try(self) -> bool:
-        self._descriptor = os.open(self._path, _FLAGS, LOCK_MODE)
-        if not _lock(self._descriptor):
-            os.close(self._descriptor)
-            self._descriptor = -1
-            return False
-        if self._is_current():
-            return True
-        self.release()  # somebody has removed the file, and others lock a new one
-        return False
-
-    def _is_current(self) -> bool:
-        try:
-            found = os.stat(self._path)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(found, os.fstat(self._descriptor))
-
-    def release(self) -> None:
-        """Gives the lock back, if it is held. A child that was forked meanwhile does not keep it."""
-        if self._descriptor < 0:
-            return
-        try:
-            _unlock(self._descriptor)
-        finally:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-if sys.platform == "win32":
-
-    def _lock(descriptor: int) -> bool:
-        """Locks the first byte, which need not exist; returns false if another process has it."""
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError:
-            return False
-        return True
-
-    def _unlock(descriptor: int) -> None:
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-
-else:
-
-    def _lock(descriptor: int) -> bool:
-        """Locks the file; returns false if another process has it."""
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _unlock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-# -- Files that only their user may read, and that are replaced at once: the rules of POSIX, and of Windows ---
-#
-# On POSIX the mode and the owner of a file say who may read it, and they are checked. On Windows these are access
-# lists, which a file takes from its folder. The default folder is in the profile of the user, which the system keeps
-# from others. A folder that is made here is kept from others too, by CPython from 3.11.10 and 3.12.4 on (os.mkdir
-# with the mode 0o700); a folder that is there already is taken as it is.
+# Bytes of the file; a record has a few KiB.
+MAX_FILE_BYTES = 16 * 1024 * 1024
+# Seconds for another process to write its change, and for one to refresh a token: its requests take 10 s at most
+# each, and several processes may wait in a row.
+WRITE_LOCK_TIMEOUT = 10.0
+KEY_LOCK_TIMEOUT = 60.0
+VERSION = 1
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 T = TypeVar("T")
 
@@ -155,116 +59,8 @@ ROOT = 0
 PATIENCE = 2.0
 PAUSE = 0.01
 
-if sys.platform == "win32":
-    READ = os.O_RDONLY | os.O_BINARY
-    NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_BINARY
-else:
-    READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
-
-def state_folder() -> Path:
-    """Returns the folder for what programs of this user keep: the state directory of XDG, or that of local data."""
-    if sys.platform == "win32":
-        folder, otherwise = os.environ.get("LOCALAPPDATA", ""), Path.home() / "AppData" / "Local"
-    else:
-        folder, otherwise = os.environ.get("XDG_STATE_HOME", ""), Path.home() / ".local" / "state"
-    # The XDG Base Directory Specification has relative paths ignored.
-    return Path(folder) if os.path.isabs(folder) else otherwise
-
-
-def require_private_folder(folder: str) -> None:
-    """Looks whether nobody else may replace files in a folder; on Windows that is left to its access list.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        TokenStoreFailed: Others may.
-        OSError: It cannot be looked at.
-    """
-    if sys.platform != "win32":
-        found = os.stat(folder)
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
-            raise TokenStoreFailed(f"others may replace files in {folder}: run 'chmod go-w {folder}'")
-        if found.st_uid not in (os.geteuid(), ROOT):
-            raise TokenStoreFailed(
-                f"{folder} belongs to another user, who may replace files in it: give FileTokenStore another path"
-            )
-
-
-def require_private_file(path: str, found: os.stat_result) -> None:
-    """Looks whether an open file is one that only this user may read; on Windows that is left to its access list.
-
-    Args:
-        path: Its path, for the texts.
-        found: What `os.fstat` says of it.
-
-    Raises:
-        TokenStoreFailed: It is no file, or others may read it.
-    """
-    if not stat.S_ISREG(found.st_mode):
-        raise TokenStoreFailed(f"{path} is no file: give FileTokenStore another path")
-    if sys.platform != "win32":
-        if found.st_uid != os.geteuid():
-            raise TokenStoreFailed(f"{path} belongs to another user: give FileTokenStore another path")
-        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise TokenStoreFailed(
-                f"others may read the tokens in {path}: run 'chmod 600 {path}', and log in anew if somebody"
-                " may have read them"
-            )
-
-
-def patiently(operation: Callable[[], T]) -> T:
-    """Does what Windows refuses as long as another process has the file open. Elsewhere it is done once.
-
-    Args:
-        operation: Opens, replaces or removes a file. It blocks, so this is called in a thread.
-
-    Raises:
-        OSError: What the operation raises; `PermissionError` on Windows only after `PATIENCE` seconds.
-    """
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return operation()
-        except PermissionError:
-            if sys.platform != "win32" or time.monotonic() > end:
-                raise
-        time.sleep(PAUSE)
-
-
-def sync_folder(folder: str) -> None:
-    """Has the disk know which file has the name; Windows has no call for that, and keeps a journal.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        OSError: The disk does not work.
-    """
-    if sys.platform != "win32":
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        except OSError as error:
-            # Some file systems have no such thing; the change is made all the same.
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-                raise
-        finally:
-            os.close(descriptor)
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Bytes of the file; a record has a few KiB.
-MAX_FILE_BYTES = 16 * 1024 * 1024
-# Seconds for another process to write its change, and for one to refresh a token: its requests take 10 s at most
-# each, and several processes may wait in a row.
-WRITE_LOCK_TIMEOUT = 10.0
-KEY_LOCK_TIMEOUT = 60.0
-VERSION = 1
-FOLDER_MODE, FILE_MODE = 0o700, 0o600
+# -- The store -------------------------------------------------------------------------------------
 
 
 class _Record(msgspec.Struct, gc=False):
@@ -280,7 +76,7 @@ class _Document(msgspec.Struct, gc=False):
 
 
 class _Damaged(Exception):
-    """The file is none that this class writes."""
+    """The file was not written by this class."""
 
 
 def default_token_file() -> Path:
@@ -301,7 +97,7 @@ class FileTokenStore:
 
     Args:
         path: The file; by default `default_token_file`. Its folder is made if it is not there. Files with the same
-            beginning stand beside it, for locks. It must be on a file system that has locks.
+            beginning are beside it, for locks. It must be on a file system that has locks.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -468,3 +264,211 @@ def _removed(path: str) -> Iterator[None]:
         except FileNotFoundError:
             pass
         raise
+
+
+# -- The lock --------------------------------------------------------------------------------------
+
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+
+# Seconds between two attempts: the system has no way to wait for a lock that could be cancelled.
+PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02)
+LOCK_MODE = 0o600
+if sys.platform == "win32":
+    _FLAGS = os.O_RDWR | os.O_CREAT
+else:
+    _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+
+
+class FileLock:
+    """An advisory lock of a file, which is made for that and never removed. It is held once.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._descriptor = -1
+
+    def __repr__(self) -> str:
+        return f"<FileLock {self._path}{' held' if self._descriptor >= 0 else ''}>"
+
+    async def acquire(self) -> None:
+        """Waits for the lock, without a bound. Cancelled, it is not held.
+
+        Raises:
+            OSError: The file cannot be opened, or the file system has no locks.
+        """
+        attempts = 0
+        try:
+            # A thread is not abandoned when cancelled, so that what it has locked is known here.
+            while not await trio.to_thread.run_sync(self._try):
+                await trio.sleep(PAUSES[min(attempts, len(PAUSES) - 1)])
+                attempts += 1
+        except BaseException:
+            self.release()
+            raise
+
+    def _try(self) -> bool:
+        self._descriptor = os.open(self._path, _FLAGS, LOCK_MODE)
+        if not _lock(self._descriptor):
+            os.close(self._descriptor)
+            self._descriptor = -1
+            return False
+        if self._is_current():
+            return True
+        self.release()  # somebody has removed the file, and others lock a new one
+        return False
+
+    def _is_current(self) -> bool:
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(self._descriptor))
+
+    def release(self) -> None:
+        """Gives the lock back, if it is held. A child that was forked meanwhile does not keep it."""
+        if self._descriptor < 0:
+            return
+        try:
+            _unlock(self._descriptor)
+        finally:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+if sys.platform == "win32":
+
+    def _lock(descriptor: int) -> bool:
+        """Locks the first byte, which need not exist; returns false if another process has it."""
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+
+    def _lock(descriptor: int) -> bool:
+        """Locks the file; returns false if another process has it."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+# -- Private files ---------------------------------------------------------------------------------
+
+
+if sys.platform == "win32":
+    READ = os.O_RDONLY | os.O_BINARY
+    NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_BINARY
+else:
+    READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+def state_folder() -> Path:
+    """Returns the folder for what programs of this user keep: the state directory of XDG, or that of local data."""
+    if sys.platform == "win32":
+        folder, otherwise = os.environ.get("LOCALAPPDATA", ""), Path.home() / "AppData" / "Local"
+    else:
+        folder, otherwise = os.environ.get("XDG_STATE_HOME", ""), Path.home() / ".local" / "state"
+    # The XDG Base Directory Specification has relative paths ignored.
+    return Path(folder) if os.path.isabs(folder) else otherwise
+
+
+def require_private_folder(folder: str) -> None:
+    """Checks that no other user may replace files in a folder; on Windows that is left to its access list.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        TokenStoreFailed: Others may.
+        OSError: It cannot be looked at.
+    """
+    if sys.platform != "win32":
+        found = os.stat(folder)
+        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
+            raise TokenStoreFailed(f"others may replace files in {folder}: run 'chmod go-w {folder}'")
+        if found.st_uid not in (os.geteuid(), ROOT):
+            raise TokenStoreFailed(
+                f"{folder} belongs to another user, who may replace files in it: give FileTokenStore another path"
+            )
+
+
+def require_private_file(path: str, found: os.stat_result) -> None:
+    """Looks whether an open file is one that only this user may read; on Windows that is left to its access list.
+
+    Args:
+        path: Its path, for the texts.
+        found: What `os.fstat` says of it.
+
+    Raises:
+        TokenStoreFailed: It is not a file, or others may read it.
+    """
+    if not stat.S_ISREG(found.st_mode):
+        raise TokenStoreFailed(f"{path} is no file: give FileTokenStore another path")
+    if sys.platform != "win32":
+        if found.st_uid != os.geteuid():
+            raise TokenStoreFailed(f"{path} belongs to another user: give FileTokenStore another path")
+        if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise TokenStoreFailed(
+                f"others may read the tokens in {path}: run 'chmod 600 {path}', and log in anew if somebody"
+                " may have read them"
+            )
+
+
+def patiently(operation: Callable[[], T]) -> T:
+    """Does what Windows refuses as long as another process has the file open. Elsewhere it is done once.
+
+    Args:
+        operation: Opens, replaces or removes a file. It blocks, so this is called in a thread.
+
+    Raises:
+        OSError: What the operation raises; `PermissionError` on Windows only after `PATIENCE` seconds.
+    """
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return operation()
+        except PermissionError:
+            if sys.platform != "win32" or time.monotonic() > end:
+                raise
+        time.sleep(PAUSE)
+
+
+def sync_folder(folder: str) -> None:
+    """Has the disk know which file has the name; Windows has no call for that, and keeps a journal.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        OSError: The disk does not work.
+    """
+    if sys.platform != "win32":
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            # Some file systems have no such thing; the change is made all the same.
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(descriptor)

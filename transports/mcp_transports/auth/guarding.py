@@ -1,4 +1,8 @@
-"""The driver of a resource server: it asks the checks of `mcp_actors.auth` for a listener over HTTP or WebSocket."""
+"""The driver of a resource server: it asks the checks of `mcp_actors.auth` for a listener over HTTP or WebSocket.
+
+The checks fetch metadata and keys, or ask about tokens. Equal requests of many tasks are made once, by one of them, and
+the others wait for its answer (`JoinedFetches`).
+"""
 
 from __future__ import annotations
 
@@ -19,10 +23,10 @@ from mcp_transports.http.server.responses import Header, Identity, IdentityLater
 
 __all__ = ["JoinedFetches", "TokenAuthentication"]
 
+# After the check they are not needed, and a function that passes on the headers of its request passes on no token.
+_SECRETS = ("authorization", "dpop")
 
-# -- Equal requests of many tasks: one of them makes the request, and the others wait for its answer -----
-
-# Requests to authorization servers at a time: tokens that nobody knows cannot make us a tool against these.
+# Requests to authorization servers at a time: unknown tokens cannot make us a tool against these servers.
 MAX_FETCHES = 32
 # Seconds that a request may wait for its turn and its answer. One request takes 10 s at most.
 PATIENCE = 20.0
@@ -31,63 +35,6 @@ _BUSY = FetchFailed("the authorization server has too many requests of ours to a
 
 Answer = Fetched | FetchFailed
 _Key = tuple[str, str, tuple[tuple[str, str], ...], bytes | None]
-
-
-@attrs.define(eq=False)
-class _Flight:
-    """A request that is being made."""
-
-    done: trio.Event = attrs.field(factory=trio.Event)
-    answer: Answer | None = None
-
-
-class JoinedFetches:
-    """Carries out the `Fetch` effects of a resource server: equal ones at one time are one, and only some are made at a
-    time.
-
-    This holds for ``POST`` too, because a resource server asks by it, about a token, and changes nothing.
-
-    Args:
-        fetch: Makes one request.
-    """
-
-    def __init__(self, fetch: Callable[[Fetch], Awaitable[Answer]]) -> None:
-        self._fetch = fetch
-        self._flights: dict[_Key, _Flight] = {}
-        self._places = trio.CapacityLimiter(MAX_FETCHES)
-
-    def __repr__(self) -> str:
-        return f"<JoinedFetches {len(self._flights)} in flight>"
-
-    async def __call__(self, fetch: Fetch) -> Answer:
-        """Returns the answer to a request, within `PATIENCE` seconds.
-
-        Cancelled, it leaves a request that others wait for to one of them, who makes it anew.
-        """
-        with trio.move_on_after(PATIENCE):
-            return await self._joined(fetch)
-        return _BUSY
-
-    async def _joined(self, fetch: Fetch) -> Answer:
-        key = (fetch.method, fetch.url, tuple(fetch.headers), fetch.body)
-        while (flight := self._flights.get(key)) is not None:
-            await flight.done.wait()
-            if flight.answer is not None:
-                return flight.answer
-        flight = self._flights[key] = _Flight()
-        try:
-            async with self._places:
-                flight.answer = await self._fetch(fetch)
-            return flight.answer
-        finally:
-            del self._flights[key]
-            flight.done.set()
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# After the check nobody needs them, and a function that passes on the headers of its request passes on no token.
-_SECRETS = ("authorization", "dpop")
 
 
 class TokenAuthentication:
@@ -173,3 +120,54 @@ def _refusal(denial: Denial) -> Refusal:
     # The type of every answer's body is JSON, and is sent with it.
     headers = [each for each in denial.headers if each[0].lower() != "content-type"]
     return Refusal(denial.status, headers=headers, body=denial.body)
+
+
+@attrs.define(eq=False)
+class _Flight:
+    """A request that is being made."""
+
+    done: trio.Event = attrs.field(factory=trio.Event)
+    answer: Answer | None = None
+
+
+class JoinedFetches:
+    """Carries out the `Fetch` effects of a resource server: equal ones at one time are one, and only some are made at a
+    time.
+
+    This holds for ``POST`` too, because a resource server asks by it, about a token, and changes nothing.
+
+    Args:
+        fetch: Makes one request.
+    """
+
+    def __init__(self, fetch: Callable[[Fetch], Awaitable[Answer]]) -> None:
+        self._fetch = fetch
+        self._flights: dict[_Key, _Flight] = {}
+        self._places = trio.CapacityLimiter(MAX_FETCHES)
+
+    def __repr__(self) -> str:
+        return f"<JoinedFetches {len(self._flights)} in flight>"
+
+    async def __call__(self, fetch: Fetch) -> Answer:
+        """Returns the answer to a request, within `PATIENCE` seconds.
+
+        Cancelled, it leaves a request that others wait for to one of them, who makes it anew.
+        """
+        with trio.move_on_after(PATIENCE):
+            return await self._joined(fetch)
+        return _BUSY
+
+    async def _joined(self, fetch: Fetch) -> Answer:
+        key = (fetch.method, fetch.url, tuple(fetch.headers), fetch.body)
+        while (flight := self._flights.get(key)) is not None:
+            await flight.done.wait()
+            if flight.answer is not None:
+                return flight.answer
+        flight = self._flights[key] = _Flight()
+        try:
+            async with self._places:
+                flight.answer = await self._fetch(fetch)
+            return flight.answer
+        finally:
+            del self._flights[key]
+            flight.done.set()

@@ -15,7 +15,7 @@ from mcp_actors.errors import LoginFailed
 from mcp_actors.supervision.containment import reraised, start_and_wait
 from mcp_actors.supervision.task_kinds import LOGIN_LISTENER
 from mcp_transports._sockets import ListenError
-from mcp_transports.auth.loopback import AwaitedAnswer, OpenUrl, answer_of, shown_by
+from mcp_transports.auth.login import AwaitedAnswer, OpenUrl, answer_of, shown_by
 from mcp_transports.http.h1.http_server import HttpListener, HttpServer, open_tcp
 from mcp_transports.http.h1.limits import HttpLimits
 from mcp_transports.http.h1.request import Request

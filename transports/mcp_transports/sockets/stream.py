@@ -1,4 +1,4 @@
-"""A stream on a connected socket of the system.
+"""A stream on a connected socket of the system, and the channel of lines on top of it, with TLS or without.
 
 `trio.SocketStream` would work too. This one waits first and reads then, which saves a system call and an exception for
 each message. It lets a listener's poller wait for all connections, sends what is small without a task switch, and
@@ -28,9 +28,6 @@ from mcp_transports._sockets import (
 
 __all__ = ["ConnectedSocket", "SocketChannel"]
 
-
-# ----------------------------------------------------------------------------------------------------
-
 _RECEIVE_BYTES = 64 * 1024
 # How many sends may go through before other tasks run.
 _SENDS_PER_CHECKPOINT = 16
@@ -41,6 +38,10 @@ _AT_ONCE_BYTES = 2048
 _LINGER_TIME = 1.0
 # A TCP peer whose machine is gone is noticed after two minutes of silence: 60 s, then 4 questions 15 s apart.
 _KEEPALIVE = {"idle": 60, "interval": 15, "probes": 4}
+
+# Seconds that closing may take: TLS sends a closing alert, which a peer that reads nothing does not take, and the end
+# of what the peer still sends is waited for.
+_CLOSE_TIMEOUT = 2.0
 
 
 class ConnectedSocket(trio.abc.HalfCloseableStream):
@@ -240,12 +241,6 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
             raise trio.ClosedResourceError("this stream was closed")
         return self.socket
 
-
-# -- Lines over a socket, or over TLS on one: the channel of both ends of a connection -------------------
-
-# Seconds that closing may take: TLS sends a closing alert, which a peer that reads nothing does not take, and the end
-# of what the peer still sends is waited for.
-_CLOSE_TIMEOUT = 2.0
 
 Secured = trio.SSLStream[ConnectedSocket]
 

@@ -1,4 +1,7 @@
-"""TCP and Unix sockets, the server's and the client's side of each."""
+"""TCP and Unix sockets: their URLs, the server's and the client's side of each.
+
+`SocketServer` accepts connections, and serves each of them in a task of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from urllib.parse import quote, unquote, urlsplit
 
 import attrs
 import trio
@@ -37,151 +41,19 @@ from mcp_transports._sockets import (
     new_unix_socket,
 )
 from mcp_transports._transports import as_engine_errors
-from mcp_transports.sockets.address import parse_tcp, parse_unix, unix_url
 from mcp_transports.sockets.stream import ConnectedSocket, Secured, SocketChannel
 
-__all__ = ["DEFAULT_MAX_CONNECTIONS", "SocketServer", "SocketStatistics", "TcpTransport", "UnixTransport"]
-
-
-# -- Accepts connections and serves each of them in a task of its own ------------------------------------
-
-
-@attrs.frozen
-class SocketStatistics:
-    """A snapshot of a listener."""
-
-    connections: int
-    """Open now, those in their TLS handshake included."""
-    accepted: int
-    """Handed to the server since it began."""
-    turned_away: int
-    """Closed at once, because too many were open, of one address or in all."""
-    handshakes_failed: int
-    """Closed before their first frame, because the TLS handshake failed."""
-    by_peer: BudgetStatistics
-    """Open connections by address."""
-    unfinished: BudgetStatistics
-    """Bytes of messages that have come in part, by address."""
-
-
-class SocketServer:
-    """Serves the connections that come to some listeners, each in a task that nothing else depends on."""
-
-    def __init__(
-        self,
-        handler: ServerHandler,
-        *,
-        ssl_context: ssl.SSLContext | None,
-        handshake_timeout: float,
-        connections: Budget,
-        unfinished: Budget,
-        max_message_bytes: int,
-    ) -> None:
-        self._handler = handler
-        self._ssl_context = ssl_context
-        self._handshake_timeout = handshake_timeout
-        self._connections = connections
-        self._unfinished = unfinished
-        self._max_message_bytes = max_message_bytes
-        self._poller = open_poller()
-        self._accepted = self._turned_away = self._failed = 0
-
-    def statistics(self) -> SocketStatistics:
-        """Returns a snapshot of the counters."""
-        return SocketStatistics(
-            self._connections.held,
-            self._accepted,
-            self._turned_away,
-            self._failed,
-            self._connections.statistics(),
-            self._unfinished.statistics(),
-        )
-
-    async def serve(self, listeners: Sequence[ListeningSocket]) -> None:
-        """Accepts until the server stops, then lets open connections end; cancelled, closes everything.
-
-        Raises:
-            ListenError: A listening socket is broken; every connection was closed.
-        """
-        try:
-            async with trio.open_nursery() as service:
-                start_again(service, POLLER, self._poller.run, about="of sockets")
-                broken = await self._serve_all(listeners)
-                service.cancel_scope.cancel(reason="every connection has ended")
-        finally:
-            self._poller.close()
-        if broken is not None:
-            raise broken
-
-    async def _serve_all(self, listeners: Sequence[ListeningSocket]) -> ListenError | None:
-        async with trio.open_nursery() as connections:
-            arrived = partial(self._arrived, connections)
-            broken = await accept_until(
-                self._handler.stopping, listeners, arrived, lambda: self._connections.held
-            )
-            for listener in listeners:
-                listener.close()
-            if broken is not None:
-                connections.cancel_scope.cancel(reason="a listening socket is broken")
-        return broken
-
-    def _arrived(
-        self,
-        connections: trio.Nursery,
-        listener: ListeningSocket,
-        arrived: list[tuple[socket.socket, object]],
-    ) -> None:
-        for accepted, address in arrived:
-            peer = listener.describe(address)
-            holder = listener.holder_of(peer)
-            if self._connections.charge(holder, 1) is not None:
-                self._turned_away += 1
-                accepted.close()
-            else:
-                start(
-                    connections,
-                    SOCKET_CONNECTION,
-                    self._serve_one,
-                    accepted,
-                    peer,
-                    holder,
-                    about=f"of {peer}",
-                )
-
-    async def _serve_one(self, accepted: socket.socket, peer: str, holder: str | None) -> None:
-        account = Account(self._unfinished, holder_of(peer))
-        try:
-            channel = await self._open_channel(ConnectedSocket(accepted, self._poller), peer, account)
-            if channel is not None:
-                self._accepted += 1
-                async with channel:
-                    await self._handler(channel)
-        finally:
-            account.keep(0)
-            self._connections.release(holder, 1)
-
-    async def _open_channel(
-        self, stream: ConnectedSocket, peer: str, account: Account
-    ) -> SocketChannel | None:
-        longest = self._max_message_bytes
-        if self._ssl_context is None:
-            return SocketChannel(stream, max_message_bytes=longest, peer=peer, account=account)
-        secured = trio.SSLStream(stream, self._ssl_context, server_side=True)
-        try:
-            with trio.fail_after(self._handshake_timeout):
-                await secured.do_handshake()
-        except (trio.BrokenResourceError, trio.TooSlowError) as error:
-            self._failed += 1
-            log.debug("no TLS handshake", peer=peer, reason=str(error.__cause__ or error))
-            await trio.aclose_forcefully(stream)
-            return None
-        except BaseException:
-            await trio.aclose_forcefully(stream)
-            raise
-        return SocketChannel(secured, max_message_bytes=longest, peer=peer, account=account)
-
-
-# ----------------------------------------------------------------------------------------------------
+__all__ = [
+    "DEFAULT_MAX_CONNECTIONS",
+    "SocketServer",
+    "SocketStatistics",
+    "TcpAddress",
+    "TcpTransport",
+    "UnixTransport",
+    "parse_tcp",
+    "parse_unix",
+    "unix_url",
+]
 
 # A connection costs a descriptor, and a process may usually have 1024 of them; it needs some for
 # itself.
@@ -190,6 +62,9 @@ DEFAULT_MAX_CONNECTIONS = 1000
 DEFAULT_CONNECT_TIMEOUT = 10.0
 # Seconds until a server that listens, but whose queue of connections is full, is tried again.
 _ASK_AGAIN = 0.01
+
+
+# -- The transports --------------------------------------------------------------------------------
 
 
 class _SocketTransport(ABC):
@@ -381,7 +256,7 @@ class UnixTransport(_SocketTransport):
     """Newline frames over a Unix socket: a `ServerTransport` and a `ClientTransport`.
 
     A socket that a dead server left is replaced; a live server's, or anything that is not a socket, never. It is
-    removed when serving ends, unless another one stands in its place by then.
+    removed when serving ends, unless another one is in its place by then.
 
     Args:
         url: ``unix:///absolute/path``, ``unix:relative/path``, percent-encoded where need be, or ``unix:@name`` for
@@ -396,7 +271,7 @@ class UnixTransport(_SocketTransport):
             with the error 429 and closed.
 
     Raises:
-        LocalProtocolError: for a URL that is none of these, and for a path that is too long for the system.
+        LocalProtocolError: for a URL of another kind, and for a path that is too long for the system.
         ValueError: for limits and times that are not greater than zero.
     """
 
@@ -468,3 +343,206 @@ def _why_not(path: str, code: int) -> str:
             return os.strerror(code)
         return "nobody listens there any more"
     return os.strerror(code)
+
+
+# -- The server of one or more listeners -----------------------------------------------------------
+
+
+@attrs.frozen
+class SocketStatistics:
+    """A snapshot of a listener."""
+
+    connections: int
+    """Open now, those in their TLS handshake included."""
+    accepted: int
+    """Handed to the server since it began."""
+    turned_away: int
+    """Closed at once, because too many were open, of one address or in all."""
+    handshakes_failed: int
+    """Closed before their first frame, because the TLS handshake failed."""
+    by_peer: BudgetStatistics
+    """Open connections by address."""
+    unfinished: BudgetStatistics
+    """Bytes of messages that have come in part, by address."""
+
+
+class SocketServer:
+    """Serves the connections that come to some listeners, each in a task that nothing else depends on."""
+
+    def __init__(
+        self,
+        handler: ServerHandler,
+        *,
+        ssl_context: ssl.SSLContext | None,
+        handshake_timeout: float,
+        connections: Budget,
+        unfinished: Budget,
+        max_message_bytes: int,
+    ) -> None:
+        self._handler = handler
+        self._ssl_context = ssl_context
+        self._handshake_timeout = handshake_timeout
+        self._connections = connections
+        self._unfinished = unfinished
+        self._max_message_bytes = max_message_bytes
+        self._poller = open_poller()
+        self._accepted = self._turned_away = self._failed = 0
+
+    def statistics(self) -> SocketStatistics:
+        """Returns a snapshot of the counters."""
+        return SocketStatistics(
+            self._connections.held,
+            self._accepted,
+            self._turned_away,
+            self._failed,
+            self._connections.statistics(),
+            self._unfinished.statistics(),
+        )
+
+    async def serve(self, listeners: Sequence[ListeningSocket]) -> None:
+        """Accepts until the server stops, then lets open connections end; cancelled, closes everything.
+
+        Raises:
+            ListenError: A listening socket is broken; every connection was closed.
+        """
+        try:
+            async with trio.open_nursery() as service:
+                start_again(service, POLLER, self._poller.run, about="of sockets")
+                broken = await self._serve_all(listeners)
+                service.cancel_scope.cancel(reason="every connection has ended")
+        finally:
+            self._poller.close()
+        if broken is not None:
+            raise broken
+
+    async def _serve_all(self, listeners: Sequence[ListeningSocket]) -> ListenError | None:
+        async with trio.open_nursery() as connections:
+            arrived = partial(self._arrived, connections)
+            broken = await accept_until(
+                self._handler.stopping, listeners, arrived, lambda: self._connections.held
+            )
+            for listener in listeners:
+                listener.close()
+            if broken is not None:
+                connections.cancel_scope.cancel(reason="a listening socket is broken")
+        return broken
+
+    def _arrived(
+        self,
+        connections: trio.Nursery,
+        listener: ListeningSocket,
+        arrived: list[tuple[socket.socket, object]],
+    ) -> None:
+        for accepted, address in arrived:
+            peer = listener.describe(address)
+            holder = listener.holder_of(peer)
+            if self._connections.charge(holder, 1) is not None:
+                self._turned_away += 1
+                accepted.close()
+            else:
+                start(
+                    connections,
+                    SOCKET_CONNECTION,
+                    self._serve_one,
+                    accepted,
+                    peer,
+                    holder,
+                    about=f"of {peer}",
+                )
+
+    async def _serve_one(self, accepted: socket.socket, peer: str, holder: str | None) -> None:
+        account = Account(self._unfinished, holder_of(peer))
+        try:
+            channel = await self._open_channel(ConnectedSocket(accepted, self._poller), peer, account)
+            if channel is not None:
+                self._accepted += 1
+                async with channel:
+                    await self._handler(channel)
+        finally:
+            account.keep(0)
+            self._connections.release(holder, 1)
+
+    async def _open_channel(
+        self, stream: ConnectedSocket, peer: str, account: Account
+    ) -> SocketChannel | None:
+        longest = self._max_message_bytes
+        if self._ssl_context is None:
+            return SocketChannel(stream, max_message_bytes=longest, peer=peer, account=account)
+        secured = trio.SSLStream(stream, self._ssl_context, server_side=True)
+        try:
+            with trio.fail_after(self._handshake_timeout):
+                await secured.do_handshake()
+        except (trio.BrokenResourceError, trio.TooSlowError) as error:
+            self._failed += 1
+            log.debug("no TLS handshake", peer=peer, reason=str(error.__cause__ or error))
+            await trio.aclose_forcefully(stream)
+            return None
+        except BaseException:
+            await trio.aclose_forcefully(stream)
+            raise
+        return SocketChannel(secured, max_message_bytes=longest, peer=peer, account=account)
+
+
+# -- The URLs ``tcp:`` and ``unix:`` ---------------------------------------------------------------
+
+
+@attrs.frozen
+class TcpAddress:
+    """Host and port; the host without brackets, ``None`` for loopback."""
+
+    host: str | None
+    port: int
+
+    def url(self, port: int | None = None) -> str:
+        """Returns the URL, with ``port``, the one that is really listened at, if that is known."""
+        host = self.host or "localhost"
+        return f"tcp://{f'[{host}]' if ':' in host else host}:{self.port if port is None else port}"
+
+
+def parse_tcp(url: str) -> TcpAddress:
+    """Reads ``tcp://HOST:PORT``; no host means loopback. Raises `LocalProtocolError` for anything else."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise LocalProtocolError(f"{url!r}: {error}") from error
+    if parts.scheme != "tcp" or parts.username is not None or parts.path or parts.query or parts.fragment:
+        raise LocalProtocolError(f"a TCP address is written tcp://HOST:PORT and nothing more, not {url!r}")
+    if port is None:
+        raise LocalProtocolError(
+            f"{url!r} says no port: tcp://HOST:PORT, to listen also with 0 for any free one"
+        )
+    return TcpAddress(host or None, port)
+
+
+def parse_unix(url: str) -> str:
+    """Returns the path in ``unix:///absolute/path`` or ``unix:relative/path``, or the abstract name in ``unix:@name``.
+
+    Percent-encoding is decoded. An abstract name begins with NUL, as the system expects it.
+
+    Raises:
+        LocalProtocolError: the URL has another form.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme.lower() != "unix":
+        raise LocalProtocolError(f"a Unix socket is written unix:///PATH, not {url!r}")
+    if rest.startswith("//"):
+        rest = rest[2:]
+        if not rest.startswith(("/", "@", "%2F", "%2f")):
+            raise LocalProtocolError(
+                f"{url!r}: write unix:///{rest} for an absolute path, unix:{rest} for a relative one"
+            )
+    path = unquote(rest)
+    if not path or "\0" in path:
+        raise LocalProtocolError(
+            f"{url!r} names no socket: write unix:///PATH, unix:RELATIVE/PATH or unix:@NAME"
+        )
+    return f"\0{path[1:]}" if rest.startswith("@") else path
+
+
+def unix_url(path: str) -> str:
+    """Returns the URL that `parse_unix` reads as ``path``."""
+    if path.startswith("\0"):
+        return f"unix:@{quote(path[1:])}"
+    shown = quote(path, safe="/")
+    return f"unix://{shown}" if path.startswith("/") else f"unix:{shown}"

@@ -121,7 +121,7 @@ class ChildProcess:
         with self._watching, reraised() as body:
             async with trio.open_nursery() as nursery:
                 start_again(nursery, CHILD_OUTPUT, self._drain_stderr, about="on stderr")
-                start_again(nursery, CHILD_OUTPUT, self._discard_output, about="that nobody reads")
+                start_again(nursery, CHILD_OUTPUT, self._discard_output, about="that is not read")
                 with body:
                     await self._wait_for_exit()
                     self._finish_streams()

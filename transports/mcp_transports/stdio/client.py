@@ -62,7 +62,7 @@ class StdioClientTransport:
 
     Raises:
         ValueError: ``command`` is empty, or a string.
-        TypeError: ``stderr`` is none of those above.
+        TypeError: ``stderr`` is of another type.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Starts a child process with three pipes, as the leader of a process group and session of its own."""
+"""Starts a child process with three pipes, as the leader of a process group and session of its own.
+
+The group is signalled as a whole, so that all of its processes end.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,6 @@ from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSend
 
 __all__ = ["ChildGroup", "ChildOutput", "StartedChild", "end_group", "signal_group", "start_child"]
 
-
-# -- Signals process groups, and ends all of their processes ---------------------------------------------
 
 if sys.platform == "win32":
     raise ImportError(
@@ -83,7 +84,7 @@ async def _group_remains(leader: int) -> bool:
     """Whether a process of the group still runs. Zombies that their new parent does not reap do not count."""
     if not signal_group(leader, 0):
         return False
-    # Rarely reached. Reading a hundred small files is no work for the event loop.
+    # Rarely reached. Reading a hundred small files costs the event loop little.
     return await trio.to_thread.run_sync(_has_running_member, leader)
 
 
@@ -112,8 +113,6 @@ def signal_group(leader: int, number: int) -> bool:
         return False
     return True
 
-
-# ----------------------------------------------------------------------------------------------------
 
 if sys.platform == "win32":
     raise ImportError("on Windows a child is started by mcp_transports.stdio.windows.starting")

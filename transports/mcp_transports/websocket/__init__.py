@@ -2,7 +2,7 @@
 
 MCP's specification names no such binding (MCP 2026-07-28, Transports, Custom Transports, allows it). This one follows
 what implementations agreed on: the subprotocol ``mcp``, and a connection that is a legacy session, or carries modern
-requests that each stand alone.
+requests that are independent of each other.
 
 URLs: ``ws://HOST:PORT/PATH`` and ``wss://…``, served or connected to. Everything else is an argument of
 `mcp_transports.websocket.server.WebSocketServerTransport` and

@@ -7,7 +7,7 @@ import importlib
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import unquote, urlsplit
 
 import trio
@@ -34,6 +34,8 @@ _RESERVED = frozenset(
     {"host", "upgrade", "connection", "content-length", "transfer-encoding"}
     | {f"sec-websocket-{name}" for name in ("key", "version", "protocol", "extensions")}
 )
+# The operation that scopes are counted for: when a connection is opened, no call is known yet.
+_OPERATION = "open"
 # Characters that are shown of a refusal's body.
 _LONGEST_TEXT = 200
 
@@ -167,16 +169,54 @@ class WebSocketClientTransport:
                 nursery.cancel_scope.cancel(reason="the connection is closed")
 
     async def _open_with_access(self, auth: ClientAuth) -> tuple[trio.abc.Stream, bytes]:
-        """As `_open_in_time`, with credentials, and again with other ones when the server refuses them."""
-        url = f"{'https' if self._secure else 'http'}://{self._host}{self._target}"
+        """As `_open_in_time`, with the headers that give access, and with new ones after a refusal.
+
+        Raises:
+            AuthorizationError: Access could not be had.
+            ConnectFailed: The WebSocket was not opened for another reason.
+        """
         # Only a client with auth imports what that needs.
-        opening = importlib.import_module("mcp_transports.websocket.authorized")
-
-        async def open_with(headers: Headers) -> tuple[trio.abc.Stream, bytes]:
-            return await self._open_in_time([*self._headers, *headers])
-
-        opened: tuple[trio.abc.Stream, bytes] = await opening.open_with_access(auth, url, open_with)
+        authorizers = importlib.import_module("mcp_transports.auth.authorizer")
+        # The metadata of the server are at its HTTP URL.
+        url = f"{'https' if self._secure else 'http'}://{self._host}{self._target}"
+        with reraised() as body:
+            async with trio.open_nursery() as nursery:
+                authorizer = authorizers.Authorizer(auth, url, nursery)
+                with body:
+                    opened = await self._open_once_accepted(authorizers, authorizer, url)
+                authorizer.close()
         return opened
+
+    async def _open_once_accepted(
+        self, authorizers: Any, authorizer: Any, url: str
+    ) -> tuple[trio.abc.Stream, bytes]:
+        sent = None
+        # The authorizer bounds this: it sends a request again with a few tokens only. Each attempt has its own bound of
+        # time, which does not include the login of a person.
+        while True:
+            if not authorizer.is_ready:
+                await authorizer.prepare()
+            token = authorizer.token
+            access = [
+                (name.encode("ascii"), value.encode("ascii"))
+                for name, value in authorizer.headers("GET", url)
+            ]
+            try:
+                opened = await self._open_in_time([*self._headers, *access])
+            except WebSocketRefused as refused:
+                if refused.status not in (401, 403):
+                    raise
+                if sent is None:
+                    sent = authorizers.SentRequest("GET", url, _OPERATION, token)
+                else:
+                    sent.sent_again(token)
+                nonce = refused.headers.get("dpop-nonce")
+                answer = authorizers.Answered(refused.status, list(refused.challenges), nonce)
+                if not await authorizer.react(sent, answer):
+                    raise
+            else:
+                authorizer.accepted(url, None, _OPERATION)
+                return opened
 
     async def _open_in_time(self, headers: Headers) -> tuple[trio.abc.Stream, bytes]:
         try:

@@ -20,35 +20,6 @@ from mcp_actors.errors import ConnectFailed
 
 __all__ = ["HandshakeFailed", "OpeningRefused", "WebSocketRefused", "accept", "ask"]
 
-
-# -- A refusal of the upgrade request --------------------------------------------------------------------
-
-
-class WebSocketRefused(ConnectFailed):
-    """The server answered the upgrade request with an HTTP status of its own.
-
-    ``status`` is that status, ``headers`` came with it (lower-case names), ``text`` is the beginning of its body, and
-    ``challenges`` are its ``WWW-Authenticate`` lines.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        status: int,
-        headers: Mapping[str, str],
-        text: str,
-        challenges: Sequence[str] = (),
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.headers = headers
-        self.text = text
-        self.challenges = challenges
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # Bytes of an answer's head, and of the body of a refusal that are kept for the error.
 _LONGEST_HEAD = 32 * 1024
 _LONGEST_BODY = 4 * 1024
@@ -89,7 +60,7 @@ class _HandshakeStream(trio.abc.Stream):
         on_close: Callable[[], object],
     ) -> None:
         self._stream = stream
-        # ``None`` stands for the head of an answer, which is still to be read from the stream.
+        # ``None`` means the head of an answer, which is still to be read from the stream.
         self._head = head
         self._on_close = on_close
         self.behind = b""
@@ -218,7 +189,7 @@ def _complaint(error: BaseException | None) -> str:
 async def _read_head(stream: trio.abc.Stream) -> tuple[bytes, bytes]:
     """Returns the head of an answer that switches protocols, and what came behind it.
 
-    Raises `OpeningRefused` for any other answer, and `HandshakeFailed` for what is no answer.
+    Raises `OpeningRefused` for any other answer, and `HandshakeFailed` for bytes that are not an answer.
     """
     data = bytearray()
     while (end := data.find(b"\r\n\r\n")) < 0:
@@ -259,3 +230,26 @@ async def _read_body(stream: trio.abc.Stream, body: bytes, headers: Mapping[str,
     except trio.BrokenResourceError:
         return body[:wanted]  # what there is of it
     return body[:wanted]
+
+
+class WebSocketRefused(ConnectFailed):
+    """The server answered the upgrade request with an HTTP status of its own.
+
+    ``status`` is that status, ``headers`` came with it (lower-case names), ``text`` is the beginning of its body, and
+    ``challenges`` are its ``WWW-Authenticate`` lines.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int,
+        headers: Mapping[str, str],
+        text: str,
+        challenges: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = headers
+        self.text = text
+        self.challenges = challenges

@@ -38,51 +38,6 @@ from mcp_actors.supervision.budget import Account
 
 __all__ = ["NEXT_STATE", "CloseFrame", "Fragments", "WebSocketEvent", "WebSocketProtocol", "WebSocketState"]
 
-
-# -- A WebSocket message that comes in pieces (RFC 6455 section 5.4) -------------------------------------
-
-
-class Fragments:
-    """The pieces of the message that is being received, its longest size, and what is charged for them."""
-
-    __slots__ = ("account", "data", "decoder", "limit")
-
-    def __init__(self, limit: int, account: Account | None) -> None:
-        self.limit = limit
-        self.account = account
-        # One buffer: a list of pieces would cost a hundred bytes for each one-letter piece that a peer sends.
-        self.data = bytearray()
-        # There is one while more is to come.
-        self.decoder: codecs.IncrementalDecoder | None = None
-
-    def add(self, payload: bytes, finished: bool) -> bytes | None:
-        """Takes a piece and returns the message if this was the last one.
-
-        Raises:
-            ParseFailed: There is no room for the message; the connection is to be closed with 1013.
-            UnicodeDecodeError: The text is not UTF-8.
-        """
-        if self.decoder is None:
-            self.decoder = codecs.getincrementaldecoder("utf-8")()
-        self.decoder.decode(payload, finished)
-        self.data += payload
-        if finished:
-            message = bytes(self.data)
-            self.drop()
-            return message
-        if (overloaded := weigh(self.account, len(self.data))) is not None:
-            raise ParseFailed(overloaded.message, CloseReason.TRY_AGAIN_LATER)
-        return None
-
-    def drop(self) -> None:
-        """Forgets the pieces, and takes back what is charged for them."""
-        self.data, self.decoder = bytearray(), None
-        if self.account is not None:
-            self.account.keep(0)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # RFC 6455 section 7.4.1.
 NORMAL, GOING_AWAY, NO_STATUS = 1000, 1001, 1005
 # A Close frame has room for 125 bytes (section 5.5), two of which are the code.
@@ -155,7 +110,7 @@ class CloseFrame:
     """The content of a Close frame (RFC 6455 section 5.5.1)."""
 
     code: int
-    """1005 stands for a frame without a code (section 7.1.5)."""
+    """1005 means a frame without a code (section 7.1.5)."""
     reason: str = ""
 
     def encoded(self) -> bytes:
@@ -177,7 +132,7 @@ class Pings:
         self.queued = self.sent = self.answered = 0
 
     def pong(self, payload: bytes) -> None:
-        """Takes a pong; one that nobody asked for is no mistake (section 5.5.3)."""
+        """Takes a pong; an unsolicited one is allowed (section 5.5.3)."""
         number = int.from_bytes(payload) if len(payload) == _PING_BYTES else 0
         if self.answered < number <= self.sent:
             self.answered = number
@@ -427,3 +382,42 @@ def _encoded(first: int, payload: bytes, *, masked: bool) -> bytes:
     # Section 5.3: a fresh key for every frame, from a strong source of entropy.
     key = os.urandom(_KEY_BYTES)
     return b"".join((head, key, XorMaskerSimple(key).process(bytearray(payload))))
+
+
+class Fragments:
+    """The pieces of the message that is being received, its longest size, and what is charged for them."""
+
+    __slots__ = ("account", "data", "decoder", "limit")
+
+    def __init__(self, limit: int, account: Account | None) -> None:
+        self.limit = limit
+        self.account = account
+        # One buffer: a list of pieces would cost a hundred bytes for each one-letter piece that a peer sends.
+        self.data = bytearray()
+        # There is one while more is to come.
+        self.decoder: codecs.IncrementalDecoder | None = None
+
+    def add(self, payload: bytes, finished: bool) -> bytes | None:
+        """Takes a piece and returns the message if this was the last one.
+
+        Raises:
+            ParseFailed: There is no room for the message; the connection is to be closed with 1013.
+            UnicodeDecodeError: The text is not UTF-8.
+        """
+        if self.decoder is None:
+            self.decoder = codecs.getincrementaldecoder("utf-8")()
+        self.decoder.decode(payload, finished)
+        self.data += payload
+        if finished:
+            message = bytes(self.data)
+            self.drop()
+            return message
+        if (overloaded := weigh(self.account, len(self.data))) is not None:
+            raise ParseFailed(overloaded.message, CloseReason.TRY_AGAIN_LATER)
+        return None
+
+    def drop(self) -> None:
+        """Forgets the pieces, and takes back what is charged for them."""
+        self.data, self.decoder = bytearray(), None
+        if self.account is not None:
+            self.account.keep(0)

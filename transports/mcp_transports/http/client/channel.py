@@ -1,4 +1,7 @@
-"""The channel of a client: each frame is sent as an HTTP request, and the responses are received as frames."""
+"""The channel of an HTTP client: each message is a POST, whose response brings the answer.
+
+Two streams belong to no request: the GET stream of a session, and the only stream of HTTP+SSE.
+"""
 
 from __future__ import annotations
 
@@ -33,122 +36,14 @@ from mcp_transports.http.client.session_state import RequestInFlight, SessionSta
 
 __all__ = ["ENDPOINT_TIMEOUT", "HttpChannel", "read_http_sse_stream", "read_session_stream"]
 
-
-# -- The streams that belong to no request: the GET stream of a session, and the only stream of HTTP+SSE ---
+# Seconds, when the channel is closed, for messages that are being posted, such as a cancellation, and for the DELETE of
+# the session.
+CLOSE_TIMEOUT = 2.0
 
 # Seconds in which an HTTP+SSE server has to name its endpoint: its first event does.
 ENDPOINT_TIMEOUT = 10.0
 # Attempts for a GET that has never worked.
 MAX_FIRST_ATTEMPTS = 5
-
-
-async def read_session_stream(state: SessionState) -> None:
-    """Keeps the GET stream of a session open, until the server answers that it has none.
-
-    MCP 2025-11-25, Transports, Listening for Messages from the Server. A server need not have such a stream, so nothing
-    that goes wrong here ends the channel, except the end of the session.
-    """
-    position, opened = StreamPosition(), False
-    while opened or position.failures < MAX_FIRST_ATTEMPTS:
-        await state.resumptions.wait_until_none()
-        position.failures += 1
-        headers = state.session.get_headers(position.last_event_id)
-        try:
-            async with state.requester.request("GET", headers) as response:
-                if response.is_event_stream:
-                    opened = True
-                    await _receive_messages(state, response, position)
-                elif response.status == 404 and opened and state.session.id is not None:
-                    state.expire_session()
-                    return
-                elif not response.is_temporary_failure:
-                    log.debug(
-                        "the server has no stream for its session", peer=state.peer, status=response.status
-                    )
-                    return
-        except AuthorizationError as error:
-            log.warning("the stream of the session is given up", peer=state.peer, error=str(error))
-            return
-        except (ConnectionLost, ConnectFailed) as error:
-            log.debug("the stream of the session broke", peer=state.peer, error=str(error))
-        except McpError as error:
-            log.warning("the stream of the session is given up", peer=state.peer, error=str(error))
-            return
-        # A stream that was open and ended has not failed, unless it brought nothing: then the delay grows.
-        await trio.sleep(position.delay)
-
-
-async def _receive_messages(state: SessionState, response: HttpResponse, position: StreamPosition) -> None:
-    async with aclosing(read_events(response, position)) as events:
-        async for event in events:
-            if event.is_message:
-                await state.receive_queue.put(Frame(event.data))
-
-
-async def read_http_sse_stream(
-    state: SessionState,
-    waiter: AccessWaiter,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Opens the stream of HTTP+SSE and reads it to its end, which ends the channel.
-
-    MCP 2024-11-05, Transports, HTTP with SSE. The task has started when ``state.sse_endpoint`` is known. ``waiter`` is
-    told if access has to be had first.
-
-    Raises:
-        McpError: the stream could not be opened.
-        RemoteProtocolError: the stream named no endpoint, or one that must not be used.
-
-    After the start it raises nothing.
-    """
-    try:
-        async with state.requester.request("GET", state.session.get_headers(), None, waiter) as response:
-            if not response.is_event_stream:
-                raise await response.read_error()
-            async with aclosing(read_events(response, StreamPosition())) as events:
-                async for event in events:
-                    if event.event == "endpoint" and state.sse_endpoint is None:
-                        url = _endpoint_url(state, event.data.decode("utf-8", "replace"))
-                        state.sse_endpoint = state.requester.with_url(url)
-                        task_status.started()
-                    elif event.is_message:
-                        await state.receive_queue.put(Frame(event.data))
-            if state.sse_endpoint is None:
-                raise RemoteProtocolError(
-                    f"the event stream of {state.peer} ended without naming an endpoint"
-                )
-    except McpError as error:
-        if state.sse_endpoint is None:
-            raise
-        state.end(error)
-    else:
-        state.end(None)
-
-
-def _endpoint_url(state: SessionState, reference: str) -> httpx2.URL:
-    """Resolves the endpoint. It must have the origin of the stream, or another server would get our credentials.
-
-    Raises:
-        RemoteProtocolError: the endpoint is not a URL, or has another origin.
-    """
-    base = state.requester.url
-    try:
-        url = base.join(reference.strip())
-    except httpx2.InvalidURL as error:
-        raise RemoteProtocolError(f"{state.peer} named an endpoint that is no URL: {error}") from error
-    if (url.scheme, url.host, url.port) != (base.scheme, base.host, base.port):
-        raise RemoteProtocolError(
-            f"{state.peer} named an endpoint on another server, {without_secrets(url)}; nothing is sent there"
-        )
-    return url.copy_with(userinfo=base.userinfo)
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds, when the channel is closed, for messages that are being posted, such as a cancellation, and for the DELETE of
-# the session.
-CLOSE_TIMEOUT = 2.0
 
 
 class HttpChannel(FrameChannel):
@@ -213,7 +108,7 @@ class HttpChannel(FrameChannel):
             self._stopped.set()
         if not self._closing and self._state.broken is None:
             # A nursery absorbs a stray `trio.Cancelled`, and with it the failure that ended all of its tasks.
-            raise RuntimeError("the tasks of the channel were cancelled, and nobody had closed it")
+            raise RuntimeError("the tasks of the channel were cancelled before it was closed")
 
     # -- outgoing --------------------------------------------------------------------------------------------------
 
@@ -354,7 +249,7 @@ class HttpChannel(FrameChannel):
                 state.expire_session()
                 return False
             except McpError as error:
-                # Where the server is gone its calls are too, and whoever made them is told so.
+                # Where the server is gone its calls are too, and their callers learn it.
                 gone = message == "notifications/cancelled" and isinstance(
                     error, ConnectFailed | ConnectionLost
                 )
@@ -443,3 +338,105 @@ class HttpChannel(FrameChannel):
                 log.debug("the session was ended", peer=self.peer, status=response.status)
         except McpError as error:
             log.debug("the session could not be ended", peer=self.peer, error=str(error))
+
+
+async def read_session_stream(state: SessionState) -> None:
+    """Keeps the GET stream of a session open, until the server answers that it has none.
+
+    MCP 2025-11-25, Transports, Listening for Messages from the Server. A server need not have such a stream, so nothing
+    that goes wrong here ends the channel, except the end of the session.
+    """
+    position, opened = StreamPosition(), False
+    while opened or position.failures < MAX_FIRST_ATTEMPTS:
+        await state.resumptions.wait_until_none()
+        position.failures += 1
+        headers = state.session.get_headers(position.last_event_id)
+        try:
+            async with state.requester.request("GET", headers) as response:
+                if response.is_event_stream:
+                    opened = True
+                    await _receive_messages(state, response, position)
+                elif response.status == 404 and opened and state.session.id is not None:
+                    state.expire_session()
+                    return
+                elif not response.is_temporary_failure:
+                    log.debug(
+                        "the server has no stream for its session", peer=state.peer, status=response.status
+                    )
+                    return
+        except AuthorizationError as error:
+            log.warning("the stream of the session is given up", peer=state.peer, error=str(error))
+            return
+        except (ConnectionLost, ConnectFailed) as error:
+            log.debug("the stream of the session broke", peer=state.peer, error=str(error))
+        except McpError as error:
+            log.warning("the stream of the session is given up", peer=state.peer, error=str(error))
+            return
+        # A stream that was open and ended has not failed, unless it brought nothing: then the delay grows.
+        await trio.sleep(position.delay)
+
+
+async def _receive_messages(state: SessionState, response: HttpResponse, position: StreamPosition) -> None:
+    async with aclosing(read_events(response, position)) as events:
+        async for event in events:
+            if event.is_message:
+                await state.receive_queue.put(Frame(event.data))
+
+
+async def read_http_sse_stream(
+    state: SessionState,
+    waiter: AccessWaiter,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Opens the stream of HTTP+SSE and reads it to its end, which ends the channel.
+
+    MCP 2024-11-05, Transports, HTTP with SSE. The task has started when ``state.sse_endpoint`` is known. ``waiter`` is
+    notified if access has to be had first.
+
+    Raises:
+        McpError: the stream could not be opened.
+        RemoteProtocolError: the stream named no endpoint, or one that must not be used.
+
+    After the start it raises nothing.
+    """
+    try:
+        async with state.requester.request("GET", state.session.get_headers(), None, waiter) as response:
+            if not response.is_event_stream:
+                raise await response.read_error()
+            async with aclosing(read_events(response, StreamPosition())) as events:
+                async for event in events:
+                    if event.event == "endpoint" and state.sse_endpoint is None:
+                        url = _endpoint_url(state, event.data.decode("utf-8", "replace"))
+                        state.sse_endpoint = state.requester.with_url(url)
+                        task_status.started()
+                    elif event.is_message:
+                        await state.receive_queue.put(Frame(event.data))
+            if state.sse_endpoint is None:
+                raise RemoteProtocolError(
+                    f"the event stream of {state.peer} ended without naming an endpoint"
+                )
+    except McpError as error:
+        if state.sse_endpoint is None:
+            raise
+        state.end(error)
+    else:
+        state.end(None)
+
+
+def _endpoint_url(state: SessionState, reference: str) -> httpx2.URL:
+    """Resolves the endpoint. It must have the origin of the stream, or another server would get our credentials.
+
+    Raises:
+        RemoteProtocolError: the endpoint is not a URL, or has another origin.
+    """
+    base = state.requester.url
+    try:
+        url = base.join(reference.strip())
+    except httpx2.InvalidURL as error:
+        raise RemoteProtocolError(f"{state.peer} named an endpoint that is no URL: {error}") from error
+    if (url.scheme, url.host, url.port) != (base.scheme, base.host, base.port):
+        raise RemoteProtocolError(
+            f"{state.peer} named an endpoint on another server, {without_secrets(url)}; nothing is sent there"
+        )
+    return url.copy_with(userinfo=base.userinfo)

@@ -1,4 +1,11 @@
-"""The pool of connections to one server, and the sockets under them."""
+"""The pool of connections to one server, and the sockets under them.
+
+llhttp, through httptools, reads the responses: httpcore2 and h11 made up two thirds of the processor time of a call.
+The exceptions are still those of httpcore2, so that a user's HTTP client and connections of our own fail alike.
+
+Of what a server sends, only framing matters here: bodies are not decoded. Nothing that it sends is kept beyond one read
+(64 KiB), except for the head, which is bounded.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +34,6 @@ __all__ = [
     "encode_header_lines",
 ]
 
-
-# -- One connection to a server: requests one after the other, whose responses llhttp (through httptools) reads ---
-#
-# httpcore2 and h11 made up two thirds of the processor time of a call. Their exceptions are still the ones that are
-# raised here, so that a user's HTTP client and connections of our own fail alike.
-#
-# Of what a server sends, only framing matters here: bodies are not decoded. Nothing that it sends is kept beyond one
-# read (64 KiB), except for the head, which is bounded.
-
 # Bytes of a head, of chunk framing without a chunk, or of a trailer. h11 had the same bound.
 MAX_FRAMING_BYTES = 100 * 1024
 # Names of headers that are remembered as valid: the protocol's, and those that tools mirror.
@@ -48,6 +46,15 @@ _FIELD_VALUE = re.compile(rb"(?:[^\x00\s]+(?:[ \t]+[^\x00\s]+)*)?")
 
 AnySocket = socket.socket | trio.socket.SocketType
 State = Literal["idle", "head", "body", "complete", "closed"]
+
+# Bytes of one read: a loopback segment, and the usual content of a kernel's buffer.
+RECEIVE_BYTES = 64 * 1024
+
+# Seconds to send the close_notify of TLS on an idle connection: it fits into the buffer of its socket.
+TLS_CLOSE_TIMEOUT = 1.0
+
+
+# -- One connection: requests one after the other --------------------------------------------------
 
 
 class ConnectedStream(Protocol):
@@ -123,7 +130,7 @@ class ClientConnection:
         return self._state == "closed"
 
     def has_ended(self) -> bool:
-        """Whether the server has closed an idle connection, or has sent what nobody asked for."""
+        """Whether the server has closed an idle connection, or has sent unsolicited bytes."""
         return self.stream.is_readable()
 
     async def exchange(self, request: bytes, sent: trio.Event | None = None) -> None:
@@ -274,13 +281,7 @@ def encode_header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"\r\n".join(lines) + b"\r\n" if lines else b""
 
 
-# ----------------------------------------------------------------------------------------------------
-
-# Bytes of one read: a loopback segment, and the usual content of a kernel's buffer.
-RECEIVE_BYTES = 64 * 1024
-
-# Seconds to send the close_notify of TLS on an idle connection: it fits into the buffer of its socket.
-TLS_CLOSE_TIMEOUT = 1.0
+# -- Sockets, and the pool of connections ----------------------------------------------------------
 
 
 class SocketStream:

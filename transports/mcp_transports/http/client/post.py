@@ -1,4 +1,7 @@
-"""One request: its POST, the stream that brings its response, and resuming that stream when it ends early."""
+"""One POST of a message, and what becomes of its response.
+
+A sender may have to get access to the server first. `HeldScope` is what it sees of the message meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -33,82 +36,17 @@ from mcp_transports.http.client.session_state import SessionState, is_stateless
 
 __all__ = ["HeldScope", "Post", "operation_of"]
 
-
-# -- The messages of a channel as a sender sees them that may have to get access to the server first -----
-
-
-class HeldScope:
-    """Bounds what it is a block of, by seconds in which no person is asked; a `AccessWaiter` for what is sent in it.
-
-    The block ends early, without an exception, when the seconds are over.
-
-    Args:
-        state: The state of the channel, whose clocks stand still while a person is asked.
-        seconds: The bound.
-    """
-
-    operation = ""
-
-    def __init__(self, state: SessionState, seconds: float) -> None:
-        self.is_refused = False
-        self._state = state
-        self._scope = trio.CancelScope(relative_deadline=seconds)
-        self._asked_since = 0.0
-        self._deadline = 0.0
-
-    def __enter__(self) -> HeldScope:
-        self._scope.__enter__()
-        return self
-
-    def __exit__(
-        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool:
-        return bool(self._scope.__exit__(cls, error, traceback))
-
-    def hold(self) -> None:
-        """A person begins to be asked."""
-        self._asked_since = trio.current_time()
-        self._deadline, self._scope.deadline = self._scope.deadline, trio.current_time() + float("inf")
-        self._state.hold()
-
-    def release(self) -> None:
-        """The person is asked no more."""
-        self._scope.deadline = self._deadline + trio.current_time() - self._asked_since
-        self._state.release()
-
-
-class _Params(msgspec.Struct):
-    name: str | None = None
-    uri: str | None = None
-
-
-class _Request(msgspec.Struct):
-    params: _Params = msgspec.field(default_factory=_Params)
-
-
-def operation_of(frame: Frame) -> str:
-    """Returns the method of a request, with the name or the URI that it is about behind a colon."""
-    try:
-        params = msgspec.json.decode(frame.data, type=_Request).params
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        params = _Params()
-    subject = params.name or params.uri
-    return f"{frame.method}:{subject}" if subject else frame.method or ""
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # Seconds that a stream may stay open after its response. Servers end it right after, and a connection that was read to
 # its end can be used again.
 LINGER = 1.0
 # Requests whose answer says which protocol is spoken: a status that says something else must not pass for one.
 HANDSHAKE = ("server/discover", "initialize")
-# Statuses about the HTTP method and the media types, whatever the body is: nobody has looked at the message.
+# Statuses about the HTTP method and the media types, whatever the body is: the message was not looked at.
 UNSEEN = (405, 406, 415)
 # Checkpoints after which the caller, woken by the engine's reader, has called `HttpChannel.settled`.
 CALLER_CHECKPOINTS = 2
 
-# Of a request: its response may still bring something, or was read to its end; "over" once nobody waits for it.
+# Of a request: its response may still bring something, or was read to its end; "over" once no task waits for it.
 Stage = Literal["reading", "read", "over"]
 
 
@@ -374,3 +312,62 @@ class Post:
                 "the answer was lost, it may have been carried out"
             ) from failure
         return failure
+
+
+class HeldScope:
+    """Bounds what it is a block of, by seconds in which no person is asked; a `AccessWaiter` for what is sent in it.
+
+    The block ends early, without an exception, when the seconds are over.
+
+    Args:
+        state: The state of the channel, whose clocks stop while a person is asked.
+        seconds: The bound.
+    """
+
+    operation = ""
+
+    def __init__(self, state: SessionState, seconds: float) -> None:
+        self.is_refused = False
+        self._state = state
+        self._scope = trio.CancelScope(relative_deadline=seconds)
+        self._asked_since = 0.0
+        self._deadline = 0.0
+
+    def __enter__(self) -> HeldScope:
+        self._scope.__enter__()
+        return self
+
+    def __exit__(
+        self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        return bool(self._scope.__exit__(cls, error, traceback))
+
+    def hold(self) -> None:
+        """A person begins to be asked."""
+        self._asked_since = trio.current_time()
+        self._deadline, self._scope.deadline = self._scope.deadline, trio.current_time() + float("inf")
+        self._state.hold()
+
+    def release(self) -> None:
+        """The person is asked no more."""
+        self._scope.deadline = self._deadline + trio.current_time() - self._asked_since
+        self._state.release()
+
+
+class _Params(msgspec.Struct):
+    name: str | None = None
+    uri: str | None = None
+
+
+class _Request(msgspec.Struct):
+    params: _Params = msgspec.field(default_factory=_Params)
+
+
+def operation_of(frame: Frame) -> str:
+    """Returns the method of a request, with the name or the URI that it is about behind a colon."""
+    try:
+        params = msgspec.json.decode(frame.data, type=_Request).params
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        params = _Params()
+    subject = params.name or params.uri
+    return f"{frame.method}:{subject}" if subject else frame.method or ""

@@ -115,7 +115,7 @@ class RequestSender(Protocol):
     async def send(
         self, method: str, headers: Headers, body: RequestBody | None, waiter: AccessWaiter | None = None
     ) -> RawResponse:
-        """Sends a request and waits for the head of its response; ``waiter`` is told if access has to be had first.
+        """Sends a request and waits for the head of its response; ``waiter`` learns if access has to be had first.
 
         Errors of httpx2 and httpcore2 are raised as they are; `HttpRequester` translates them. Cancelled, it closes the
         connection, and the request may have been sent.

@@ -1,4 +1,9 @@
-"""Starts a child process on Windows, with three pipes, a process group and a job of its own."""
+"""Starts a child process on Windows, with three pipes, a process group and a job of its own.
+
+Windows takes a command as one line of text, and runs a batch file through its interpreter. The process group is for
+Ctrl-Break; no process can leave the job. The pipes are Trio's with overlapped calls; another task can end them
+(`finish`), and they report when that has happened.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +37,101 @@ __all__ = [
     "words_to_start",
 ]
 
-
-# -- The command of a child as Windows wants it: one line of text, and a batch file through its interpreter ---
-
 _BATCH = (".bat", ".cmd")
 # Nothing quotes them in a batch file: a percent sign names a variable even between quotation marks.
 _UNQUOTABLE = frozenset('"%\r\n\0')
 # Without it a program cannot load what it needs for sockets and random numbers.
 _NEEDED = "SYSTEMROOT"
+
+# Seconds that the system has to end processes.
+_REAP_TIMEOUT = 1.0
+# Seconds between two looks at a job; the pause doubles from the first to the second.
+_LOOK_AGAIN = 0.002
+_LOOK_AGAIN_AT_MOST = 0.05
+
+_RECEIVE_BYTES = 64 * 1024
+# Seconds. The child is gone, so what it wrote is in the pipe. Another process may have its end open, and may even
+# write: reading goes on until nothing comes for the first time, and for the second at most.
+_QUIET = 0.05
+_REST = 0.5
+
+
+# -- The child -------------------------------------------------------------------------------------
+
+
+class StartedInJob:
+    """A child that was just started, with its pipes, for a `ChildProcess`.
+
+    Args:
+        process: The process, whose three streams are Trio's.
+        group: Its job.
+    """
+
+    def __init__(self, process: trio.Process, group: ChildJob) -> None:
+        self.process = process
+        self.group = group
+
+    def streams(
+        self, before_end: Callable[[], Awaitable[object]], discard: Callable[[ChildReceivePipe], object]
+    ) -> tuple[ChildSendPipe, ChildReceivePipe, ChildReceivePipe]:
+        """Returns the streams of standard input, output and error. To be called once.
+
+        Args:
+            before_end: Is awaited before an end of the first two is reported.
+            discard: Is given the pipe of the output, when its stream is closed.
+        """
+        process = self.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        return (
+            ChildSendPipe(process.stdin, before_end=before_end),
+            ChildReceivePipe(process.stdout, before_end=before_end, on_close=discard),
+            ChildReceivePipe(process.stderr),
+        )
+
+
+async def start_in_job(
+    command: Sequence[str], env: Mapping[str, str] | None, cwd: str | Path | None
+) -> StartedInJob:
+    """Starts a child. It runs only once it is in its job, so that no process of it can escape.
+
+    With a console, which the child then shares, it is in a process group of its own: Ctrl-C does not reach it, and
+    Ctrl-Break can be sent to it. Without one it gets no window.
+
+    Args:
+        command: The program and its arguments.
+        env: Its environment; ``None`` for that of this process.
+        cwd: Its working directory; ``None`` for that of this process.
+
+    Raises:
+        OSError, ValueError, subprocess.SubprocessError: It cannot be started.
+    """
+    kernel = kernel32()
+    asks = kernel.has_console()
+    flags = CREATE_SUSPENDED | (CREATE_NEW_PROCESS_GROUP if asks else CREATE_NO_WINDOW)
+    # The types of Trio are those of the system on which they are checked.
+    open_process: Any = trio.lowlevel.open_process
+    process: trio.Process = await open_process(
+        words_to_start(command, env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=None if env is None else full_environment(env),
+        cwd=cwd,
+        creationflags=flags,
+    )
+    try:
+        return StartedInJob(process, ChildJob(kernel, process.pid, asks=asks))
+    except OSError:
+        process.kill()
+        for each in (process.stdin, process.stdout, process.stderr):
+            if each is not None:
+                await trio.aclose_forcefully(each)
+        raise
+
+
+# -- The command as one line of text ---------------------------------------------------------------
 
 
 def words_to_start(command: Sequence[str], env: Mapping[str, str] | None) -> str | list[str]:
@@ -94,13 +186,7 @@ def _quoted(word: str) -> str:
     return f'"{word}{backslashes * chr(92)}"'
 
 
-# -- The processes of a child: a process group for Ctrl-Break, and a job object that none of them can leave ---
-
-# Seconds that the system has to end processes.
-_REAP_TIMEOUT = 1.0
-# Seconds between two looks at a job; the pause doubles from the first to the second.
-_LOOK_AGAIN = 0.002
-_LOOK_AGAIN_AT_MOST = 0.05
+# -- The processes of a child ----------------------------------------------------------------------
 
 
 class ChildJob:
@@ -165,15 +251,7 @@ class ChildJob:
             self._kernel.close(job)
 
 
-# -- The pipes to a child, which are Trio's with overlapped calls, as a `ChildProcess` needs them --------
-#
-# They can be ended by another task (`finish`), and are told when it is over.
-
-_RECEIVE_BYTES = 64 * 1024
-# Seconds. The child is gone, so what it wrote is in the pipe. Another process may have its end open, and may even
-# write: reading goes on until nothing comes for the first time, and for the second at most.
-_QUIET = 0.05
-_REST = 0.5
+# -- The pipes to a child --------------------------------------------------------------------------
 
 
 class ChildReceivePipe(trio.abc.ReceiveStream):
@@ -334,78 +412,3 @@ def _close(stream: object) -> None:
     """Closes one of Trio's pipes, which can be closed without waiting although their abstract classes do not say so."""
     close: Callable[[], None] = getattr(stream, "close")  # noqa: B009
     close()
-
-
-# ----------------------------------------------------------------------------------------------------
-
-
-class StartedInJob:
-    """A child that was just started, with its pipes, for a `ChildProcess`.
-
-    Args:
-        process: The process, whose three streams are Trio's.
-        group: Its job.
-    """
-
-    def __init__(self, process: trio.Process, group: ChildJob) -> None:
-        self.process = process
-        self.group = group
-
-    def streams(
-        self, before_end: Callable[[], Awaitable[object]], discard: Callable[[ChildReceivePipe], object]
-    ) -> tuple[ChildSendPipe, ChildReceivePipe, ChildReceivePipe]:
-        """Returns the streams of standard input, output and error. To be called once.
-
-        Args:
-            before_end: Is awaited before an end of the first two is reported.
-            discard: Is given the pipe of the output, when its stream is closed.
-        """
-        process = self.process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        return (
-            ChildSendPipe(process.stdin, before_end=before_end),
-            ChildReceivePipe(process.stdout, before_end=before_end, on_close=discard),
-            ChildReceivePipe(process.stderr),
-        )
-
-
-async def start_in_job(
-    command: Sequence[str], env: Mapping[str, str] | None, cwd: str | Path | None
-) -> StartedInJob:
-    """Starts a child. It runs only once it is in its job, so that no process of it can escape.
-
-    With a console, which the child then shares, it is in a process group of its own: Ctrl-C does not reach it, and
-    Ctrl-Break can be sent to it. Without one it gets no window.
-
-    Args:
-        command: The program and its arguments.
-        env: Its environment; ``None`` for that of this process.
-        cwd: Its working directory; ``None`` for that of this process.
-
-    Raises:
-        OSError, ValueError, subprocess.SubprocessError: It cannot be started.
-    """
-    kernel = kernel32()
-    asks = kernel.has_console()
-    flags = CREATE_SUSPENDED | (CREATE_NEW_PROCESS_GROUP if asks else CREATE_NO_WINDOW)
-    # The types of Trio are those of the system on which they are checked.
-    open_process: Any = trio.lowlevel.open_process
-    process: trio.Process = await open_process(
-        words_to_start(command, env),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=None if env is None else full_environment(env),
-        cwd=cwd,
-        creationflags=flags,
-    )
-    try:
-        return StartedInJob(process, ChildJob(kernel, process.pid, asks=asks))
-    except OSError:
-        process.kill()
-        for each in (process.stdin, process.stdout, process.stderr):
-            if each is not None:
-                await trio.aclose_forcefully(each)
-        raise

@@ -18,7 +18,7 @@ import trio
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_actors.telemetry.live_view import Action, ActionOutcome
 from mcp_actors.telemetry.snapshot import Snapshot, cleaned
-from mcp_transports.admin.owner import is_trusted
+from mcp_transports.admin.access import is_trusted
 from mcp_transports.http.client.pool import AnySocket, ClientConnection, encode_header_lines
 
 __all__ = ["AdminClient", "AdminRefused"]
@@ -81,7 +81,7 @@ class AdminClient:
 
     Args:
         where: ``unix:/run/x.sock`` or a path, or a URL, with the token behind ``#`` as the server has shown it.
-        token: The token, if it does not stand in the URL.
+        token: The token, if it is not in the URL.
 
     Raises:
         ValueError: It is neither a socket nor a URL of HTTP.
@@ -126,9 +126,9 @@ class AdminClient:
         """Returns one snapshot.
 
         Raises:
-            ConnectFailed: Nobody is there; `AdminRefused` if whoever is there refuses.
+            ConnectFailed: No endpoint answers there; `AdminRefused` if one refuses.
             ConnectionLost: The connection broke.
-            RemoteProtocolError: What came is no snapshot.
+            RemoteProtocolError: The answer is not a snapshot.
         """
         async with self._exchange("GET", "/snapshot") as connection:
             return _decoded(_SNAPSHOT, await _body(connection))
@@ -177,7 +177,7 @@ class AdminClient:
                 if self._path is not None:
                     stream = await trio.open_unix_socket(self._path)
                     if not is_trusted(stream.socket):
-                        # Somebody else may have put a socket there, who is told no secret.
+                        # Another user may have put a socket there, who must not receive the secret.
                         self._token = None
                 else:
                     stream = await trio.open_tcp_stream(self._host, self._port)

@@ -1,4 +1,7 @@
-"""Opens HTTP channels: reads the URL and the options, and chooses the sender of the requests."""
+"""The transport of an HTTP client: it reads the URL and the options, and chooses the sender of the requests.
+
+It opens a channel, or, for tools that look at responses, makes single requests.
+"""
 
 from __future__ import annotations
 
@@ -35,83 +38,6 @@ from mcp_transports.http.client.session_state import HttpClientOptions, ReceiveQ
 
 __all__ = ["HttpClientTransport", "SingleRequests", "from_url"]
 
-
-# -- Single requests to a server, for tools that look at its responses: statuses, headers, sessions ------
-
-# Events of one response that are kept: a server may send them without an end.
-MAX_EVENTS = 1000
-
-
-class SingleRequests:
-    """Makes single requests; a `~mcp_actors.abc.HttpRequests`, made by `HttpClientTransport.open_requests`."""
-
-    def __init__(self, requester: HttpRequester) -> None:
-        self._requester = requester
-
-    def __repr__(self) -> str:
-        return f"<SingleRequests {self._requester.peer}>"
-
-    async def request(
-        self,
-        method: str,
-        headers: Mapping[str, str],
-        body: bytes | None = None,
-        *,
-        timeout: float,
-        path: str | None = None,
-        enough: Callable[[HttpEvent], bool] | None = None,
-        linger: float = 0.0,
-    ) -> HttpAnswer | None:
-        """Sends one request and reads its response; see `HttpRequests.request`, whose errors it raises."""
-        requester = self._requester
-        if path is not None:
-            parts = urlsplit(path)
-            requester = requester.with_url(
-                requester.url.copy_with(path=parts.path, query=parts.query.encode() or None, fragment=None)
-            )
-        lines = [(name.encode("latin-1"), value.encode("utf-8")) for name, value in headers.items()]
-        data = None if body is None else RequestBody(body, trio.Event())
-        response: HttpResponse | None = None
-        opened = requester.request(method, lines, data)
-        with trio.move_on_after(timeout):
-            response = await opened.__aenter__()
-        if response is None:
-            return None
-        try:
-            return await _read(response, timeout, enough, linger)
-        finally:
-            with trio.CancelScope(shield=True):
-                # Closing a connection waits for nobody.
-                await opened.__aexit__(None, None, None)
-
-
-async def _read(
-    response: HttpResponse, timeout: float, enough: Callable[[HttpEvent], bool] | None, linger: float
-) -> HttpAnswer:
-    headers = response.all_headers()
-    if not response.is_event_stream:
-        body, ended = b"", False
-        with trio.move_on_after(timeout):
-            body, ended = await response.read_body(), True
-        return HttpAnswer(response.status, headers, body, (), ended)
-    events: list[HttpEvent] = []
-    ended = False
-    with trio.move_on_after(timeout) as scope:
-        async with aclosing(read_events(response, StreamPosition())) as stream:
-            async for each in stream:
-                event = HttpEvent(each.data, each.id, each.event)
-                events.append(event)
-                if len(events) >= MAX_EVENTS:
-                    break
-                if enough is not None and enough(event):
-                    scope.deadline = min(scope.deadline, trio.current_time() + linger)
-            else:
-                ended = True
-    return HttpAnswer(response.status, headers, b"", tuple(events), ended)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # Connections in addition to those for requests: for the stream of the session, answers to the server, notifications.
 SPARE_CONNECTIONS = 32
 # Seconds. Servers close idle connections after 5 s or more. A POST on a connection that is being closed is lost, and
@@ -123,6 +49,9 @@ RESERVED = frozenset(
     {"accept", "content-type", "content-length", "transfer-encoding", "last-event-id", "mcp-session-id"}
     | {"mcp-protocol-version", "mcp-method", "mcp-name"}
 )
+
+# Events of one response that are kept: a server may send them without an end.
+MAX_EVENTS = 1000
 
 
 class Authorizing(Protocol):
@@ -295,7 +224,7 @@ def _check_auth(
     headers: Mapping[str, str],
     client: httpx2.AsyncClient | None,
 ) -> None:
-    """Raises for ``auth`` that is none, and for a second set of credentials beside it."""
+    """Raises for ``auth`` of another type, and for a second set of credentials beside it."""
     if not isinstance(auth, OAuth | BearerToken):
         raise TypeError(f"auth is OAuth(...) or BearerToken(...), not {type(auth).__name__}")
     if unix_path is not None and isinstance(auth, OAuth):
@@ -362,3 +291,71 @@ def from_url(url: str, **options: Any) -> HttpClientTransport:
     Options and errors are those of `HttpClientTransport`. The entry points of this project name this function.
     """
     return HttpClientTransport(url, **options)
+
+
+class SingleRequests:
+    """Makes single requests; a `~mcp_actors.abc.HttpRequests`, made by `HttpClientTransport.open_requests`."""
+
+    def __init__(self, requester: HttpRequester) -> None:
+        self._requester = requester
+
+    def __repr__(self) -> str:
+        return f"<SingleRequests {self._requester.peer}>"
+
+    async def request(
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        timeout: float,
+        path: str | None = None,
+        enough: Callable[[HttpEvent], bool] | None = None,
+        linger: float = 0.0,
+    ) -> HttpAnswer | None:
+        """Sends one request and reads its response; see `HttpRequests.request`, whose errors it raises."""
+        requester = self._requester
+        if path is not None:
+            parts = urlsplit(path)
+            requester = requester.with_url(
+                requester.url.copy_with(path=parts.path, query=parts.query.encode() or None, fragment=None)
+            )
+        lines = [(name.encode("latin-1"), value.encode("utf-8")) for name, value in headers.items()]
+        data = None if body is None else RequestBody(body, trio.Event())
+        response: HttpResponse | None = None
+        opened = requester.request(method, lines, data)
+        with trio.move_on_after(timeout):
+            response = await opened.__aenter__()
+        if response is None:
+            return None
+        try:
+            return await _read(response, timeout, enough, linger)
+        finally:
+            with trio.CancelScope(shield=True):
+                # Closing a connection does not wait for the peer.
+                await opened.__aexit__(None, None, None)
+
+
+async def _read(
+    response: HttpResponse, timeout: float, enough: Callable[[HttpEvent], bool] | None, linger: float
+) -> HttpAnswer:
+    headers = response.all_headers()
+    if not response.is_event_stream:
+        body, ended = b"", False
+        with trio.move_on_after(timeout):
+            body, ended = await response.read_body(), True
+        return HttpAnswer(response.status, headers, body, (), ended)
+    events: list[HttpEvent] = []
+    ended = False
+    with trio.move_on_after(timeout) as scope:
+        async with aclosing(read_events(response, StreamPosition())) as stream:
+            async for each in stream:
+                event = HttpEvent(each.data, each.id, each.event)
+                events.append(event)
+                if len(events) >= MAX_EVENTS:
+                    break
+                if enough is not None and enough(event):
+                    scope.deadline = min(scope.deadline, trio.current_time() + linger)
+            else:
+                ended = True
+    return HttpAnswer(response.status, headers, b"", tuple(events), ended)
