@@ -6,11 +6,11 @@ use where both sides declare it. ``docs/extensions.md`` is the guide.
 
 from __future__ import annotations
 
-from mcp_actors._actors.inbound_call import Voice
 from mcp_actors._client.client_extension import AnsweredCall, AskedRequest, ClientExtension
 from mcp_actors._server.server_extension import (
     ServerExtension,
     Serving,
+    Voice,
     ask_client,
     check_answer,
     detached,

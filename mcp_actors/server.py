@@ -22,16 +22,11 @@ from mcp_actors._eras.era import Era, EraName, EventKind, Peer
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._server.context import Context, SyncContext
-from mcp_actors._server.dispatch import (
-    CallNext,
-    Middleware,
-    NotificationMiddleware,
-    lifecycle_handlers,
-    stamp_of,
-)
+from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.invoke import Loop, check_async, in_loop, middleware_in_loop
+from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
 from mcp_actors._server.options import (
     PromptOptions,
     ResourceOptions,
@@ -44,6 +39,7 @@ from mcp_actors._server.process import (
     rare_full_passes,
     serve_until_signal,
     stop_if_loaded,
+    stopped_at_run,
     write_terminal_hint,
 )
 from mcp_actors._server.prompts import Prompts
@@ -81,6 +77,8 @@ __all__ = [
     "SessionStatistics",
     "SyncContext",
     "TaskRules",
+    "stop_if_loaded",
+    "stopped_at_run",
 ]
 
 

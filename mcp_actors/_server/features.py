@@ -19,8 +19,8 @@ from mcp_actors._eras.era import EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.context import Context, SyncContext
-from mcp_actors._server.dispatch import Around, MethodDispatch, Middleware, NotificationMiddleware, through
-from mcp_actors._server.invoke import Function, Handler, Loop, ServingLoop, function
+from mcp_actors._server.invoke import LOOPS, Function, Handler, Loop, ServingLoop, function
+from mcp_actors._server.middleware import Around, Middleware, NotificationMiddleware, through
 from mcp_actors._server.options import ToolOptions
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.registry import NO_SCOPES
@@ -144,6 +144,7 @@ FeatureName = Literal["tools", "resources", "prompts", "completions"]
 
 # The extension that makes tasks of calls (SEP-2663).
 TASKS = "io.modelcontextprotocol/tasks"
+LOOPS["asyncio"] = partial(importlib.import_module, "mcp_actors._server.asyncio_context")
 # Sync functions run here unless they are declared inline; as many as Trio itself allows by default.
 WORKER_THREADS = 40
 
@@ -161,9 +162,9 @@ class OfferedExtension(Protocol):
         """Adds its methods and notifications, and what runs round requests; nothing can be added to it later."""
 
     def served(
-        self, responder: MethodDispatch, owner: CallOwner, shared: OpenState
+        self, responder: Any, owner: CallOwner, shared: OpenState
     ) -> AbstractAsyncContextManager[object]:
-        """Is entered once for each `serve`."""
+        """Is entered once for each `serve`, with the `MethodDispatch` that answers its calls by these features."""
 
     def goes_on_from(self, former: object) -> bool:
         """Whether this one, in replaced features, goes on with what ``former`` does, and is not entered itself."""
@@ -292,7 +293,7 @@ class Features:
 
     @asynccontextmanager
     async def extensions_served(
-        self, responder: MethodDispatch, owner: CallOwner, shared: OpenState
+        self, responder: Any, owner: CallOwner, shared: OpenState
     ) -> AsyncIterator[None]:
         """Enters what the extensions do while the server serves, in the order in which they were given."""
         self._served += 1

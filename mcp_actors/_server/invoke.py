@@ -12,20 +12,18 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import queue
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import outcome
 import trio
 
-from mcp_actors._eras.era import Era, Peer
 from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.errors import LocalProtocolError, invalid_params
 
@@ -33,7 +31,6 @@ __all__ = [
     "ForSync",
     "Function",
     "Handler",
-    "Invoked",
     "Loop",
     "ServingLoop",
     "check_async",
@@ -139,21 +136,6 @@ def on_loop(token: trio.lowlevel.TrioToken, function: Callable[..., T], *args: A
 Handler = Callable[[Any], Any]
 
 
-class Invoked(Protocol):
-    """The part of `Context` that handlers read. A user's function is handed the same object."""
-
-    @property
-    def params(self) -> dict[str, Any]: ...
-    @property
-    def meta(self) -> Mapping[str, Any]: ...
-    @property
-    def era(self) -> Era: ...
-    @property
-    def peer(self) -> Peer: ...
-    @property
-    def server(self) -> Any: ...
-
-
 def string_param(params: Mapping[str, Any], name: str) -> str:
     """Returns the required string member ``name`` of ``params``; raises `RpcError` (-32602) when it is none."""
     value = params.get(name)
@@ -172,8 +154,9 @@ def uri_param(params: Mapping[str, Any]) -> str:
 
 # ----------------------------------------------------------------------------------------------------
 
-# Imported where it is used, since it imports asyncio.
-ASYNCIO = "mcp_actors._server.asyncio_context"
+# Loads the module that has `in_asyncio`, `method_in_asyncio` and `middleware_in_asyncio`, by the name of the loop. The
+# module is loaded at its first use, since it imports asyncio, and entered from above, since it needs contexts.
+LOOPS: dict[str, Callable[[], Any]] = {}
 
 Loop = Literal["asyncio"] | None
 """The loop that an ``async def`` needs; by default that of the engine."""
@@ -185,7 +168,7 @@ ForSync = Callable[[Any, bool], Any]
 class Function(msgspec.Struct, frozen=True, eq=False):
     """A user's function made ready. ``call`` takes the invocation and the keyword arguments, a dict of its own."""
 
-    call: Callable[[Invoked, dict[str, Any]], Any]
+    call: Callable[[Any, dict[str, Any]], Any]
     inline: bool
     """Whether ``call`` returns the value itself; if not, it returns an awaitable of it."""
 
@@ -211,7 +194,7 @@ def function(
     """
     if loop is not None:
         _check_loop(call, loop, inline)
-        return Function(importlib.import_module(ASYNCIO).in_asyncio(call, injected_name), inline=False)
+        return Function(LOOPS[loop]().in_asyncio(call, injected_name), inline=False)
     if is_async(call):
         return Function(_awaited(call, injected_name), inline=False)
     body = _body(call)
@@ -257,7 +240,7 @@ def in_loop(call: Callable[..., Any], loop: Loop) -> Callable[..., Any]:
     if loop is None:
         return call
     _check_loop(call, loop, False)
-    awaited: Callable[..., Any] = importlib.import_module(ASYNCIO).method_in_asyncio(call)
+    awaited: Callable[..., Any] = LOOPS[loop]().method_in_asyncio(call)
     return awaited
 
 
@@ -270,7 +253,7 @@ def middleware_in_loop(call: Callable[..., Any], loop: Loop) -> Callable[..., An
         raise TypeError(
             f'loop="asyncio" is for functions, and {_shown(call)} is an object with notification()'
         )
-    awaited: Callable[..., Any] = importlib.import_module(ASYNCIO).middleware_in_asyncio(call)
+    awaited: Callable[..., Any] = LOOPS[loop]().middleware_in_asyncio(call)
     return awaited
 
 
@@ -304,13 +287,13 @@ def _shown(call: Callable[..., Any]) -> str:
 
 def _awaited(
     call: Callable[..., Awaitable[Any]], injected_name: str | None
-) -> Callable[[Invoked, dict[str, Any]], Awaitable[Any]]:
+) -> Callable[[Any, dict[str, Any]], Awaitable[Any]]:
     # Plain functions that return the coroutine: an ``async def`` here would cost one more frame for each call.
     if injected_name is None:
         return lambda ctx, arguments: call(**arguments)
     name = injected_name
 
-    def with_context(ctx: Invoked, arguments: dict[str, Any]) -> Awaitable[Any]:
+    def with_context(ctx: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
         arguments[name] = ctx
         return call(**arguments)
 
@@ -327,8 +310,8 @@ def _drawn(call: Callable[..., Any], draw: Callable[[Any], Any]) -> Callable[...
 
 def _threaded(
     call: Callable[..., Any], injected_name: str | None, for_sync: ForSync, limiter: trio.CapacityLimiter
-) -> Callable[[Invoked, dict[str, Any]], Awaitable[Any]]:
-    async def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+) -> Callable[[Any, dict[str, Any]], Awaitable[Any]]:
+    async def run(ctx: Any, arguments: dict[str, Any]) -> Any:
         boxed = await trio.to_thread.run_sync(
             lambda: [call(**arguments)], abandon_on_cancel=True, limiter=limiter
         )
@@ -341,7 +324,7 @@ def _threaded(
         return run
     name = injected_name
 
-    async def run_with_context(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+    async def run_with_context(ctx: Any, arguments: dict[str, Any]) -> Any:
         arguments[name] = handed = for_sync(ctx, False)
         try:
             return await run(ctx, arguments)
@@ -353,8 +336,8 @@ def _threaded(
 
 def _in_place(
     call: Callable[..., Any], injected_name: str | None, for_sync: ForSync
-) -> Callable[[Invoked, dict[str, Any]], Any]:
-    def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+) -> Callable[[Any, dict[str, Any]], Any]:
+    def run(ctx: Any, arguments: dict[str, Any]) -> Any:
         if injected_name is not None:
             arguments[injected_name] = for_sync(ctx, True)
         # In a copy of the session's context variables, as a task has one: what the function sets is its own.

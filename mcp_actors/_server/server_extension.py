@@ -18,10 +18,11 @@ from mcp_actors._eras.era import Invocation, Method, Peer, check_id, declared_na
 from mcp_actors._eras.server_negotiation import era_of
 from mcp_actors._server import questions
 from mcp_actors._server.context import Context, principal_of, request_of
-from mcp_actors._server.dispatch import MethodDispatch, Middleware
+from mcp_actors._server.dispatch import MethodDispatch
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import Features
 from mcp_actors._server.invoke import check_async
+from mcp_actors._server.middleware import Around
 from mcp_actors._server.options import PromptOptions, check_options
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.subscriptions import ListenMember
@@ -34,6 +35,7 @@ from mcp_actors.types import InputRequest, InputResponse, ServerCapabilities
 __all__ = [
     "ServerExtension",
     "Serving",
+    "Voice",
     "ask_client",
     "check_answer",
     "detached",
@@ -323,12 +325,6 @@ ParamsOf = Callable[[Sequence[str], Context], Awaitable[Mapping[str, Mapping[str
 
 
 @attrs.frozen(eq=False)
-class _Around:
-    function: Middleware
-    when: Callable[[Mapping[str, Any]], bool]
-
-
-@attrs.frozen(eq=False)
 class _Offered:
     """A method of an extension, until it is offered."""
 
@@ -372,7 +368,7 @@ class ServerExtension:
         self.settings: Mapping[str, Any] = dict(settings or {})
         self._methods: list[_Offered] = []
         self._notifications: dict[str, Callable[..., Any]] = {}
-        self._around: list[tuple[str, _Around]] = []
+        self._around: list[tuple[str, Around]] = []
         self._topics: dict[str, ListenMember] = {}
         self._serving: list[Callable[[Serving], AbstractAsyncContextManager[object]]] = []
         self._features: Features | None = None
@@ -457,7 +453,7 @@ class ServerExtension:
             with LineNamed():
                 self._check_open()
                 check_async(function, "ctx, call_next")
-            self._around.append((method, _Around(function, when)))
+            self._around.append((method, Around(function, when)))
             return function
 
         return add

@@ -15,8 +15,9 @@ from mcp_actors._eras.modern import MirroredParam, annotated_params
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
+from mcp_actors._server.context import Context
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
-from mcp_actors._server.invoke import Function, Handler, Invoked, Loop, check_async, function, name_of
+from mcp_actors._server.invoke import Function, Handler, Loop, check_async, function, name_of
 from mcp_actors._server.registry import Registry, page
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError, invalid_params
@@ -216,11 +217,11 @@ class Tools(Registry[_ToolEntry]):
     def handlers(self) -> Mapping[str, Handler]:
         return {"tools/list": self._list, "tools/call": self._call}
 
-    def _list(self, ctx: Invoked) -> ListToolsResult:
+    def _list(self, ctx: Context) -> ListToolsResult:
         entries, cursor = page(self.listing(), ctx.params, kind="tools", size=self._page_size)
         return ListToolsResult([entry.tool for entry in entries], cursor)
 
-    def _call(self, ctx: Invoked) -> CallToolResult | Continuation:
+    def _call(self, ctx: Context) -> CallToolResult | Continuation:
         # MCP, Server Features, Tools, Error Handling: params of the wrong form and unknown tools are errors of the
         # protocol, wrong arguments are not.
         params = ctx.params
@@ -247,7 +248,7 @@ class Tools(Registry[_ToolEntry]):
             return Continuation(_read, entry, unread.value)
 
 
-async def _run(entry: _ToolEntry, ctx: Invoked, arguments: dict[str, Any]) -> CallToolResult:
+async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> CallToolResult:
     try:
         value = await entry.function.call(ctx, entry.bind(arguments))
     except (InvalidArguments, ToolError) as error:
@@ -287,7 +288,7 @@ def _limited(function: Function, name: str, seconds: float) -> Function:
         )
     call = function.call
 
-    async def limited(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+    async def limited(ctx: Context, arguments: dict[str, Any]) -> Any:
         with trio.move_on_after(seconds):
             return await call(ctx, arguments)
         raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s")
