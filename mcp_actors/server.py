@@ -131,13 +131,13 @@ class Server(Generic[StateT]):
             ids to settings that are only declared, under ``capabilities.extensions``. None by default.
         experimental: Declared as they are under ``capabilities.experimental``.
         mask_errors: Whether clients are sent a reference in place of the text of an exception that a function raises;
-            the log has both. By default only clients that the transport has authenticated are, as they belong to
-            others than whoever runs the server. A `ToolError` is always sent as it is.
+            the log has both. By default only clients that the transport has authenticated are, as they are
+            rarely those of the server's operator. A `ToolError` is always sent as it is.
         shared: The place of what outlives a session: tasks, events for clients that come back, and what makes several
             processes one server. By default it is a `~mcp_actors.shared.MemoryShared`, and ends with the process.
-        telemetry: Is told of each call in both directions, of sessions and of what the server holds: a
-            `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
-            default there is none, which costs nothing.
+        telemetry: Receives each call in both directions, the sessions and what the server holds: a
+            `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. None
+            by default, which costs nothing.
 
     Raises:
         TypeError: An argument is of another kind, or ``lifespan`` makes no async context manager.
@@ -296,7 +296,7 @@ class Server(Generic[StateT]):
                 checked; ``task``, ``restartable`` and ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
 
         Raises:
-            TypeError: The signature cannot be used, or the function has no name of its own and none is given.
+            TypeError: The signature cannot be used, or the function has no name of its own and ``name`` is missing.
             ValueError: A schema cannot be used.
             LocalProtocolError: There is a tool with this name, or it is the first one with ``task`` and the server
                 serves: ``Server(extensions=[Tasks()])`` is ready for tools that are added later.
@@ -373,7 +373,7 @@ class Server(Generic[StateT]):
             uri: The URI or the template, as it was added.
 
         Raises:
-            LocalProtocolError: There is none.
+            LocalProtocolError: It does not exist.
         """
         with LineNamed():
             self._features.loop.call(self._features.resources.remove, uri)
@@ -416,7 +416,7 @@ class Server(Generic[StateT]):
                 `add_tool` has them (``scopes`` also count for completions).
 
         Raises:
-            TypeError: A parameter takes no text, or the function has no name of its own and none is given.
+            TypeError: A parameter takes no text, or the function has no name of its own and ``name`` is missing.
             LocalProtocolError: There is a prompt with this name.
         """
         with LineNamed():
@@ -485,7 +485,7 @@ class Server(Generic[StateT]):
             loop: ``"asyncio"`` if the function needs it, as `add_tool` has it.
 
         Raises:
-            TypeError: The name or a scope is none, or the function is not of this form.
+            TypeError: The name or a scope is malformed, or the function is not of this form.
             LocalProtocolError: The method is answered already, by the protocol or by another function.
         """
 
@@ -507,9 +507,9 @@ class Server(Generic[StateT]):
         The latter is ``notifications/roots/list_changed`` (MCP 2025-11-25, Roots, Root List Changes). The parameters
         are those members of the notification's params that the function wants, with the types that they have to have,
         and the `Context` as tools take it: in a session the function may ask the client, log and keep state. It runs in
-        a task of its own, counts among the calls in flight, and is cancelled with its session. Nobody is answered: what
+        a task of its own, counts among the calls in flight, and is cancelled with its session. There is no answer: what
         it returns is dropped, and what it raises is logged, as are params that do not fit. Notifications come before
-        the handshake, too, and from stateless clients, which can be told nothing.
+        the handshake, too, and from stateless clients, to which nothing can be sent.
 
         Args:
             name: The method, as clients send it.
@@ -538,7 +538,7 @@ class Server(Generic[StateT]):
             extension: A `~mcp_actors.extensions.ServerExtension`, complete, and for this server alone.
 
         Raises:
-            TypeError: It is no such extension.
+            TypeError: It is not such an extension.
             LocalProtocolError: Its id, or a method, notification or member of subscriptions of it, is taken, or it is
                 offered by a server already, or this server serves.
         """
@@ -674,8 +674,8 @@ class Server(Generic[StateT]):
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.
 
-        After `Limits.drain_grace` and `Limits.close_timeout` seconds the calls that are left are cancelled. Legal from
-        any task and any thread, any number of times. The server can be served again later.
+        After `Limits.drain_grace` and `Limits.close_timeout` seconds the calls that are left are cancelled. Safe from
+        any task and any thread, and idempotent. The server can be served again later.
 
         Raises:
             LocalProtocolError: The event loop in which the server is served is blocked, or has broken down.
@@ -684,7 +684,7 @@ class Server(Generic[StateT]):
 
     @property
     def stopping(self) -> bool:
-        """Whether the server was told to stop, since it was served last."""
+        """Whether `stop` was called since the server was served last."""
         return self._runtime.stopping
 
     @asynccontextmanager
@@ -744,8 +744,8 @@ class Server(Generic[StateT]):
             elicitation_id: The id; it is used up by this.
 
         Returns:
-            Whether the client was told: not if its revision has no such notification (it calls again when the person is
-            done), if it declined, or if its session has ended.
+            Whether the client was notified: not if its revision lacks the notification (it calls again when the person
+            is done), if it declined, or if its session has ended.
 
         Raises:
             LocalProtocolError: The event loop is blocked.

@@ -37,7 +37,7 @@ class TypeField(ValueRecord):
 
     ``wire`` is its name in JSON and ``argument`` its name in the constructor. ``init`` is false for a field that the
     class computes itself: it is encoded and never decoded. ``shown`` is false for a field that is not always encoded.
-    ``default`` is `NO_DEFAULT` where there is none, and where a factory makes it.
+    ``default`` is `NO_DEFAULT` without one, and where a factory makes it.
     """
 
     wire: str

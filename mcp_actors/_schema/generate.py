@@ -28,7 +28,7 @@ from mcp_actors._schema.validate import json_type
 __all__ = ["Docstring", "SchemaWriter", "read_docstring", "root_schema"]
 
 
-# -- Reads docstrings in the three styles people write: Google, NumPy, reST ------------------------------
+# -- Reads docstrings in the three styles people write: Google, NumPy, reST ---
 #
 # A model is shown the prose and, apart from it, one line for each parameter. What the function returns or raises is
 # left out: its schema and its results say so.
@@ -95,7 +95,7 @@ class _Reader:
                 self.at += 2
                 self._numpy_section(keep=title in _PARAMETERS)
             elif (title := _google_title(line)) in _PARAMETERS | _OUTCOMES:
-                # The first line stands beside the quotes, so its indentation says nothing about the others.
+                # The first line begins beside the quotes, so its indentation says nothing about the others.
                 indent = _indent(line) if self.at else -1
                 self.at += 1
                 self._google_section(indent, keep=title in _PARAMETERS)
@@ -167,7 +167,7 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Schemas of types ---
 
 # The form that `decimal.Decimal` reads and writes, without the special values.
 _DECIMAL = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"

@@ -93,7 +93,7 @@ def _members(tp: Any) -> Mapping[str, frozenset[type]]:
 
 
 def _fits(value: dict[Any, Any], members: Mapping[str, frozenset[type]]) -> bool:
-    """Whether each member is of one of its classes and no infinity, and its name is no instance of a subclass."""
+    """Whether each member is of one of its classes and finite, and its name is a plain string."""
     for name, each in value.items():
         kind = each.__class__
         if kind not in members[name] or (kind is float and not math.isfinite(each)):
@@ -103,7 +103,7 @@ def _fits(value: dict[Any, Any], members: Mapping[str, frozenset[type]]) -> bool
     return True
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Values for the program ---
 
 # Types that are remembered compiled; a program that names more than these compiles some of them again.
 REMEMBERED_TYPES = 256

@@ -1,9 +1,8 @@
 """Reads the signature of a function: JSON Schemas for the peer, and converters for each call.
 
 Everything is compiled when the function is registered, so that a call costs one conversion of the arguments and one of
-the result. Conversion is strict: no string is parsed into a number, and ``True`` is no integer; ``3.0`` is one, as for
-JSON Schema.
-Dates, times, UUIDs, paths and bytes (base64) are strings in JSON.
+the result. Conversion is strict: a string is never parsed into a number, and ``True`` is not an integer; ``3.0`` is
+one, as for JSON Schema. Dates, times, UUIDs, paths and bytes (base64) are strings in JSON.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def _is_injected(hint: Any, injected: type) -> bool:
     return isinstance(cls, type) and issubclass(cls, injected)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The signature ---
 
 # A function may return blocks as any of these; subclasses of ``list`` and ``tuple`` are meant too.
 _SEQUENCES = frozenset(
@@ -211,7 +210,7 @@ def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = Fals
 
     Args:
         injected: the class of the context. A parameter annotated with it (or with it or ``None``) takes the context
-            and is no argument of the peer.
+            and is not an argument of the peer.
         raw: whether the one other parameter takes all arguments as a dict, unchecked.
 
     Raises:
@@ -314,7 +313,7 @@ def _typed_bind(
 
 
 def _promised(field: TypeField, tp: Any) -> TypeField:
-    """The field without its default if that is no value of its type, such as ``None`` for an integer, or a sentinel."""
+    """The field without a default of another type than its own, such as ``None`` for an integer, or a sentinel."""
     if field.default is NO_DEFAULT:
         return field
     try:

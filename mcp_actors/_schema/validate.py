@@ -214,9 +214,9 @@ _EXPLANATIONS: dict[str, Callable[[SchemaError, Any], str]] = {
 }
 
 
-# -- Bounds the number of times that a validator may have to check one and the same value ----------------
+# -- Bounds the number of times that a validator may have to check one and the same value ---
 #
-# References let a small schema stand for a huge one: 40 definitions that each say ``allOf`` of two references to the
+# References let a small schema describe a huge one: 40 definitions that each say ``allOf`` of two references to the
 # next one ask for 2⁴⁰ checks. So the number is computed from the schema before anything is compiled. References that
 # close a cycle are counted separately: the validator remembers its verdicts for those, but not its explanations.
 
@@ -383,7 +383,7 @@ def _walk(value: Any, steps: list[str]) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The compiled schema ---
 
 # Levels of nesting of the schema document. Generators write about 20 at most for real programs.
 MAX_DEPTH = 64
@@ -417,7 +417,7 @@ def compile_schema(schema: dict[str, Any] | bool) -> Validator:
     """Compiles a schema. ``$schema`` names its dialect; the default is 2020-12.
 
     Raises:
-        ValueError: for a value that is no JSON Schema, an unsupported dialect, a reference that leads out of the
+        ValueError: for a value that is not a JSON Schema, an unsupported dialect, a reference that leads out of the
             document, a pattern that needs backtracking (look-around, back-references), and a schema over the bounds
             above.
     """

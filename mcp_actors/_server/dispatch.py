@@ -1,4 +1,4 @@
-"""The server's side of a connection: which handler answers a call, and what a server says of itself."""
+"""The dispatch of calls: the handler that answers each one, and the methods in which a server describes itself."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class MethodDispatch:
         if invocation.state is not None:
             # A forged state is refused whether or not the handler would have looked at it.
             self.scope.recorded_answers(invocation)
-        ctx = Context(call, self.scope)
+        ctx = Context(call, invocation.params, self.scope)
         if features.layered and method.name not in _NEVER_WAIT:
             layers = features.middleware
             if method.name in features.around:
@@ -91,7 +91,7 @@ class MethodDispatch:
         return handler(ctx)
 
     def is_registered(self, method: str, target: str) -> bool:
-        """Whether ``target`` is the name of a tool or prompt. URIs are too many to be told apart by them."""
+        """Whether ``target`` is the name of a tool or prompt. There are too many URIs to count calls by them."""
         features = self.features
         names: Registry[Any] = features.tools if method == "tools/call" else features.prompts
         return method in _NAMED and (target in names or names.is_listed_elsewhere(target))
@@ -147,7 +147,7 @@ class _ServerDescription(msgspec.Struct, frozen=True):
 
 
 def _without_a_session(capabilities: ServerCapabilities) -> ServerCapabilities:
-    """Takes back what needs a session: without one nobody remembers which client wants to be notified of changes."""
+    """Leaves out what needs a session, which remembers that a client wants to be notified of changes."""
     prompts, resources, tools = capabilities.prompts, capabilities.resources, capabilities.tools
     return attrs.evolve(
         capabilities,

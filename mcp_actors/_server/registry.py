@@ -17,11 +17,11 @@ from mcp_actors.errors import LocalProtocolError, invalid_params
 __all__ = ["DEFAULT_PAGE_SIZE", "NO_SCOPES", "Listed", "Registered", "Registry", "RegistryOptions", "page"]
 
 
-# -- Pages of a list and the cursors between them (MCP 2026-07-28, Pagination) ---------------------------
+# -- Pages of a list and the cursors between them (MCP 2026-07-28, Pagination) ---
 #
 # A cursor is opaque to the client and carries all that the server needs, so it survives without any memory of a
 # session and means the same in another process that serves the same list. It names the last entry that was shown: the
-# next page begins after that entry, wherever it stands by then. When that entry is gone, the page begins at the first
+# next page begins after that entry, wherever it is by then. When that entry is gone, the page begins at the first
 # one that was registered after it. So no entry of a registry is skipped or shown twice, whatever comes and goes.
 
 # Enough for nearly every server to answer in one page, and some 50 KiB of tools at most.
@@ -48,7 +48,7 @@ def page(
 ) -> tuple[Sequence[L], str | None]:
     """The page that ``params["cursor"]`` asks for, and the cursor of the next one (``None`` on the last).
 
-    ``kind`` keeps the cursors of different lists apart. Raises `RpcError` (-32602) for a cursor that is none of
+    ``kind`` keeps the cursors of different lists apart. Raises `RpcError` (-32602) for a cursor that is not
     ours; an empty string is a cursor too (presence counts, not truth).
     """
     cursor = params.get("cursor")
@@ -89,7 +89,7 @@ def _place(cursor: Any, kind: str) -> tuple[int, str]:
     return serial, key
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The registry ---
 
 NO_SCOPES: frozenset[str] = frozenset()
 
@@ -126,7 +126,7 @@ class Registry(Generic[E]):
     """Names an entry in error messages (``"tool"``)."""
 
     listed_elsewhere: Callable[[str], bool] | None = None
-    """Says of a server that stands for others whether one of them has listed a name; ``None`` where there are none."""
+    """In a server in front of others, says whether one of them has listed a name; ``None`` in all others."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Registry(Generic[E]):
         self._listing: tuple[int, tuple[E, ...]] = (0, ())
 
     def is_listed_elsewhere(self, name: str) -> bool:
-        """Whether a name is one of a bounded number that another server has listed, for which this one stands."""
+        """Whether a name is one of a bounded number that a server behind this one has listed."""
         return self.listed_elsewhere is not None and self.listed_elsewhere(name)
 
     def next_serial(self) -> int:
@@ -174,7 +174,7 @@ class Registry(Generic[E]):
         self._changed()
 
     def scopes_of(self, key: object) -> frozenset[str]:
-        """The scopes that a caller of the entry ``key`` needs; none where there is no such entry."""
+        """The scopes that a caller of the entry ``key`` needs; the empty set for an unknown key."""
         entry = self.by_key.get(key) if isinstance(key, str) else None
         return NO_SCOPES if entry is None else entry.scopes
 

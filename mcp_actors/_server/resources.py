@@ -24,14 +24,14 @@ from mcp_actors.types import Annotations, BlobResourceContents, Icon, Resource, 
 
 __all__ = ["Resources", "check_uri"]
 
-# RFC 3986 section 3.1; the variables of a template may stand for it.
+# RFC 3986 section 3.1; the variables of a template may produce it.
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{"
 _CONTENTS = (TextResourceContents, BlobResourceContents)
 _BYTES = (bytes, bytearray, memoryview)
 
 # Subscriptions of one request whose scopes are looked up one by one: more than a person can follow.
 _MOST_SEARCHED = 256
-# Resources that are listed at run time stand behind all that were registered, whose serials count from 1.
+# Resources that are listed at run time come behind all that were registered, whose serials count from 1.
 _FIRST_DYNAMIC_SERIAL = 1 << 40
 
 
@@ -165,7 +165,7 @@ class Resources(Registry[_ResourceEntry]):
         return NO_SCOPES if found is None else found[0].scopes
 
     def scopes_to_subscribe(self, uri: object) -> frozenset[str]:
-        """The scopes that a caller needs to be told of updates of ``uri`` and of all that lies below it."""
+        """The scopes that a caller needs for updates of ``uri`` and of all that lies below it."""
         if not self.scoped or not isinstance(uri, str):
             return NO_SCOPES
         served = self._find(uri)
@@ -173,7 +173,7 @@ class Resources(Registry[_ResourceEntry]):
         below = uri if uri.endswith("/") or served is None else f"{uri}/"
         for entry in self.listing():
             head = entry.key.partition("{")[0]
-            # Of a template nobody knows what it serves. So it counts for what is no resource itself and may lie above.
+            # What a template serves is unknown. So it counts for a URI that is not a resource itself and may lie above.
             inside = served is None and entry.template is not None and uri.startswith(head)
             if entry.scopes and (inside or head.startswith(below)):
                 needed |= entry.scopes
@@ -295,7 +295,7 @@ class Resources(Registry[_ResourceEntry]):
 
 
 def check_uri(uri: Any) -> None:
-    """Raises `TypeError` for what is no URI that clients can ask for."""
+    """Raises `TypeError` for anything but a URI that clients can ask for."""
     if not isinstance(uri, str):
         raise TypeError('a resource has a URI, which comes first: write @server.resource("data://NAME")')
     if not re.match(_SCHEME, uri):

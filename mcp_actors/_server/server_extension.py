@@ -1,4 +1,4 @@
-"""An extension of a server (SEP-2133): methods, notifications and more that clients use who declare it."""
+"""An extension of a server (SEP-2133): methods, notifications and more, for clients that declare it too."""
 
 from __future__ import annotations
 
@@ -48,278 +48,6 @@ __all__ = [
 ]
 
 
-# -- The parts of a call that functions of extensions need beside its `Context` --------------------------
-
-
-def holder_of(ctx: Context) -> str | None:
-    """Returns who is charged for what a call makes the server keep: its principal or, without one, its address.
-
-    ``None`` where neither is known, as in memory.
-
-    Args:
-        ctx: The call.
-    """
-    memory = ctx.call.owner.limiters.memory
-    return None if memory is None else memory.holder(ctx.call.invocation)
-
-
-def has_asked(ctx: Context) -> bool:
-    """Whether the functions of a call have asked the client, so that the result is good for this call alone.
-
-    Args:
-        ctx: The call.
-    """
-    invocation = ctx.call.invocation
-    return bool(ctx._kept) or invocation.answers is not None or invocation.state is not None
-
-
-def progress_token_of(ctx: Context) -> RequestId | None:
-    """Returns the token for reports of progress that a call was made with, ``None`` if it wants none.
-
-    Args:
-        ctx: The call.
-    """
-    return ctx.call.invocation.progress_token
-
-
-async def ask_client(ctx: Context, method: str, params: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-    """Sends a request to the client of a session, on the stream of a call, and returns its raw result.
-
-    Cancelled, it sends a cancellation of the request.
-
-    Args:
-        ctx: The call.
-        method: The method.
-        params: Its params.
-        seconds: How long the answer may take.
-
-    Raises:
-        RpcError: The client answered with an error.
-        CallTimeout: It did not answer in time.
-        LocalProtocolError: There is no session.
-        ConnectionLost: The connection ended before the answer.
-        SessionExpired: The session ended before the answer.
-    """
-    return await ctx.call.ask(method, params, idle=seconds, cap=seconds)
-
-
-def read_answer(ctx: Context, question: InputRequest, raw: Any) -> InputResponse:
-    """Returns the typed answer to a question.
-
-    Args:
-        ctx: The call of the client that was asked, whose revision the answer has.
-        question: The question.
-        raw: The answer, as JSON values.
-
-    Raises:
-        RemoteProtocolError: The answer is malformed, or does not fit the form.
-    """
-    return questions.read_answer(question, raw, ctx.era)
-
-
-def check_answer(ctx: Context, question: Mapping[str, Any], key: str, answers: Mapping[str, Any]) -> None:
-    """Checks one of the answers that came with a request (``inputResponses``).
-
-    Args:
-        ctx: The call that brought them.
-        question: The question, with its ``method`` and ``params`` as JSON values.
-        key: The key of the question.
-        answers: The answers, by key.
-
-    Raises:
-        RpcError: -32602: the answer is malformed, or does not fit the form.
-    """
-    method = ctx.era.client_methods[question["method"]]
-    asked: Any = structured(ctx.era, question["params"], method.params)
-    questions.read_recorded(asked, key, answers, ctx.era)
-
-
-# -- Functions that go on after their call was answered, and the part of a server that runs them ---------
-
-# Bytes by which an outcome is shorter than the longest message: so much more stands round it in the answer in which a
-# client is given it later, such as a status message of a thousand characters, each escaped.
-_AROUND = 8192
-# Bytes of the longest message, by default, of every transport: a function that is run again has no client.
-_LONGEST_MESSAGE = 16 * 1024 * 1024
-
-
-class _Remembered(msgspec.Struct, forbid_unknown_fields=True):
-    """A request as it is kept outside of this process."""
-
-    version: str
-    method: str
-    params: dict[str, Any]
-    meta: dict[str, Any]
-    capabilities: dict[str, Any]
-    info: Any = None
-    log_level: str | None = None
-    subject: str | None = None
-    issuer: str | None = None
-    client: str | None = None
-    scopes: list[str] = []
-    claims: dict[str, Any] = {}
-
-
-def detached(ctx: Context, voice: Voice) -> Context:
-    """Returns a context for a function that goes on after its call was answered.
-
-    Its params, client, principal, revision, server and state are those of the call; the session is, for as long as it
-    lives. What it tells and asks the client goes to ``voice``, and never through the call.
-
-    Args:
-        ctx: The context of the call.
-        voice: Takes reports of progress, log messages and other notifications, and answers questions.
-    """
-    call = ctx.call
-    invocation = msgspec.structs.replace(
-        call.invocation,
-        params=dict(call.invocation.params),
-        progress_token=None,
-        answers=None,
-        state=None,
-        principal=principal_of(call),
-        reported=False,
-    )
-    owner = _LaterOwner(call.owner)
-    longest = _longest_outcome(call.outlet.longest)
-    later = DetachedCall(invocation, owner, request_of(call), longest, voice)
-    session_of = partial(_while_it_lives, weakref.ref(call.owner), ctx._scope.session_of)
-    return Context(later, attrs.evolve(ctx._scope, session_of=session_of))
-
-
-def _while_it_lives(
-    held: weakref.ref[CallOwner], session_of: Callable[[CallOwner], PeerSession | None], _: CallOwner
-) -> PeerSession | None:
-    owner = held()
-    return None if owner is None else session_of(owner)
-
-
-class _LaterOwner:
-    """Stands for the dispatcher of a call that was answered, so that an ended session is not kept with its buffers."""
-
-    def __init__(self, owner: CallOwner) -> None:
-        self.name = owner.name
-        self.peer = owner.peer
-        self.responder = owner.responder
-        self.rules = owner.rules
-        self.limiters = owner.limiters
-
-    async def request(
-        self, method: str, params: dict[str, Any], options: CallOptions, *, call: InboundCall | None = None
-    ) -> dict[str, Any]:
-        """Raises `LocalProtocolError`: the call that could ask has been answered, and its function has a voice."""
-        raise LocalProtocolError("the call was answered: its function asks by ctx.ask")
-
-    def forget(self, call: InboundCall) -> None:
-        """Does nothing: the call is in no table."""
-
-
-def _longest_outcome(longest_message: int) -> int:
-    return max(longest_message - _AROUND, longest_message // 2)
-
-
-async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
-    """Runs a function and returns what the client of a plain call would be sent: ``{"result": …}`` or ``{"error": …}``.
-
-    What it raises is logged, masked and told as it is for any call. Cancelled, it raises `trio.Cancelled`.
-
-    Args:
-        ctx: A context that `detached` or `Serving.begin_again` has made.
-        function: Such as ``lambda: call_next(ctx)``.
-    """
-    call = ctx.call
-    assert isinstance(call, DetachedCall)
-    detached_calls = ctx._scope.detached
-    detached_calls.add(call)
-    try:
-        if call.owner.responder.telemetry is None:
-            return await call.outcome(function)
-        # Imported where it is used: most servers have no telemetry.
-        observed = importlib.import_module("mcp_actors._actors.observed")
-        answer: dict[str, Any] = await observed.observed_outcome(call, function)
-        return answer
-    finally:
-        detached_calls.discard(call)
-
-
-def remembered(ctx: Context) -> bytes:
-    """Returns the request of a context as JSON, so that another process can run it again: `Serving.begin_again`.
-
-    It has the params, what the client says of itself, and the principal with its claims, but no token.
-
-    Raises:
-        TypeError: A claim of the principal is no JSON value.
-    """
-    peer, principal = ctx.peer, ctx.principal
-    kept = _Remembered(
-        peer.era.version,
-        ctx.method,
-        ctx.params,
-        ctx.meta,
-        peer.raw_capabilities,
-        peer.raw_info,
-        peer.log_level,
-    )
-    if principal is not None:
-        kept.subject, kept.issuer, kept.client = principal.subject, principal.issuer, principal.client
-        kept.scopes, kept.claims = sorted(principal.scopes), dict(principal.claims)
-    return msgspec.json.encode(kept)
-
-
-@attrs.frozen(eq=False)
-class Serving:
-    """One `Server.serve`, as an extension sees it: `ServerExtension.serving`."""
-
-    shared: OpenState
-    """What outlives a session, and what other nodes share."""
-    _responder: MethodDispatch
-    _owner: CallOwner
-    longest: int = _longest_outcome(_LONGEST_MESSAGE)
-
-    @property
-    def server(self) -> Any:
-        """The `Server`."""
-        return self._responder.scope.server
-
-    @property
-    def state(self) -> Any:
-        """The value that the server's lifespan yielded; ``None`` without a lifespan."""
-        return self._responder.scope.state
-
-    def begin_again(self, request: bytes, voice: Voice) -> tuple[Context, Callable[[], Awaitable[Any]]]:
-        """Returns the context of a remembered request, and the function that runs it: middleware, then the handler.
-
-        Args:
-            request: What `remembered` returned, in this process or in another one.
-            voice: As `detached` has it.
-
-        Raises:
-            ValueError: It was made by another version of this program, which remembers otherwise, or this server has
-                no such method or revision.
-        """
-        try:
-            kept = msgspec.json.decode(request, type=_Remembered)
-            era = era_of(kept.version)
-        except (msgspec.DecodeError, KeyError) as error:
-            raise ValueError(f"the request was remembered in another form: {error}") from None
-        features = self._responder.features
-        method = era.server_methods.get(kept.method)
-        if method is None or kept.method not in features.handlers:
-            raise ValueError(f"this server does not answer {kept.method!r:.80}")
-        peer = Peer(era, kept.capabilities, kept.info, kept.log_level)
-        principal = None
-        if kept.subject is not None:
-            principal = Principal(kept.subject, kept.issuer, kept.client, frozenset(kept.scopes), kept.claims)
-        id = f"again-{kept.method}"
-        invocation = Invocation(era, method, kept.params, kept.meta, peer, id, None, kept.log_level)
-        invocation.principal = principal
-        call = DetachedCall(invocation, self._owner, None, self.longest, voice)
-        ctx = Context(call, self._responder.scope)
-        return ctx, lambda: self._responder.run_again(ctx)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 F = TypeVar("F", bound=Callable[..., Any])
 ParamsOf = Callable[[Sequence[str], Context], Awaitable[Mapping[str, Mapping[str, Any]]]]
 
@@ -349,7 +77,7 @@ class ServerExtension:
             itself has them.
 
     Raises:
-        ValueError: The id is of another form, or ``core`` has a name that is no such member.
+        ValueError: The id is of another form, or ``core`` has a name that is not such a member.
     """
 
     def __init__(
@@ -384,18 +112,18 @@ class ServerExtension:
         """Decorator: the function answers a method, ``async def f(params: dict[str, Any], ctx: Context) -> result``.
 
         A client that has not declared the extension is refused: in a stateless revision with -32021, which names it,
-        and in a session with -32601. What the function raises is told as that of `Server.method`.
+        and in a session with -32601. What the function raises is answered as in `Server.method`.
 
         Args:
             name: The method, as clients send it.
             target: The member of the params that says what is meant. Over HTTP, clients of stateless revisions repeat
                 it in the header ``Mcp-Name``, and the server refuses a request whose header says something else
-                (SEP-2243). By default there is none.
+                (SEP-2243). None by default.
             scopes: A list of those that a caller needs, all of them, as `Server.add_tool` has them.
             core: Whether it is answered only in revisions that have it in their core, and is unknown in all others.
 
         Raises:
-            TypeError: A scope is none, or the function is not of this form.
+            TypeError: A scope is malformed, or the function is not of this form.
             LocalProtocolError: A server offers the extension already.
         """
 
@@ -509,7 +237,7 @@ class ServerExtension:
     # -- while it is offered -----------------------------------------------------------------------------------------
 
     def publish(self, member: str, key: str) -> None:
-        """Tells whoever subscribed to a key that it has changed, at all nodes. Never waits; safe from any thread.
+        """Notifies the subscribers of a key that it has changed, at all nodes. Never waits; safe from any thread.
 
         Args:
             member: A member that `listen` has declared.
@@ -521,7 +249,7 @@ class ServerExtension:
         self._offering().bus.publish_key(self._member(member).name, key)
 
     def subscribed(self, member: str) -> list[str]:
-        """Returns the keys that clients have subscribed to at this node, for whoever has to look at them by itself.
+        """Returns the keys that clients have subscribed to at this node, for an extension that looks at them itself.
 
         Raises:
             LocalProtocolError: There is no such member, or no server offers the extension.
@@ -598,3 +326,273 @@ class ServerExtension:
         if member not in self._topics:
             raise LocalProtocolError(f"the extension {self.id!r} has no member {member!r} of subscriptions")
         return self._topics[member]
+
+
+# -- Functions that go on after their call was answered, and the part of a server that runs them ---
+
+# Bytes by which an outcome is shorter than the longest message: so much surrounds it in the answer in which a
+# client receives it later, such as a status message of a thousand characters, each escaped.
+_AROUND = 8192
+# Bytes of the longest message, by default, of every transport: a function that is run again has no client.
+_LONGEST_MESSAGE = 16 * 1024 * 1024
+
+
+class _Remembered(msgspec.Struct, forbid_unknown_fields=True):
+    """A request as it is kept outside of this process."""
+
+    version: str
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Any]
+    capabilities: dict[str, Any]
+    info: Any = None
+    log_level: str | None = None
+    subject: str | None = None
+    issuer: str | None = None
+    client: str | None = None
+    scopes: list[str] = []
+    claims: dict[str, Any] = {}
+
+
+def detached(ctx: Context, voice: Voice) -> Context:
+    """Returns a context for a function that goes on after its call was answered.
+
+    Its params, client, principal, revision, server and state are those of the call; the session is, for as long as it
+    lives. What it sends and asks the client goes to ``voice``, and never through the call.
+
+    Args:
+        ctx: The context of the call.
+        voice: Takes reports of progress, log messages and other notifications, and answers questions.
+    """
+    call = ctx.call
+    invocation = msgspec.structs.replace(
+        call.invocation,
+        params=dict(call.invocation.params),
+        progress_token=None,
+        answers=None,
+        state=None,
+        principal=principal_of(call),
+        reported=False,
+    )
+    owner = _LaterOwner(call.owner)
+    longest = _longest_outcome(call.outlet.longest)
+    later = DetachedCall(invocation, owner, request_of(call), longest, voice)
+    session_of = partial(_while_it_lives, weakref.ref(call.owner), ctx._scope.session_of)
+    return Context(later, invocation.params, attrs.evolve(ctx._scope, session_of=session_of))
+
+
+def _while_it_lives(
+    held: weakref.ref[CallOwner], session_of: Callable[[CallOwner], PeerSession | None], _: CallOwner
+) -> PeerSession | None:
+    owner = held()
+    return None if owner is None else session_of(owner)
+
+
+class _LaterOwner:
+    """Replaces the dispatcher of a call that was answered, so that an ended session is not kept with its buffers."""
+
+    def __init__(self, owner: CallOwner) -> None:
+        self.name = owner.name
+        self.peer = owner.peer
+        self.responder = owner.responder
+        self.rules = owner.rules
+        self.limiters = owner.limiters
+
+    async def request(
+        self, method: str, params: dict[str, Any], options: CallOptions, *, call: InboundCall | None = None
+    ) -> dict[str, Any]:
+        """Raises `LocalProtocolError`: the call that could ask has been answered, and its function asks its voice."""
+        raise LocalProtocolError("the call was answered: its function asks by ctx.ask")
+
+    def forget(self, call: InboundCall) -> None:
+        """Does nothing: the call is in no table."""
+
+
+def _longest_outcome(longest_message: int) -> int:
+    return max(longest_message - _AROUND, longest_message // 2)
+
+
+async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+    """Runs a function and returns what the client of a plain call would be sent: ``{"result": …}`` or ``{"error": …}``.
+
+    What it raises is logged, masked and reported as for any call. Cancelled, it raises `trio.Cancelled`.
+
+    Args:
+        ctx: A context that `detached` or `Serving.begin_again` has made.
+        function: Such as ``lambda: call_next(ctx)``.
+    """
+    call = ctx.call
+    assert isinstance(call, DetachedCall)
+    detached_calls = ctx._scope.detached
+    detached_calls.add(call)
+    try:
+        if call.owner.responder.telemetry is None:
+            return await call.outcome(function)
+        # Imported where it is used: most servers have no telemetry.
+        observed = importlib.import_module("mcp_actors._actors.observed")
+        answer: dict[str, Any] = await observed.observed_outcome(call, function)
+        return answer
+    finally:
+        detached_calls.discard(call)
+
+
+def remembered(ctx: Context) -> bytes:
+    """Returns the request of a context as JSON, so that another process can run it again: `Serving.begin_again`.
+
+    It has the params, what the client says of itself, and the principal with its claims, but no token.
+
+    Raises:
+        TypeError: JSON cannot hold a claim of the principal.
+    """
+    peer, principal = ctx.peer, ctx.principal
+    kept = _Remembered(
+        peer.era.version,
+        ctx.method,
+        ctx.params,
+        ctx.meta,
+        peer.raw_capabilities,
+        peer.raw_info,
+        peer.log_level,
+    )
+    if principal is not None:
+        kept.subject, kept.issuer, kept.client = principal.subject, principal.issuer, principal.client
+        kept.scopes, kept.claims = sorted(principal.scopes), dict(principal.claims)
+    return msgspec.json.encode(kept)
+
+
+@attrs.frozen(eq=False)
+class Serving:
+    """One `Server.serve`, as an extension sees it: `ServerExtension.serving`."""
+
+    shared: OpenState
+    """What outlives a session, and what other nodes share."""
+    _responder: MethodDispatch
+    _owner: CallOwner
+    longest: int = _longest_outcome(_LONGEST_MESSAGE)
+
+    @property
+    def server(self) -> Any:
+        """The `Server`."""
+        return self._responder.scope.server
+
+    @property
+    def state(self) -> Any:
+        """The value that the server's lifespan yielded; ``None`` without a lifespan."""
+        return self._responder.scope.state
+
+    def begin_again(self, request: bytes, voice: Voice) -> tuple[Context, Callable[[], Awaitable[Any]]]:
+        """Returns the context of a remembered request, and the function that runs it: middleware, then the handler.
+
+        Args:
+            request: What `remembered` returned, in this process or in another one.
+            voice: As `detached` has it.
+
+        Raises:
+            ValueError: It was made by another version of this program, which remembers otherwise, or this server has
+                no such method or revision.
+        """
+        try:
+            kept = msgspec.json.decode(request, type=_Remembered)
+            era = era_of(kept.version)
+        except (msgspec.DecodeError, KeyError) as error:
+            raise ValueError(f"the request was remembered in another form: {error}") from None
+        features = self._responder.features
+        method = era.server_methods.get(kept.method)
+        if method is None or kept.method not in features.handlers:
+            raise ValueError(f"this server does not answer {kept.method!r:.80}")
+        peer = Peer(era, kept.capabilities, kept.info, kept.log_level)
+        principal = None
+        if kept.subject is not None:
+            principal = Principal(kept.subject, kept.issuer, kept.client, frozenset(kept.scopes), kept.claims)
+        id = f"again-{kept.method}"
+        invocation = Invocation(era, method, kept.params, kept.meta, peer, id, None, kept.log_level)
+        invocation.principal = principal
+        call = DetachedCall(invocation, self._owner, None, self.longest, voice)
+        ctx = Context(call, kept.params, self._responder.scope)
+        return ctx, lambda: self._responder.run_again(ctx)
+
+
+# -- The parts of a call that functions of extensions need beside its `Context` ---
+
+
+def holder_of(ctx: Context) -> str | None:
+    """Returns who is charged for what a call makes the server keep: its principal or, without one, its address.
+
+    ``None`` where neither is known, as in memory.
+
+    Args:
+        ctx: The call.
+    """
+    memory = ctx.call.owner.limiters.memory
+    return None if memory is None else memory.holder(ctx.call.invocation)
+
+
+def has_asked(ctx: Context) -> bool:
+    """Whether the functions of a call have asked the client, so that the result is good for this call alone.
+
+    Args:
+        ctx: The call.
+    """
+    invocation = ctx.call.invocation
+    return bool(ctx._kept) or invocation.answers is not None or invocation.state is not None
+
+
+def progress_token_of(ctx: Context) -> RequestId | None:
+    """Returns the token for reports of progress that a call was made with, ``None`` if it wants none.
+
+    Args:
+        ctx: The call.
+    """
+    return ctx.call.invocation.progress_token
+
+
+async def ask_client(ctx: Context, method: str, params: dict[str, Any], *, seconds: float) -> dict[str, Any]:
+    """Sends a request to the client of a session, on the stream of a call, and returns its raw result.
+
+    Cancelled, it sends a cancellation of the request.
+
+    Args:
+        ctx: The call.
+        method: The method.
+        params: Its params.
+        seconds: How long the answer may take.
+
+    Raises:
+        RpcError: The client answered with an error.
+        CallTimeout: It did not answer in time.
+        LocalProtocolError: There is no session.
+        ConnectionLost: The connection ended before the answer.
+        SessionExpired: The session ended before the answer.
+    """
+    return await ctx.call.ask(method, params, idle=seconds, cap=seconds)
+
+
+def read_answer(ctx: Context, question: InputRequest, raw: Any) -> InputResponse:
+    """Returns the typed answer to a question.
+
+    Args:
+        ctx: The call of the client that was asked, whose revision the answer has.
+        question: The question.
+        raw: The answer, as JSON values.
+
+    Raises:
+        RemoteProtocolError: The answer is malformed, or does not fit the form.
+    """
+    return questions.read_answer(question, raw, ctx.era)
+
+
+def check_answer(ctx: Context, question: Mapping[str, Any], key: str, answers: Mapping[str, Any]) -> None:
+    """Checks one of the answers that came with a request (``inputResponses``).
+
+    Args:
+        ctx: The call that brought them.
+        question: The question, with its ``method`` and ``params`` as JSON values.
+        key: The key of the question.
+        answers: The answers, by key.
+
+    Raises:
+        RpcError: -32602: the answer is malformed, or does not fit the form.
+    """
+    method = ctx.era.client_methods[question["method"]]
+    asked: Any = structured(ctx.era, question["params"], method.params)
+    questions.read_recorded(asked, key, answers, ctx.era)

@@ -104,7 +104,7 @@ class SessionRegistry:
         return None if registered is None else registered.peer
 
     def statistics(self, session: AnySession) -> SessionStatistics:
-        """Returns where a session, its calls and its link stand, and whose it is."""
+        """Returns a snapshot of a session, its calls and its link, with its owner."""
         registered = self._registered[session.dispatcher]
         peer, principal = registered.legacy.peer, registered.principal
         return attrs.evolve(

@@ -1,4 +1,4 @@
-"""One task that runs: its function, its scope, and the way by which the function tells and asks its client."""
+"""One task that runs: its function, its scope, and the way by which the function reaches and asks its client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TaskActor:
 
     def __init__(self, record: TaskRecord, changes: Changes, token: int | str | None = None) -> None:
         self.record = record
-        # The end of the server gives tasks as much time as calls: whoever cancels it cancels this scope.
+        # The end of the server gives tasks as much time as calls, and then cancels this scope.
         self.scope = trio.CancelScope(shield=True)
         self.ctx: Context | None = None
         """The context of the function: it has the revision in whose forms the client is asked."""
@@ -172,7 +172,7 @@ class TaskActor:
         Raises:
             RpcError: The client answered with an error.
             RemoteProtocolError: An answer is malformed, or does not fit the form.
-            SharedStateUnavailable: The questions cannot be kept, so that nobody would find them.
+            SharedStateUnavailable: The questions cannot be kept, so that no client would find them.
         """
         if not questions:
             return {}
@@ -204,7 +204,7 @@ class TaskActor:
     async def _change(self, step: Step) -> None:
         after = await self._changes.apply(self.record, step)
         if after is None or after.is_terminal:
-            # The task has ended meanwhile, which `_take` has been told of, or is going to be.
+            # The task has ended meanwhile, which `_take` has learned, or is about to.
             self.scope.cancel(reason="the task has ended")
             await trio.sleep_forever()
         assert after is not None

@@ -28,9 +28,9 @@ from mcp_actors.tasks.states import answered, completed, failed, questions_of, r
 __all__ = ["Creations", "ResultStreams", "TaskNode", "TaskSettings"]
 
 
-# -- The bounds of tasks, with their reasons -------------------------------------------------------------
+# -- The bounds of tasks, with their reasons ---
 
-# Seconds, a thousand years: who asks for more asks for no end. The numbers of stores and of JSON have room for it.
+# Seconds, a thousand years: a longer time counts as without end. The numbers of stores and of JSON have room for it.
 LONGEST_TTL = 31_557_600_000.0
 
 
@@ -88,7 +88,7 @@ def _check_number(name: str, value: object) -> None:
         )
 
 
-# -- Counts the tasks of callers that nobody has authenticated, by their addresses -----------------------
+# -- The number of tasks of unauthenticated callers, by their addresses ---
 
 
 @attrs.define
@@ -160,8 +160,7 @@ class Creations:
             del self._by_holder[counted.holder]
 
 
-# -- Waits for the end of a task on the stream of ``tasks/result``, and asks the client there (MCP 2025-11-25, Tasks)
-# ---
+# -- ``tasks/result`` waits for the end of a task, and asks the client on its stream (MCP 2025-11-25, Tasks) ---
 
 
 class ResultStreams:
@@ -196,7 +195,7 @@ class ResultStreams:
                 await self._ask(record, key, ctx)
 
     def _open(self, record: TaskRecord) -> str | None:
-        """The key of a question that nobody asks at this node."""
+        """The key of a question that is not being asked at this node."""
         if record.state == "input_required":
             for key in questions_of(record):
                 if (record.id, key) not in self._being_asked:
@@ -209,7 +208,7 @@ class ResultStreams:
 
         def take(newest: TaskRecord | None) -> None:
             if newest is None or newest.is_terminal or key not in questions_of(newest):
-                # It was answered elsewhere, or nobody waits for the answer any more.
+                # It was answered elsewhere, or the answer is not needed any more.
                 scope.cancel(reason="the question was withdrawn")
 
         question = questions_of(record)[key]
@@ -235,7 +234,7 @@ class ResultStreams:
             self._changes.watch.changed_elsewhere(record.id)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The tasks of this node ---
 
 # Seconds between two searches for tasks whose node is gone: half of the lease after which a node counts as gone.
 SWEEP_EVERY = 5.0
@@ -362,7 +361,7 @@ class TaskNode:
         start(self._nursery, TASK_END, self._fail, record, "internal error", about=record.tool)
 
     def give_up(self, record: TaskRecord) -> None:
-        """Ends a task that may have been kept, whose creation nobody was told of. Never waits."""
+        """Ends a task that may have been kept, whose creation was never answered. Never waits."""
         start(self._nursery, TASK_END, self._give_up, record, about=record.tool)
 
     async def _give_up(self, record: TaskRecord) -> None:
