@@ -1,8 +1,8 @@
 """Converts JSON values to Python types and back, strictly, by what is compiled once for each type.
 
-msgspec does nearly all of it. Where it cannot, a converter of this module does: `custom_type` makes a class that stands
-for the converter in an annotation. msgspec does not know the class and hands its values to `decode`, which asks the
-converter. Which types need one is decided in ``adapt.py``.
+msgspec does nearly all of it. Where it cannot, a converter of this module does: `custom_type` makes a class that
+represents the converter in an annotation. msgspec does not know the class and hands its values to `decode`, which asks
+the converter. `adapt` decides which types need one.
 """
 
 from __future__ import annotations

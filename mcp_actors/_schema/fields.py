@@ -101,7 +101,9 @@ def _namedtuple(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
 
 def _dataclass(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
     if any(isinstance(hint, dataclasses.InitVar) for hint in hints.values()):
-        raise TypeError(f"{cls.__qualname__} has an InitVar, which no field of a JSON object stands for")
+        raise TypeError(
+            f"{cls.__qualname__} has an InitVar, and no field of a JSON object can give its value"
+        )
     for field in dataclasses.fields(cls):
         default = NO_DEFAULT if field.default is dataclasses.MISSING else field.default
         required = default is NO_DEFAULT and field.default_factory is dataclasses.MISSING

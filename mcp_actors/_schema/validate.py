@@ -34,357 +34,6 @@ __all__ = [
 ]
 
 
-# -- Explains in words why a JSON value does not fit a JSON Schema, for a model or a person who has to correct it ---
-#
-# The validator's own messages quote whole values and never say what an alternative expected. These name the path,
-# what is expected and what was found.
-
-# Characters of a quoted value and entries of a list: more does not help to correct a call.
-MAX_QUOTED = 80
-MAX_LISTED = 20
-
-_PLAIN_NAME = r"[A-Za-z_][A-Za-z0-9_-]*\Z"
-
-
-class SchemaError(Protocol):
-    """One error of the validator, which is loaded late: see ``validate.py``."""
-
-    @property
-    def kind(self) -> Any: ...
-    @property
-    def instance(self) -> Any: ...
-    @property
-    def instance_path(self) -> Sequence[str | int]: ...
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong: ``path`` is where (``"city.names[0]"``, empty for the whole value), ``text`` is what."""
-
-    path: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.text}" if self.path else self.text
-
-
-def path_text(steps: Iterable[str | int], start: str = "") -> str:
-    """Writes a path as in a program: ``rooms[0].name``, ``prices["big one"]``. ``start`` goes before it."""
-    text = start
-    for step in steps:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        elif re.match(_PLAIN_NAME, step):
-            text += f".{step}" if text else step
-        else:
-            text += f"[{_quoted(step)}]"
-    return text
-
-
-def json_type(value: Any) -> str:
-    """Returns the JSON name of the type of a Python value: ``"integer"``, ``"null"``, ``"object"``…"""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    for kind, name in _NAMES:
-        if isinstance(value, kind):
-            return name
-    return type(value).__name__
-
-
-_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
-    (str, "string"),
-    (int, "integer"),
-    (float, "number"),
-    (dict, "object"),
-    ((list, tuple), "array"),
-)
-
-
-def explain(errors: Iterable[SchemaError], start: str = "") -> Iterator[Problem]:
-    """Turns the validator's errors into problems, one for each offending value."""
-    for error in errors:
-        kind = error.kind
-        here = path_text(error.instance_path, start)
-        if kind.name in ("anyOf", "oneOf") and hasattr(kind, "context"):
-            yield from _explain_alternatives(error, kind.context, start)
-        elif kind.name == "required":
-            yield Problem(path_text([kind.property], here), "is required but missing")
-        elif kind.name in ("additionalProperties", "unevaluatedProperties"):
-            for name in kind.unexpected[:MAX_LISTED]:
-                yield Problem(path_text([name], here), "is not known here")
-        else:
-            word = _EXPLANATIONS.get(kind.name)
-            yield Problem(here, word(error, kind) if word else f"breaks the rule {kind.name!r} of the schema")
-
-
-def _explain_alternatives(
-    error: SchemaError,
-    context: Sequence[Sequence[SchemaError]],
-    start: str,
-) -> Iterator[Problem]:
-    """Explains only the alternatives that the value was probably meant for, which are those of its own type."""
-    here = path_text(error.instance_path, start)
-    if not any(context):
-        yield Problem(here, "fits more than one alternative where exactly one is allowed")
-        return
-    wanted: list[str] = []
-    meant: list[Sequence[SchemaError]] = []
-    for branch in context:
-        mismatch = next((e for e in branch if _is_about(e, error) and e.kind.name == "type"), None)
-        if mismatch is None:
-            meant.append(branch)
-        else:
-            wanted += mismatch.kind.types
-    if len(meant) == 1:
-        yield from explain(meant[0], start)
-    elif not meant:
-        names = " or ".join(dict.fromkeys(wanted))
-        yield Problem(here, f"expected {names}, got {json_type(error.instance)}")
-    else:
-        firsts = [
-            next(explain(branch, start), Problem(here, "does not fit")) for branch in meant[:MAX_LISTED]
-        ]
-        reasons = list(dict.fromkeys(firsts))
-        if len(reasons) == 1:
-            yield reasons[0]
-        else:
-            yield Problem(here, f"fits none of the alternatives: {' / '.join(map(str, reasons))}")
-
-
-def _is_about(inner: SchemaError, outer: SchemaError) -> bool:
-    return len(inner.instance_path) == len(outer.instance_path)
-
-
-def _quoted(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
-    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 1]}…"
-
-
-def _listed(values: Sequence[Any]) -> str:
-    text = ", ".join(_quoted(value) for value in values[:MAX_LISTED])
-    return text if len(values) <= MAX_LISTED else f"{text} and {len(values) - MAX_LISTED} more"
-
-
-def _wrong_type(error: SchemaError, kind: Any) -> str:
-    return f"expected {' or '.join(kind.types)}, got {json_type(error.instance)}"
-
-
-def _bound(words: str) -> Callable[[SchemaError, Any], str]:
-    return lambda error, kind: f"must be {words} {_quoted(kind.limit)}, got {_quoted(error.instance)}"
-
-
-def _count(words: str, unit: str) -> Callable[[SchemaError, Any], str]:
-    def explanation(error: SchemaError, kind: Any) -> str:
-        value = error.instance
-        came = f", has {len(value)}" if isinstance(value, (str, list, dict)) else ""
-        return f"must have {words} {kind.limit} {unit}{came}"
-
-    return explanation
-
-
-_EXPLANATIONS: dict[str, Callable[[SchemaError, Any], str]] = {
-    "type": _wrong_type,
-    "enum": lambda error, kind: f"must be one of {_listed(kind.options)}, got {_quoted(error.instance)}",
-    "const": lambda error, kind: f"must be {_quoted(kind.expected_value)}, got {_quoted(error.instance)}",
-    "minimum": _bound("at least"),
-    "maximum": _bound("at most"),
-    "exclusiveMinimum": _bound("greater than"),
-    "exclusiveMaximum": _bound("less than"),
-    "multipleOf": lambda error, kind: (
-        f"must be a multiple of {kind.multiple_of}, got {_quoted(error.instance)}"
-    ),
-    "minLength": _count("at least", "characters"),
-    "maxLength": _count("at most", "characters"),
-    "minItems": _count("at least", "items"),
-    "maxItems": _count("at most", "items"),
-    "additionalItems": _count("at most", "items"),
-    "minProperties": _count("at least", "members"),
-    "maxProperties": _count("at most", "members"),
-    "pattern": lambda error, kind: (
-        f"must match the pattern {_quoted(kind.pattern)}, got {_quoted(error.instance)}"
-    ),
-    "format": lambda error, kind: f"must be a valid {kind.format}, got {_quoted(error.instance)}",
-    "uniqueItems": lambda error, kind: "has items that repeat",
-    "contains": lambda error, kind: "lacks an item of the kind that must be among them",
-    "falseSchema": lambda error, kind: "is not allowed here",
-    "not": lambda error, kind: f"is one of the values that are ruled out: {_quoted(error.instance)}",
-    "propertyNames": lambda error, kind: f"has a member name that is wrong: {next(explain([kind.error]))}",
-    "unevaluatedItems": lambda error, kind: "has more items than are allowed",
-}
-
-
-# -- Bounds the number of times that a validator may have to check one and the same value ---
-#
-# References let a small schema describe a huge one: 40 definitions that each say ``allOf`` of two references to the
-# next one ask for 2⁴⁰ checks. So the number is computed from the schema before anything is compiled. References that
-# close a cycle are counted separately: the validator remembers its verdicts for those, but not its explanations.
-
-# The schemas of these keywords apply to the same value as the schema itself.
-_SAME_PLACE_ONE = ("not", "if", "then", "else")
-_SAME_PLACE_MANY = ("allOf", "anyOf", "oneOf")
-_SAME_PLACE_NAMED = ("dependentSchemas", "dependencies")
-_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
-# These apply to a member or an item, no two of them to the same one.
-_EXCLUSIVE_ONE = ("additionalProperties", "additionalItems", "items")
-_EXCLUSIVE_MANY = ("prefixItems", "items")
-# These apply to a member or an item, in addition to the ones above.
-_OVERLAPPING_ONE = ("contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema")
-
-
-class Cost(msgspec.Struct, frozen=True):
-    """The cost of applying a schema.
-
-    ``evaluations`` bounds the checks of any one value. ``loops`` is the number of those that start again at a schema
-    that is being applied already: with two or more, the work can double with every level of the instance.
-    """
-
-    evaluations: int
-    loops: int
-
-    def __add__(self, other: Cost) -> Cost:
-        return Cost(self.evaluations + other.evaluations, self.loops + other.loops)
-
-    def __or__(self, other: Cost) -> Cost:
-        return Cost(max(self.evaluations, other.evaluations), max(self.loops, other.loops))
-
-
-_NO_COST = Cost(0, 0)
-_ONE = Cost(1, 0)
-_LOOP = Cost(0, 1)
-
-
-class _StackEntry(msgspec.Struct):
-    """A schema whose subschemas are being measured, with the cost that was added up so far."""
-
-    schema: dict[str, Any]
-    below: Iterator[tuple[dict[str, Any], bool]]
-    total: Cost = _ONE
-    exclusive: Cost = _NO_COST
-    awaiting_exclusive: bool = False
-
-    def add(self, cost: Cost) -> None:
-        if self.awaiting_exclusive:
-            self.exclusive |= cost
-        else:
-            self.total += cost
-
-
-def measure(schema: dict[str, Any] | bool) -> Cost:
-    """Computes the cost of a schema, in time linear in its size."""
-    if not isinstance(schema, dict):
-        return _ONE
-    targets = _ReferenceTargets.read(schema)
-    costs: dict[int, Cost] = {}
-    entered = {id(schema)}
-    stack = [_StackEntry(schema, _below(schema, targets))]
-    while True:
-        entry = stack[-1]
-        for child, exclusive in entry.below:
-            entry.awaiting_exclusive = exclusive
-            if id(child) in costs:
-                entry.add(costs[id(child)])
-            elif id(child) in entered:
-                entry.add(_LOOP)
-            else:
-                entered.add(id(child))
-                stack.append(_StackEntry(child, _below(child, targets)))
-                break
-        else:
-            stack.pop()
-            cost = costs[id(entry.schema)] = entry.total + entry.exclusive
-            if not stack:
-                return cost
-            stack[-1].add(cost)
-
-
-def _below(schema: dict[str, Any], targets: _ReferenceTargets) -> Iterator[tuple[dict[str, Any], bool]]:
-    """The subschemas of a schema, each with whether it applies to a value that no other one so marked applies to."""
-    for keyword in _REFERENCES:
-        reference = schema.get(keyword)
-        if isinstance(reference, str):
-            yield from ((target, False) for target in targets.of(reference))
-    for keyword in _SAME_PLACE_ONE + _OVERLAPPING_ONE:
-        yield from _schemas([schema.get(keyword)], False)
-    for keyword in _SAME_PLACE_MANY:
-        yield from _schemas(schema.get(keyword), False)
-    for keyword in (*_SAME_PLACE_NAMED, "patternProperties"):
-        yield from _schemas(_members(schema, keyword), False)
-    for keyword in _EXCLUSIVE_ONE:
-        yield from _schemas([schema.get(keyword)], True)
-    for keyword in _EXCLUSIVE_MANY:
-        yield from _schemas(schema.get(keyword), True)
-    yield from _schemas(_members(schema, "properties"), True)
-
-
-def _schemas(found: Any, exclusive: bool) -> Iterator[tuple[dict[str, Any], bool]]:
-    if isinstance(found, list):
-        yield from ((each, exclusive) for each in found if isinstance(each, dict))
-
-
-def _members(schema: dict[str, Any], keyword: str) -> list[Any]:
-    members = schema.get(keyword)
-    return list(members.values()) if isinstance(members, dict) else []
-
-
-class _ReferenceTargets(msgspec.Struct):
-    """The schemas of a document that its references may lead to.
-
-    Base URIs are not resolved: a reference is taken to lead to every resource of the document in which its fragment
-    exists, and their costs are added. That can only overestimate.
-    """
-
-    resources: list[dict[str, Any]]
-    anchors: dict[str, list[dict[str, Any]]]
-    known: dict[str, list[dict[str, Any]]] = msgspec.field(default_factory=dict)
-
-    @classmethod
-    def read(cls, schema: dict[str, Any]) -> _ReferenceTargets:
-        found = cls([schema], {})
-        stack: list[Any] = [schema]
-        while stack:
-            value = stack.pop()
-            if isinstance(value, dict):
-                if value is not schema and any(isinstance(value.get(word), str) for word in ("$id", "id")):
-                    found.resources.append(value)
-                for word in ("$anchor", "$dynamicAnchor", "$id", "id"):
-                    name = value.get(word)
-                    if isinstance(name, str):
-                        found.anchors.setdefault(name.removeprefix("#"), []).append(value)
-                stack.extend(value.values())
-            elif isinstance(value, list):
-                stack.extend(value)
-        return found
-
-    def of(self, reference: str) -> list[dict[str, Any]]:
-        if reference not in self.known:
-            self.known[reference] = self._find(reference)
-        return self.known[reference]
-
-    def _find(self, reference: str) -> list[dict[str, Any]]:
-        fragment = unquote(reference.partition("#")[2])
-        if not fragment:
-            return self.resources
-        if not fragment.startswith("/"):
-            return self.anchors.get(fragment, [])
-        steps = [step.replace("~1", "/").replace("~0", "~") for step in fragment[1:].split("/")]
-        reached = (_walk(resource, steps) for resource in self.resources)
-        return [target for target in reached if target is not None]
-
-
-def _walk(value: Any, steps: list[str]) -> dict[str, Any] | None:
-    for step in steps:
-        if isinstance(value, dict):
-            value = value.get(step)
-        elif isinstance(value, list) and step.isascii() and step.isdigit() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            return None
-    return value if isinstance(value, dict) else None
-
-
-# -- The compiled schema ---
-
 # Levels of nesting of the schema document. Generators write about 20 at most for real programs.
 MAX_DEPTH = 64
 # JSON values in the document. The largest published schemas have some tens of thousands.
@@ -567,3 +216,352 @@ def _extent(value: Any) -> tuple[int, int]:
         elif isinstance(value, list):
             stack.extend((item, depth + 1) for item in value)
     return size, deepest if size <= MAX_FULL_REPORT else MAX_DEPTH
+
+
+# -- Explanations why a value does not fit a schema, for a model or a person who has to correct it ---
+#
+# The validator's own messages quote whole values and never say what an alternative expected. These name the path,
+# what is expected and what was found.
+
+# Characters of a quoted value and entries of a list: more does not help to correct a call.
+MAX_QUOTED = 80
+MAX_LISTED = 20
+
+_PLAIN_NAME = r"[A-Za-z_][A-Za-z0-9_-]*\Z"
+
+
+class SchemaError(Protocol):
+    """One error of the validator, a library that is loaded with the first schema."""
+
+    @property
+    def kind(self) -> Any: ...
+    @property
+    def instance(self) -> Any: ...
+    @property
+    def instance_path(self) -> Sequence[str | int]: ...
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: ``path`` is where (``"city.names[0]"``, empty for the whole value), ``text`` is what."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}" if self.path else self.text
+
+
+def path_text(steps: Iterable[str | int], start: str = "") -> str:
+    """Writes a path as in a program: ``rooms[0].name``, ``prices["big one"]``. ``start`` goes before it."""
+    text = start
+    for step in steps:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif re.match(_PLAIN_NAME, step):
+            text += f".{step}" if text else step
+        else:
+            text += f"[{_quoted(step)}]"
+    return text
+
+
+def json_type(value: Any) -> str:
+    """Returns the JSON name of the type of a Python value: ``"integer"``, ``"null"``, ``"object"``…"""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    for kind, name in _NAMES:
+        if isinstance(value, kind):
+            return name
+    return type(value).__name__
+
+
+_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
+    (str, "string"),
+    (int, "integer"),
+    (float, "number"),
+    (dict, "object"),
+    ((list, tuple), "array"),
+)
+
+
+def explain(errors: Iterable[SchemaError], start: str = "") -> Iterator[Problem]:
+    """Turns the validator's errors into problems, one for each offending value."""
+    for error in errors:
+        kind = error.kind
+        here = path_text(error.instance_path, start)
+        if kind.name in ("anyOf", "oneOf") and hasattr(kind, "context"):
+            yield from _explain_alternatives(error, kind.context, start)
+        elif kind.name == "required":
+            yield Problem(path_text([kind.property], here), "is required but missing")
+        elif kind.name in ("additionalProperties", "unevaluatedProperties"):
+            for name in kind.unexpected[:MAX_LISTED]:
+                yield Problem(path_text([name], here), "is not known here")
+        else:
+            word = _EXPLANATIONS.get(kind.name)
+            yield Problem(here, word(error, kind) if word else f"breaks the rule {kind.name!r} of the schema")
+
+
+def _explain_alternatives(
+    error: SchemaError,
+    context: Sequence[Sequence[SchemaError]],
+    start: str,
+) -> Iterator[Problem]:
+    """Explains only the alternatives that the value was probably meant for, which are those of its own type."""
+    here = path_text(error.instance_path, start)
+    if not any(context):
+        yield Problem(here, "fits more than one alternative where exactly one is allowed")
+        return
+    wanted: list[str] = []
+    meant: list[Sequence[SchemaError]] = []
+    for branch in context:
+        mismatch = next((e for e in branch if _is_about(e, error) and e.kind.name == "type"), None)
+        if mismatch is None:
+            meant.append(branch)
+        else:
+            wanted += mismatch.kind.types
+    if len(meant) == 1:
+        yield from explain(meant[0], start)
+    elif not meant:
+        names = " or ".join(dict.fromkeys(wanted))
+        yield Problem(here, f"expected {names}, got {json_type(error.instance)}")
+    else:
+        firsts = [
+            next(explain(branch, start), Problem(here, "does not fit")) for branch in meant[:MAX_LISTED]
+        ]
+        reasons = list(dict.fromkeys(firsts))
+        if len(reasons) == 1:
+            yield reasons[0]
+        else:
+            yield Problem(here, f"fits none of the alternatives: {' / '.join(map(str, reasons))}")
+
+
+def _is_about(inner: SchemaError, outer: SchemaError) -> bool:
+    return len(inner.instance_path) == len(outer.instance_path)
+
+
+def _quoted(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=repr)
+    return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 1]}…"
+
+
+def _listed(values: Sequence[Any]) -> str:
+    text = ", ".join(_quoted(value) for value in values[:MAX_LISTED])
+    return text if len(values) <= MAX_LISTED else f"{text} and {len(values) - MAX_LISTED} more"
+
+
+def _wrong_type(error: SchemaError, kind: Any) -> str:
+    return f"expected {' or '.join(kind.types)}, got {json_type(error.instance)}"
+
+
+def _bound(words: str) -> Callable[[SchemaError, Any], str]:
+    return lambda error, kind: f"must be {words} {_quoted(kind.limit)}, got {_quoted(error.instance)}"
+
+
+def _count(words: str, unit: str) -> Callable[[SchemaError, Any], str]:
+    def explanation(error: SchemaError, kind: Any) -> str:
+        value = error.instance
+        came = f", has {len(value)}" if isinstance(value, (str, list, dict)) else ""
+        return f"must have {words} {kind.limit} {unit}{came}"
+
+    return explanation
+
+
+_EXPLANATIONS: dict[str, Callable[[SchemaError, Any], str]] = {
+    "type": _wrong_type,
+    "enum": lambda error, kind: f"must be one of {_listed(kind.options)}, got {_quoted(error.instance)}",
+    "const": lambda error, kind: f"must be {_quoted(kind.expected_value)}, got {_quoted(error.instance)}",
+    "minimum": _bound("at least"),
+    "maximum": _bound("at most"),
+    "exclusiveMinimum": _bound("greater than"),
+    "exclusiveMaximum": _bound("less than"),
+    "multipleOf": lambda error, kind: (
+        f"must be a multiple of {kind.multiple_of}, got {_quoted(error.instance)}"
+    ),
+    "minLength": _count("at least", "characters"),
+    "maxLength": _count("at most", "characters"),
+    "minItems": _count("at least", "items"),
+    "maxItems": _count("at most", "items"),
+    "additionalItems": _count("at most", "items"),
+    "minProperties": _count("at least", "members"),
+    "maxProperties": _count("at most", "members"),
+    "pattern": lambda error, kind: (
+        f"must match the pattern {_quoted(kind.pattern)}, got {_quoted(error.instance)}"
+    ),
+    "format": lambda error, kind: f"must be a valid {kind.format}, got {_quoted(error.instance)}",
+    "uniqueItems": lambda error, kind: "has items that repeat",
+    "contains": lambda error, kind: "lacks an item of the kind that must be among them",
+    "falseSchema": lambda error, kind: "is not allowed here",
+    "not": lambda error, kind: f"is one of the values that are ruled out: {_quoted(error.instance)}",
+    "propertyNames": lambda error, kind: f"has a member name that is wrong: {next(explain([kind.error]))}",
+    "unevaluatedItems": lambda error, kind: "has more items than are allowed",
+}
+
+
+# -- The cost of a schema: how often a validator may have to check one and the same value ---
+#
+# References let a small schema describe a huge one: 40 definitions that each say ``allOf`` of two references to the
+# next one ask for 2⁴⁰ checks. So the number is computed from the schema before anything is compiled. References that
+# close a cycle are counted separately: the validator remembers its verdicts for those, but not its explanations.
+
+# The schemas of these keywords apply to the same value as the schema itself.
+_SAME_PLACE_ONE = ("not", "if", "then", "else")
+_SAME_PLACE_MANY = ("allOf", "anyOf", "oneOf")
+_SAME_PLACE_NAMED = ("dependentSchemas", "dependencies")
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+# These apply to a member or an item, no two of them to the same one.
+_EXCLUSIVE_ONE = ("additionalProperties", "additionalItems", "items")
+_EXCLUSIVE_MANY = ("prefixItems", "items")
+# These apply to a member or an item, in addition to the ones above.
+_OVERLAPPING_ONE = ("contains", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema")
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """The cost of applying a schema.
+
+    ``evaluations`` bounds the checks of any one value. ``loops`` is the number of those that start again at a schema
+    that is being applied already: with two or more, the work can double with every level of the instance.
+    """
+
+    evaluations: int
+    loops: int
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.evaluations + other.evaluations, self.loops + other.loops)
+
+    def __or__(self, other: Cost) -> Cost:
+        return Cost(max(self.evaluations, other.evaluations), max(self.loops, other.loops))
+
+
+_NO_COST = Cost(0, 0)
+_ONE = Cost(1, 0)
+_LOOP = Cost(0, 1)
+
+
+class _StackEntry(msgspec.Struct):
+    """A schema whose subschemas are being measured, with the cost that was added up so far."""
+
+    schema: dict[str, Any]
+    below: Iterator[tuple[dict[str, Any], bool]]
+    total: Cost = _ONE
+    exclusive: Cost = _NO_COST
+    awaiting_exclusive: bool = False
+
+    def add(self, cost: Cost) -> None:
+        if self.awaiting_exclusive:
+            self.exclusive |= cost
+        else:
+            self.total += cost
+
+
+def measure(schema: dict[str, Any] | bool) -> Cost:
+    """Computes the cost of a schema, in time linear in its size."""
+    if not isinstance(schema, dict):
+        return _ONE
+    targets = _ReferenceTargets.read(schema)
+    costs: dict[int, Cost] = {}
+    entered = {id(schema)}
+    stack = [_StackEntry(schema, _below(schema, targets))]
+    while True:
+        entry = stack[-1]
+        for child, exclusive in entry.below:
+            entry.awaiting_exclusive = exclusive
+            if id(child) in costs:
+                entry.add(costs[id(child)])
+            elif id(child) in entered:
+                entry.add(_LOOP)
+            else:
+                entered.add(id(child))
+                stack.append(_StackEntry(child, _below(child, targets)))
+                break
+        else:
+            stack.pop()
+            cost = costs[id(entry.schema)] = entry.total + entry.exclusive
+            if not stack:
+                return cost
+            stack[-1].add(cost)
+
+
+def _below(schema: dict[str, Any], targets: _ReferenceTargets) -> Iterator[tuple[dict[str, Any], bool]]:
+    """The subschemas of a schema, each with whether it applies to a value that no other one so marked applies to."""
+    for keyword in _REFERENCES:
+        reference = schema.get(keyword)
+        if isinstance(reference, str):
+            yield from ((target, False) for target in targets.of(reference))
+    for keyword in _SAME_PLACE_ONE + _OVERLAPPING_ONE:
+        yield from _schemas([schema.get(keyword)], False)
+    for keyword in _SAME_PLACE_MANY:
+        yield from _schemas(schema.get(keyword), False)
+    for keyword in (*_SAME_PLACE_NAMED, "patternProperties"):
+        yield from _schemas(_members(schema, keyword), False)
+    for keyword in _EXCLUSIVE_ONE:
+        yield from _schemas([schema.get(keyword)], True)
+    for keyword in _EXCLUSIVE_MANY:
+        yield from _schemas(schema.get(keyword), True)
+    yield from _schemas(_members(schema, "properties"), True)
+
+
+def _schemas(found: Any, exclusive: bool) -> Iterator[tuple[dict[str, Any], bool]]:
+    if isinstance(found, list):
+        yield from ((each, exclusive) for each in found if isinstance(each, dict))
+
+
+def _members(schema: dict[str, Any], keyword: str) -> list[Any]:
+    members = schema.get(keyword)
+    return list(members.values()) if isinstance(members, dict) else []
+
+
+class _ReferenceTargets(msgspec.Struct):
+    """The schemas of a document that its references may lead to.
+
+    Base URIs are not resolved: a reference is taken to lead to every resource of the document in which its fragment
+    exists, and their costs are added. That can only overestimate.
+    """
+
+    resources: list[dict[str, Any]]
+    anchors: dict[str, list[dict[str, Any]]]
+    known: dict[str, list[dict[str, Any]]] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def read(cls, schema: dict[str, Any]) -> _ReferenceTargets:
+        found = cls([schema], {})
+        stack: list[Any] = [schema]
+        while stack:
+            value = stack.pop()
+            if isinstance(value, dict):
+                if value is not schema and any(isinstance(value.get(word), str) for word in ("$id", "id")):
+                    found.resources.append(value)
+                for word in ("$anchor", "$dynamicAnchor", "$id", "id"):
+                    name = value.get(word)
+                    if isinstance(name, str):
+                        found.anchors.setdefault(name.removeprefix("#"), []).append(value)
+                stack.extend(value.values())
+            elif isinstance(value, list):
+                stack.extend(value)
+        return found
+
+    def of(self, reference: str) -> list[dict[str, Any]]:
+        if reference not in self.known:
+            self.known[reference] = self._find(reference)
+        return self.known[reference]
+
+    def _find(self, reference: str) -> list[dict[str, Any]]:
+        fragment = unquote(reference.partition("#")[2])
+        if not fragment:
+            return self.resources
+        if not fragment.startswith("/"):
+            return self.anchors.get(fragment, [])
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in fragment[1:].split("/")]
+        reached = (_walk(resource, steps) for resource in self.resources)
+        return [target for target in reached if target is not None]
+
+
+def _walk(value: Any, steps: list[str]) -> dict[str, Any] | None:
+    for step in steps:
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isascii() and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value if isinstance(value, dict) else None

@@ -59,13 +59,13 @@ class MethodDispatch:
         self.stamp = stamp
 
     def replace(self, features: Features, scope: ServerScope, stamp: Mapping[str, Any]) -> None:
-        """Answers the calls that come from now on with other features; those that are there keep what they have."""
+        """Answers later calls with other features; calls in flight keep those that they began with."""
         self.features, self.scope, self.stamp = features, scope, stamp
 
     def respond(self, call: InboundCall) -> Any:
         """Returns the result, or a `Continuation` when the call needs a task.
 
-        With middleware in place everything runs in a task but what must never wait.
+        With middleware every call runs in a task, except those that must never wait.
         """
         features, invocation = self.features, call.invocation
         method = invocation.method
@@ -77,7 +77,7 @@ class MethodDispatch:
         if features.scoped:
             check_scopes(call, features.scopes_needed(method.name, invocation.params))
         if invocation.state is not None:
-            # A forged state is refused whether or not the handler would have looked at it.
+            # A forged state is refused even if the handler would not have read it.
             self.scope.recorded_answers(invocation)
         ctx = Context(call, invocation.params, self.scope)
         if features.layered and method.name not in _NEVER_WAIT:

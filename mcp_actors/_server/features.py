@@ -1,4 +1,4 @@
-"""All that one server offers: its registries, the handlers they bring, and what is declared because of them."""
+"""Everything that one server offers: its registries, their handlers, and the capabilities declared for them."""
 
 from __future__ import annotations
 
@@ -312,7 +312,7 @@ class Features:
 
 # -- The functions of a server that take notifications of clients ---
 
-# The engine's own business: what they say is not for functions.
+# The engine itself handles these.
 _OWN = frozenset(
     {"notifications/initialized", "initialized", "notifications/cancelled", "notifications/progress"}
 )

@@ -296,7 +296,7 @@ class ServingLoop:
         token = trio.lowlevel.current_trio_token()
         if token is self._token:
             return False
-        if self._lives():
+        if self._is_running():
             raise LocalProtocolError(
                 "the server is served in another event loop of this program (mcp_actors.asyncio, mcp_actors.sync and "
                 "server.asgi() have one together): serve it in one at a time, or make a Server for each"
@@ -304,7 +304,7 @@ class ServingLoop:
         self._token, self._process = token, os.getpid()
         return True
 
-    def _lives(self) -> bool:
+    def _is_running(self) -> bool:
         """Whether the loop runs. A fork has a copy of what its parent serves, and no loop."""
         if self._token is None or self._process != os.getpid():
             return False
@@ -319,7 +319,7 @@ class ServingLoop:
         self._token = None
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
-        """As `on_loop`; while the server is not served, calls ``function`` in this thread."""
+        """Like `on_loop`; while the server is not served, calls ``function`` in this thread."""
         token = self._token
         return function(*args) if token is None else on_loop(token, function, *args)
 

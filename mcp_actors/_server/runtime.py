@@ -1,4 +1,4 @@
-"""The live side of a server: it owns the connections, lets them drain, and can be looked at."""
+"""The live side of a server: it owns the connections, drains them at the end, and reports what runs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ServerStatistics(ValueRecord):
     memory: MemoryStatistics
     """Bytes that clients make the server hold, with their limits."""
     transports: tuple[Any, ...] = ()
-    """What the transports that are served now say of themselves, as far as they say anything."""
+    """The statistics of the transports that are served now, of those that have any."""
     totals: Totals = attrs.field(factory=Totals)
     """The events of all conversations since the server was first served, those that have ended included."""
     upstreams: tuple[Any, ...] = ()
@@ -332,7 +332,7 @@ class ServerRuntime:
         self._subscriber(ctx).subscribe(uri)
 
     def present(self, info: Implementation) -> None:
-        """Says from now on, in the results of stateless revisions, that another server has sent them."""
+        """Names another server as the sender in the results of stateless revisions, from now on."""
         self._config.stamp["server_info"] = stamp_of(info, 0, "private")["server_info"]
 
     def unsubscribe(self, ctx: Context) -> dict[str, Any]:
@@ -343,16 +343,16 @@ class ServerRuntime:
     def _subscriber(self, ctx: Context) -> SessionSubscriber:
         subscriber = self._sessions.subscriber(ctx.call.owner)
         if subscriber is None:
-            # Without a session nothing remembers the subscription, or knows where to send what it brings.
+            # Only a session remembers the subscription and where to send its updates.
             raise MethodNotFound(ctx.method)
         return subscriber
 
     def exchanges(self) -> Iterator[StatelessCalls]:
-        """Yields what has the calls that belong to no session, one for each `serve` that goes on."""
+        """Yields the owners of calls without a session, one for each `serve` that goes on."""
         return (handler.stateless for handler in self._handlers)
 
     def transport_statistics(self) -> tuple[Any, ...]:
-        """Returns what the transports that are served now say of themselves, as far as they say anything."""
+        """Returns the statistics of the transports that are served now, of those that have any."""
         return tuple(
             said
             for each in self._transports
@@ -424,7 +424,7 @@ class TransportHandler:
 
     Args:
         nursery: Owns the calls that belong to no connection, which may outlive the connection that brought them.
-        running: The live side of the server, for those who look at it.
+        running: The live side of the server, for snapshots of it.
     """
 
     def __init__(

@@ -140,7 +140,7 @@ class SessionRegistry:
 
 
 def _client_name(info: object) -> str | None:
-    """Returns how a client has introduced itself, cut short; what it sent was not checked."""
+    """Returns the name and version that a client gave, unchecked and cut short."""
     if not isinstance(info, dict):
         return None
     said = (info.get("name"), info.get("version"))

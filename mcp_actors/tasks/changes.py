@@ -45,7 +45,7 @@ class Changes:
         self._announce = announce
 
     async def apply(self, record: TaskRecord, step: Step) -> TaskRecord | None:
-        """Makes one change, looking again as often as others are faster.
+        """Makes one change; tries again as often as another change came first.
 
         Args:
             record: The newest value that the caller knows.
@@ -85,7 +85,7 @@ class Changes:
             raise
 
     def announce(self, record: TaskRecord) -> None:
-        """Tells everybody of a value that was kept. Never waits."""
+        """Announces a value that was kept, at this node and at the others. Never waits."""
         self.watch.changed(record)
         self._announce(record)
 
@@ -95,7 +95,7 @@ class Changes:
 Take = Callable[[TaskRecord | None], None]
 """Is given a task's newest value, or ``None`` once it is gone. It must neither wait nor raise."""
 
-# Seconds between two looks where processes share a store and nothing tells them what has changed: a person who answers
+# Seconds between two looks where processes share a store and changes are not announced: a person who answers
 # or cancels hardly notices it, and one query for all tasks costs a database on the same machine next to nothing.
 LOOK_EVERY = 0.5
 
@@ -105,7 +105,7 @@ class TaskWatch:
 
     Args:
         store: Where the tasks are.
-        every: Seconds between two looks at all that is waited for; ``None`` where changes are heard of.
+        every: Seconds between two looks at all that is waited for; ``None`` where changes are announced.
         listened: Returns the ids of tasks that clients listen for here: they are looked at as well.
         publish: Is given the id of such a task when a look finds it changed.
     """
@@ -143,7 +143,7 @@ class TaskWatch:
                 del self._interests[id]
 
     def changed(self, record: TaskRecord) -> None:
-        """Tells those who wait here of a change that was made here."""
+        """Announces a change that was made at this node to those who wait here."""
         self._announce(record.id, record)
 
     def changed_elsewhere(self, id: str) -> None:
@@ -199,7 +199,7 @@ class TaskWatch:
     async def until(
         self, id: str, satisfied: Callable[[TaskRecord], bool], clock: Callable[[], float]
     ) -> TaskRecord | None:
-        """Waits for a value of a task that is good enough, ``None`` once the task is gone.
+        """Waits for a value of a task that satisfies the caller; returns ``None`` once the task is gone.
 
         Cancelled, it leaves nothing behind.
 

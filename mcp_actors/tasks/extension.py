@@ -154,7 +154,7 @@ class Tasks(ServerExtension):
     async def _notification_params(
         self, keys: Sequence[str], ctx: Context
     ) -> Mapping[str, Mapping[str, Any]]:
-        """Those of some tasks that a caller may hear of, in full."""
+        """Returns in full those of the tasks that the caller may see."""
         found = await self._node().store.get(keys)
         return {id: detailed_task(record) for id, record in found.items() if may_see(record, ctx)}
 
@@ -180,7 +180,7 @@ class Tasks(ServerExtension):
         return await self._begin(ctx, call_next, rules, wanted[0])
 
     def _wanted(self, ctx: Context, rules: TaskRules | None) -> tuple[float | None] | tuple[()]:
-        """Returns the time to live of the task that a call becomes, and an empty tuple for one that becomes none.
+        """Returns the time to live of the task that a call becomes, and an empty tuple for a plain call.
 
         Raises:
             RpcError: The client and the tool do not agree on whether it has to.
@@ -305,7 +305,7 @@ PAGE = 100
 
 
 def may_see(record: TaskRecord, ctx: Context) -> bool:
-    """Whether a caller may see a task: it is its own, and of the revision that the caller speaks.
+    """Whether a caller may see a task: it must be the caller's own, and of the revision that the caller speaks.
 
     The tasks of unauthenticated callers are protected by their ids alone (MCP 2025-11-25, Tasks, Task
     Isolation and Access Control).
@@ -331,12 +331,12 @@ async def find(node: TaskNode, params: Mapping[str, Any], ctx: Context) -> TaskR
 
 
 def unknown_task() -> RpcError:
-    """Returns the error for a task that is not there, not any more, or not the caller's."""
+    """Returns the error for a task that does not exist, has expired, or belongs to another caller."""
     return invalid_params("unknown task: there is none with this id, or its time is up")
 
 
 class CoreMethods:
-    """The methods of MCP 2025-11-25 that SEP-2663 has not."""
+    """The methods of MCP 2025-11-25 that SEP-2663 lacks."""
 
     def __init__(self, node: Callable[[], TaskNode]) -> None:
         self._node = node
@@ -454,7 +454,7 @@ class SessionTasks:
             del self._ids[next(iter(self._ids))]
 
     def after(self, id: str | None) -> list[str]:
-        """Returns the tasks behind one of them, or all of them; none for a task of somebody else."""
+        """Returns the tasks that follow one of them, or all of them; an empty list for an unknown one."""
         ids = list(self._ids)
         if id is None:
             return ids

@@ -28,6 +28,264 @@ from mcp_actors.tasks.states import answered, completed, failed, questions_of, r
 __all__ = ["Creations", "ResultStreams", "TaskNode", "TaskSettings"]
 
 
+# Seconds between two searches for tasks whose node is gone: half of the lease after which a node counts as gone.
+SWEEP_EVERY = 5.0
+# Tasks that one search looks at beyond those that this node cannot look after, and the most of those: a store brings
+# them again each time.
+SWEEP_LIMIT, MOST_PASSED_OVER = 100, 1000
+# Runs after which a task is not run again: a function that ends its process would end one node after the other.
+MAX_RUNS = 3
+# Seconds in which functions may clean up, and then their tasks be written, when the server has stopped.
+CLEANUP_BOUND, LAST_WORDS_BOUND = 1.0, 2.0
+# Seconds after which a creation that was interrupted has been kept, or never will be.
+LATE_CREATION = 10.0
+
+
+class TaskNode:
+    """The tasks of one `Server.serve`.
+
+    Args:
+        serving: The server, and what it shares with other nodes.
+        settings: The bounds.
+        publish: Is given the id of each task that has changed, for those who listen.
+        listened: Returns the ids of the tasks that clients listen for here.
+        topic: The topic under which other nodes publish ids of tasks.
+        nursery: Owns the tasks.
+        clock: Returns seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        settings: TaskSettings,
+        publish: Callable[[str], None],
+        listened: Callable[[], Iterable[str]],
+        topic: str,
+        nursery: trio.Nursery,
+        clock: Callable[[], float],
+    ) -> None:
+        self.serving = serving
+        self.store = store = serving.shared.tasks
+        bus = serving.shared.bus
+        hears = bus.spans_processes or not store.spans_processes
+        self._watch = TaskWatch(store, None if hears else LOOK_EVERY, listened, publish)
+        self.creations = Creations(settings.per_principal, settings.bytes_per_principal)
+        self.changes = Changes(store, self._watch, self._announce, clock)
+        self.results = ResultStreams(self.changes, serving.server.limits.ask_timeout)
+        self._publish = publish
+        self._topic = topic
+        self._nursery = nursery
+        self._running: dict[str, TaskActor] = {}
+        self._places = Budget(settings.running)
+
+    def __repr__(self) -> str:
+        return f"<TaskNode with {len(self._running)} tasks running>"
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Runs what all tasks need; where the block ends, the tasks that still run are ended too."""
+        shared = self.serving.shared
+        unsubscribe = shared.bus.subscribe(self._arrived, self._watch.missed)
+        start_again(self._nursery, TASK_WATCH, self._watch.run)
+        if self.store.spans_processes or self.store.survives:
+            start_again(self._nursery, TASK_SWEEP, self._sweep)
+        try:
+            yield
+        finally:
+            try:
+                await self._stop()
+            finally:
+                unsubscribe()
+                self._nursery.cancel_scope.cancel(reason="the server has stopped")
+
+    # -- running -----------------------------------------------------------------------------------------------------
+
+    def reserve(self, holder: str | None) -> Callable[[], None]:
+        """Takes a place for a task that is to run, and returns the function that gives it back.
+
+        Raises:
+            Overloaded: Too many run, of this client or of all.
+        """
+        over = self._places.charge(holder, 1)
+        if over is not None:
+            raise Overloaded.for_tasks("running tasks", over, self._places.limit_of(over))
+        return partial(self._places.release, holder, 1)
+
+    def run(
+        self,
+        actor: TaskActor,
+        ctx: Context,
+        function: Callable[[], Awaitable[Any]],
+        leave: Callable[[], None],
+    ) -> None:
+        """Starts a task. Never waits.
+
+        Args:
+            actor: The task.
+            ctx: The context of its function.
+            function: What runs the function.
+            leave: Gives its place back.
+        """
+        actor.ctx = ctx
+        self._running[actor.record.id] = actor
+        start(
+            self._nursery,
+            TASK,
+            self._run,
+            actor,
+            partial(_end_of, ctx, function),
+            leave,
+            about=actor.record.tool,
+            on_crash=lambda error: self._crashed(actor.record),
+        )
+
+    async def _run(
+        self, actor: TaskActor, function: Callable[[], Awaitable[Step]], leave: Callable[[], None]
+    ) -> None:
+        try:
+            await actor.run(function)
+        finally:
+            leave()
+            # After the crash of an actor, `_crashed` ends its task.
+            self._running.pop(actor.record.id, None)
+
+    def _crashed(self, record: TaskRecord) -> None:
+        start(self._nursery, TASK_END, self._fail, record, "internal error", about=record.tool)
+
+    def give_up(self, record: TaskRecord) -> None:
+        """Ends a task that may have been kept, whose creation was never answered. Never waits."""
+        start(self._nursery, TASK_END, self._give_up, record, about=record.tool)
+
+    async def _give_up(self, record: TaskRecord) -> None:
+        await self._fail(record, "its creation was interrupted")
+        # Where the connection to the store was cut off, an earlier write may arrive after a later one.
+        await trio.sleep(LATE_CREATION)
+        await self._fail(record, "its creation was interrupted")
+
+    async def _fail(self, record: TaskRecord, reason: str) -> None:
+        await TaskActor(record, self.changes).end(_failure(reason, record.node))
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def _announce(self, record: TaskRecord) -> None:
+        self.creations.changed(record)
+        self._publish(record.id)
+        actor = self._running.get(record.id)
+        if actor is not None:
+            actor.notify_session("notifications/tasks/status", core_task(record))
+
+    def _arrived(self, topic: str, key: str) -> None:
+        if topic == self._topic:
+            self._watch.changed_elsewhere(key)
+
+    # -- tasks whose node is gone ------------------------------------------------------------------------------------
+
+    async def _sweep(self) -> None:
+        passed_over = 0
+        while True:
+            more = False
+            try:
+                limit = SWEEP_LIMIT + passed_over
+                found = await self.store.abandoned(limit)
+                left = [record for record in found if not await self._look_after(record)]
+                # They must not hide the others.
+                passed_over = min(len(left), MOST_PASSED_OVER)
+                more = len(found) == limit and passed_over == len(left)
+            except SharedStateUnavailable as error:
+                log.debug("abandoned tasks cannot be looked for", cause=error.cause)
+            if not more:
+                await trio.sleep(SWEEP_EVERY)
+
+    async def _look_after(self, record: TaskRecord) -> bool:
+        """Ends or runs a task whose node is gone. False for one that this node has no tool or no room for."""
+        about = {"task": record.id[:6], "tool": record.tool, "runs": record.runs}
+        if not record.restartable:
+            await self.changes.apply(record, _failure("the process that ran it has ended", record.node))
+            log.warning("a task has failed, since the process that ran it has ended", **about)
+        elif record.runs >= MAX_RUNS:
+            reason = f"the processes that ran it have ended, {record.runs} times"
+            await self.changes.apply(record, _failure(reason, record.node))
+            log.error("a task is not run again: it may be what ends the processes that run it", **about)
+        elif self.serving.server.tools.task_rules(record.tool) is not None:
+            return await self._run_again(record, about)
+        else:
+            return False
+        return True
+
+    async def _run_again(self, record: TaskRecord, about: dict[str, Any]) -> bool:
+        try:
+            leave = self.reserve(None)
+        except Overloaded:
+            # Another node may have room, or this one later.
+            return False
+        begun = False
+        try:
+            node = self.serving.shared.node
+            after = await self.changes.apply(
+                record, lambda found, now: restarted(found, node, now) if found.node == record.node else None
+            )
+            if after is None or after.node != node or after.runs == record.runs or after.is_terminal:
+                return True
+            actor = TaskActor(after, self.changes)
+            try:
+                ctx, function = self.serving.begin_again(record.request, actor)
+            except ValueError as error:
+                await self._fail(after, f"it cannot be run again: {error}")
+                return True
+            log.warning("a task is run again, since the process that ran it has ended", **about)
+            self.run(actor, ctx, function, leave)
+            begun = True
+            return True
+        finally:
+            if not begun:
+                leave()
+
+    # -- the end of the server ---------------------------------------------------------------------------------------
+
+    async def _stop(self) -> None:
+        """Gives tasks as much time as calls, then cancels them; what can be found again later is left, or failed."""
+        server = self.serving.server
+        grace = server.limits.drain_grace if server.stopping else 0.0
+        with trio.CancelScope(shield=True):
+            await self._wait_until_ended(grace)
+            left = list(self._running.values())
+            for actor in left:
+                actor.scope.cancel(reason="the server has stopped")
+            await self._wait_until_ended(CLEANUP_BOUND)
+            if self.store.spans_processes or self.store.survives:
+                with trio.move_on_after(LAST_WORDS_BOUND):
+                    for actor in left:
+                        if not actor.record.restartable:
+                            await self._fail(actor.record, "the server that ran it was stopped")
+
+    async def _wait_until_ended(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            while self._running:
+                await next(iter(self._running.values())).ended.wait()
+
+
+async def _end_of(ctx: Context, function: Callable[[], Awaitable[Any]]) -> Step:
+    """Runs the function of a task and returns the step that ends the task."""
+    body = await outcome(ctx, function)
+    encoded = outcome_of(body)
+    if "error" in body:
+        return lambda record, now: failed(record, encoded, body["error"]["message"], now)
+    if is_error(body["result"]) and not ctx.era.declares_in_requests:
+        # MCP 2025-11-25, Tasks, Tool errors: for the extension the same is a task that has completed.
+        return lambda record, now: failed(record, encoded, "the tool has reported an error", now)
+    return lambda record, now: completed(record, encoded, now)
+
+
+def _failure(reason: str, node: str) -> Step:
+    """The step that ends a task of a node that cannot end it."""
+    encoded = outcome_of_error(RpcError(INTERNAL_ERROR, f"the task has failed: {reason}"))
+
+    def step(record: TaskRecord, now: float) -> TaskRecord | None:
+        return failed(record, encoded, reason, now) if record.node == node else None
+
+    return step
+
+
 # -- The bounds of tasks, with their reasons ---
 
 # Seconds, a thousand years: a longer time counts as without end. The numbers of stores and of JSON have room for it.
@@ -232,263 +490,3 @@ class ResultStreams:
             self._being_asked.discard(place)
             # Another call may ask what this one could not.
             self._changes.watch.changed_elsewhere(record.id)
-
-
-# -- The tasks of this node ---
-
-# Seconds between two searches for tasks whose node is gone: half of the lease after which a node counts as gone.
-SWEEP_EVERY = 5.0
-# Tasks that one search looks at beyond those that this node cannot look after, and the most of those: a store brings
-# them again each time.
-SWEEP_LIMIT, MOST_PASSED_OVER = 100, 1000
-# Runs after which a task is not run again: a function that ends its process would end one node after the other.
-MAX_RUNS = 3
-# Seconds in which functions may clean up, and then their tasks be written, when the server has stopped.
-CLEANUP_BOUND, LAST_WORDS_BOUND = 1.0, 2.0
-# Seconds after which a creation that was interrupted has been kept, or never will be.
-LATE_CREATION = 10.0
-
-
-class TaskNode:
-    """The tasks of one `Server.serve`.
-
-    Args:
-        serving: The server, and what it shares with other nodes.
-        settings: The bounds.
-        publish: Is given the id of each task that has changed, for those who listen.
-        listened: Returns the ids of the tasks that clients listen for here.
-        topic: The topic under which other nodes publish ids of tasks.
-        nursery: Owns the tasks.
-        clock: Returns seconds since the epoch.
-    """
-
-    def __init__(
-        self,
-        serving: Serving,
-        settings: TaskSettings,
-        publish: Callable[[str], None],
-        listened: Callable[[], Iterable[str]],
-        topic: str,
-        nursery: trio.Nursery,
-        clock: Callable[[], float],
-    ) -> None:
-        self.serving = serving
-        self.store = store = serving.shared.tasks
-        bus = serving.shared.bus
-        hears = bus.spans_processes or not store.spans_processes
-        self._watch = TaskWatch(store, None if hears else LOOK_EVERY, listened, publish)
-        self.creations = Creations(settings.per_principal, settings.bytes_per_principal)
-        self.changes = Changes(store, self._watch, self._announce, clock)
-        self.results = ResultStreams(self.changes, serving.server.limits.ask_timeout)
-        self._publish = publish
-        self._topic = topic
-        self._nursery = nursery
-        self._running: dict[str, TaskActor] = {}
-        self._places = Budget(settings.running)
-
-    def __repr__(self) -> str:
-        return f"<TaskNode with {len(self._running)} tasks running>"
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[None]:
-        """Runs what all tasks need; where the block ends, the tasks that still run are ended too."""
-        shared = self.serving.shared
-        unsubscribe = shared.bus.subscribe(self._arrived, self._watch.missed)
-        start_again(self._nursery, TASK_WATCH, self._watch.run)
-        if self.store.spans_processes or self.store.survives:
-            start_again(self._nursery, TASK_SWEEP, self._sweep)
-        try:
-            yield
-        finally:
-            try:
-                await self._stop()
-            finally:
-                unsubscribe()
-                self._nursery.cancel_scope.cancel(reason="the server has stopped")
-
-    # -- running -----------------------------------------------------------------------------------------------------
-
-    def reserve(self, holder: str | None) -> Callable[[], None]:
-        """Takes a place for a task that is to run, and returns the function that gives it back.
-
-        Raises:
-            Overloaded: Too many run, of this client or of all.
-        """
-        over = self._places.charge(holder, 1)
-        if over is not None:
-            raise Overloaded.for_tasks("running tasks", over, self._places.limit_of(over))
-        return partial(self._places.release, holder, 1)
-
-    def run(
-        self,
-        actor: TaskActor,
-        ctx: Context,
-        function: Callable[[], Awaitable[Any]],
-        leave: Callable[[], None],
-    ) -> None:
-        """Starts a task. Never waits.
-
-        Args:
-            actor: The task.
-            ctx: The context of its function.
-            function: What runs the function.
-            leave: Gives its place back.
-        """
-        actor.ctx = ctx
-        self._running[actor.record.id] = actor
-        start(
-            self._nursery,
-            TASK,
-            self._run,
-            actor,
-            partial(_end_of, ctx, function),
-            leave,
-            about=actor.record.tool,
-            on_crash=lambda error: self._crashed(actor.record),
-        )
-
-    async def _run(
-        self, actor: TaskActor, function: Callable[[], Awaitable[Step]], leave: Callable[[], None]
-    ) -> None:
-        try:
-            await actor.run(function)
-        finally:
-            leave()
-            # Behind the crash of an actor, `_crashed` is what ends its task.
-            self._running.pop(actor.record.id, None)
-
-    def _crashed(self, record: TaskRecord) -> None:
-        start(self._nursery, TASK_END, self._fail, record, "internal error", about=record.tool)
-
-    def give_up(self, record: TaskRecord) -> None:
-        """Ends a task that may have been kept, whose creation was never answered. Never waits."""
-        start(self._nursery, TASK_END, self._give_up, record, about=record.tool)
-
-    async def _give_up(self, record: TaskRecord) -> None:
-        await self._fail(record, "its creation was interrupted")
-        # Where the state was cut off, what was sent to it may arrive later than what was sent after it.
-        await trio.sleep(LATE_CREATION)
-        await self._fail(record, "its creation was interrupted")
-
-    async def _fail(self, record: TaskRecord, reason: str) -> None:
-        await TaskActor(record, self.changes).end(_failure(reason, record.node))
-
-    # -- changes -----------------------------------------------------------------------------------------------------
-
-    def _announce(self, record: TaskRecord) -> None:
-        self.creations.changed(record)
-        self._publish(record.id)
-        actor = self._running.get(record.id)
-        if actor is not None:
-            actor.notify_session("notifications/tasks/status", core_task(record))
-
-    def _arrived(self, topic: str, key: str) -> None:
-        if topic == self._topic:
-            self._watch.changed_elsewhere(key)
-
-    # -- tasks whose node is gone ------------------------------------------------------------------------------------
-
-    async def _sweep(self) -> None:
-        passed_over = 0
-        while True:
-            more = False
-            try:
-                limit = SWEEP_LIMIT + passed_over
-                found = await self.store.abandoned(limit)
-                left = [record for record in found if not await self._look_after(record)]
-                # Those must not hide the others.
-                passed_over = min(len(left), MOST_PASSED_OVER)
-                more = len(found) == limit and passed_over == len(left)
-            except SharedStateUnavailable as error:
-                log.debug("abandoned tasks cannot be looked for", cause=error.cause)
-            if not more:
-                await trio.sleep(SWEEP_EVERY)
-
-    async def _look_after(self, record: TaskRecord) -> bool:
-        """Ends or runs a task whose node is gone. False for one that this node has no tool or no room for."""
-        about = {"task": record.id[:6], "tool": record.tool, "runs": record.runs}
-        if not record.restartable:
-            await self.changes.apply(record, _failure("the process that ran it has ended", record.node))
-            log.warning("a task has failed, since the process that ran it has ended", **about)
-        elif record.runs >= MAX_RUNS:
-            reason = f"the processes that ran it have ended, {record.runs} times"
-            await self.changes.apply(record, _failure(reason, record.node))
-            log.error("a task is not run again: it may be what ends the processes that run it", **about)
-        elif self.serving.server.tools.task_rules(record.tool) is not None:
-            return await self._run_again(record, about)
-        else:
-            return False
-        return True
-
-    async def _run_again(self, record: TaskRecord, about: dict[str, Any]) -> bool:
-        try:
-            leave = self.reserve(None)
-        except Overloaded:
-            # Another node may have room, or this one later.
-            return False
-        begun = False
-        try:
-            node = self.serving.shared.node
-            after = await self.changes.apply(
-                record, lambda found, now: restarted(found, node, now) if found.node == record.node else None
-            )
-            if after is None or after.node != node or after.runs == record.runs or after.is_terminal:
-                return True
-            actor = TaskActor(after, self.changes)
-            try:
-                ctx, function = self.serving.begin_again(record.request, actor)
-            except ValueError as error:
-                await self._fail(after, f"it cannot be run again: {error}")
-                return True
-            log.warning("a task is run again, since the process that ran it has ended", **about)
-            self.run(actor, ctx, function, leave)
-            begun = True
-            return True
-        finally:
-            if not begun:
-                leave()
-
-    # -- the end of the server ---------------------------------------------------------------------------------------
-
-    async def _stop(self) -> None:
-        """Gives tasks as much time as calls, then cancels them; what can be found again later is left, or failed."""
-        server = self.serving.server
-        grace = server.limits.drain_grace if server.stopping else 0.0
-        with trio.CancelScope(shield=True):
-            await self._wait_until_ended(grace)
-            left = list(self._running.values())
-            for actor in left:
-                actor.scope.cancel(reason="the server has stopped")
-            await self._wait_until_ended(CLEANUP_BOUND)
-            if self.store.spans_processes or self.store.survives:
-                with trio.move_on_after(LAST_WORDS_BOUND):
-                    for actor in left:
-                        if not actor.record.restartable:
-                            await self._fail(actor.record, "the server that ran it was stopped")
-
-    async def _wait_until_ended(self, seconds: float) -> None:
-        with trio.move_on_after(seconds):
-            while self._running:
-                await next(iter(self._running.values())).ended.wait()
-
-
-async def _end_of(ctx: Context, function: Callable[[], Awaitable[Any]]) -> Step:
-    """Runs the function of a task and returns the step that ends the task."""
-    body = await outcome(ctx, function)
-    encoded = outcome_of(body)
-    if "error" in body:
-        return lambda record, now: failed(record, encoded, body["error"]["message"], now)
-    if is_error(body["result"]) and not ctx.era.declares_in_requests:
-        # MCP 2025-11-25, Tasks, Tool errors: for the extension the same is a task that has completed.
-        return lambda record, now: failed(record, encoded, "the tool has reported an error", now)
-    return lambda record, now: completed(record, encoded, now)
-
-
-def _failure(reason: str, node: str) -> Step:
-    """The step that ends a task of a node that cannot end it."""
-    encoded = outcome_of_error(RpcError(INTERNAL_ERROR, f"the task has failed: {reason}"))
-
-    def step(record: TaskRecord, now: float) -> TaskRecord | None:
-        return failed(record, encoded, reason, now) if record.node == node else None
-
-    return step
