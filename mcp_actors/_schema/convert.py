@@ -339,7 +339,7 @@ class ValueConverter:
         try:
             return self._by_value[type(value), value]
         except (KeyError, TypeError):
-            raise ValueError("is none of the values that are allowed") from None
+            raise ValueError("is not one of the values that are allowed") from None
 
 
 def record_struct(

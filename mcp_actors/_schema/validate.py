@@ -114,7 +114,7 @@ class Validator:
         try:
             return list(itertools.islice(self._explain(value), MAX_PROBLEMS))
         except ValueError as error:
-            return [Problem("", f"is no JSON value that can be checked: {error}")]
+            return [Problem("", f"is not a JSON value that can be checked: {error}")]
 
     def problems(self, value: Any) -> list[str]:
         """Returns the findings as lines of text, each with its path first."""
@@ -156,12 +156,12 @@ def _check_bounds(schema: Any) -> None:
             several = value.get("patternProperties")
             patterns += len(several) if isinstance(several, dict) else 0
             if not all(isinstance(name, str) for name in value):
-                raise ValueError("the schema is no JSON: a member name is not a string")
+                raise ValueError("the schema is not JSON: a member name is not a string")
             stack.extend((member, depth + 1) for member in value.values())
         elif isinstance(value, list):
             stack.extend((item, depth + 1) for item in value)
         elif value is not None and not isinstance(value, (str, int, float)):
-            raise ValueError(f"the schema is no JSON: it holds a {type(value).__name__}")
+            raise ValueError(f"the schema is not JSON: it holds a {type(value).__name__}")
         if count + len(stack) > MAX_VALUES:
             raise ValueError(f"the schema holds more than {MAX_VALUES} values")
     if patterns > MAX_PATTERNS:
@@ -197,7 +197,7 @@ def _compile_failure(error: Exception) -> str:
     if kind.name == "$ref":
         return f"a reference of the schema cannot be resolved: {error.message}"
     steps = "/".join(str(step) for step in error.instance_path)
-    return f"this is no valid JSON Schema, at /{steps}: {error.message}"
+    return f"this is not a valid JSON Schema, at /{steps}: {error.message}"
 
 
 def _extent(value: Any) -> tuple[int, int]:

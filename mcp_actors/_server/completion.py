@@ -218,7 +218,7 @@ def _completion(found: Any) -> t.Completion:
 def _first(found: Iterable[Any]) -> t.Completion:
     values = list(islice(found, MAX_VALUES + 1))
     if not all(isinstance(value, str) for value in values):
-        raise InvalidResult("values that are no strings")
+        raise InvalidResult("values that are not strings")
     if len(values) <= MAX_VALUES:
         return t.Completion(values, len(values), False)
     return t.Completion(values[:MAX_VALUES], len(found) if isinstance(found, Sized) else None, True)

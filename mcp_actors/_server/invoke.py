@@ -104,7 +104,7 @@ def function(
 def name_of(call: Callable[..., Any]) -> str:
     """The name under which ``call`` is registered; raises `TypeError` when it has none of its own."""
     if not callable(call):
-        raise TypeError(f"{call!r} is no function")
+        raise TypeError(f"{call!r} is not a function")
     name = getattr(call, "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
         raise TypeError(f"{call!r} has no name of its own: give name=")
@@ -115,7 +115,7 @@ def check_async(call: Any, parameters: str) -> None:
     """Raises `TypeError` for anything but an ``async def`` with these two parameters."""
     form = f"write async def f({parameters})"
     if not callable(call):
-        raise TypeError(f"{call!r} is no function: {form}")
+        raise TypeError(f"{call!r} is not a function: {form}")
     if isinstance(call, type):
         raise TypeError(f"{call.__name__} is a class: give an object of it, {call.__name__}(…)")
     if not is_async(call) and not is_async(inspect.unwrap(call)):

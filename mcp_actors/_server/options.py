@@ -117,4 +117,4 @@ def check_decorated(function: Any, feature: str) -> None:
     if function is not None and not callable(function):
         with LineNamed():
             option = f"name={function!r}" if isinstance(function, str) else "title=…"
-            raise TypeError(f"{function!r} is no function: write @server.{feature}({option})")
+            raise TypeError(f"{function!r} is not a function: write @server.{feature}({option})")

@@ -532,7 +532,7 @@ def read_answer(question: t.InputRequest, raw: Any, era: Era) -> t.InputResponse
         for root in answer.roots:
             # MCP 2025-11-25, Roots, Data Types. The scheme of a URI is the same in capitals (RFC 3986 section 3.1).
             if root.uri[:7].lower() != "file://":
-                raise RemoteProtocolError(f"the client's root {root.uri[:200]!r} is no file:// URI")
+                raise RemoteProtocolError(f"the client's root {root.uri[:200]!r} is not a file:// URI")
     return answer
 
 
