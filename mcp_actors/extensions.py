@@ -1,16 +1,16 @@
-"""Extensions of the protocol (SEP-2133), which an application writes, or takes from others: none is on by itself.
+"""Extensions of the protocol (SEP-2133), which an application writes or takes from others.
 
-A `ServerExtension` is given to ``Server(extensions=[…])``, a `ClientExtension` to ``Client(extensions=[…])``, and is in
-use where both sides declare it. ``docs/extensions.md`` is the guide.
+By default none is on. A `ServerExtension` is given to ``Server(extensions=[…])``, a `ClientExtension` to
+``Client(extensions=[…])``, and is in use where both sides declare it. ``docs/extensions.md`` is the guide.
 """
 
 from __future__ import annotations
 
-from mcp_actors._actors.inbound_call import Voice
 from mcp_actors._client.client_extension import AnsweredCall, AskedRequest, ClientExtension
 from mcp_actors._server.server_extension import (
     ServerExtension,
     Serving,
+    Voice,
     ask_client,
     check_answer,
     detached,

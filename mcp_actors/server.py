@@ -22,16 +22,11 @@ from mcp_actors._eras.era import Era, EraName, EventKind, Peer
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._server.context import Context, SyncContext
-from mcp_actors._server.dispatch import (
-    CallNext,
-    Middleware,
-    NotificationMiddleware,
-    lifecycle_handlers,
-    stamp_of,
-)
+from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.invoke import Loop, check_async, in_loop, middleware_in_loop
+from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
 from mcp_actors._server.options import (
     PromptOptions,
     ResourceOptions,
@@ -44,6 +39,7 @@ from mcp_actors._server.process import (
     rare_full_passes,
     serve_until_signal,
     stop_if_loaded,
+    stopped_at_run,
     write_terminal_hint,
 )
 from mcp_actors._server.prompts import Prompts
@@ -81,140 +77,171 @@ __all__ = [
     "SessionStatistics",
     "SyncContext",
     "TaskRules",
+    "stop_if_loaded",
+    "stopped_at_run",
 ]
 
 
-# -- Checks of the arguments of a `Server`: each mistake is told where the server is made, with what to write instead
-# ---
-
-_KINDS = {
-    "limits": instance_of((Limits, type(None)), "a Limits object"),
-    "versions": instance_of((list, tuple, set, frozenset), "a list of protocol versions"),
-    "extensions": instance_of(
-        (list, tuple, Mapping, type(None)),
-        "a list of ServerExtension objects, or a mapping of ids to settings that are only declared",
-    ),
-    "state_key": instance_of((bytes, type(None)), "bytes"),
-    "telemetry": instance_of((Telemetry, type(None)), "an object of mcp_actors.telemetry"),
-    "shared": instance_of(
-        (SharedState, type(None)),
-        "a MemoryShared, SqliteShared or RedisShared; mcp_actors.shared.shared_state(URL) makes one",
-    ),
-}
-
-
-def check_settings(
-    *,
-    name: object,
-    versions: Sequence[str],
-    lifespan: object,
-    page_size: object,
-    ttl_ms: object,
-    cache_scope: object,
-    **kinds: Any,
-) -> None:
-    """Raises `TypeError` or `ValueError` for the first argument that cannot be used."""
-    if not isinstance(name, str):
-        raise TypeError(f'name is a text, not {name!r:.80}: write Server("NAME")')
-    if isinstance(versions, str):
-        raise TypeError(
-            f"versions is a list of protocol versions, not {versions!r}: write versions=[{versions!r}]"
-        )
-    require(_KINDS, {"versions": versions, **kinds})
-    unknown = set(versions) - set(VERSIONS)
-    if unknown or not versions:
-        raise ValueError(f"unknown protocol versions {sorted(unknown)}; known: {', '.join(VERSIONS)}")
-    if not _is_whole(page_size) or page_size < 1:
-        raise ValueError(f"page_size={page_size!r}: write how many entries a page has, 1 or more")
-    if not _is_whole(ttl_ms) or ttl_ms < 0:
-        raise ValueError(f"ttl_ms={ttl_ms!r}: write a number of milliseconds, or 0 to promise nothing")
-    if cache_scope not in ("private", "public"):
-        raise ValueError(f'cache_scope={cache_scope!r}: write "private" or "public"')
-    if lifespan is not None:
-        _check_lifespan(lifespan)
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _check_lifespan(lifespan: Any) -> None:
-    function = inspect.unwrap(lifespan)
-    if not callable(lifespan) or (
-        function is lifespan
-        and (inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function))
-    ):
-        raise TypeError(
-            "lifespan is an async function with one 'yield', decorated with contextlib.asynccontextmanager, "
-            f"not {lifespan!r:.80}"
-        )
-    if inspect.isgeneratorfunction(function):
-        raise TypeError(
-            "lifespan is an async context manager: make it 'async def' and decorate it with "
-            "contextlib.asynccontextmanager, not contextmanager"
-        )
-
-
-# -- The part of a server that adds middleware -----------------------------------------------------------
-
 M = TypeVar("M", bound=Middleware)
-
-
-class MiddlewareRegistration:
-    """The part of `Server` that adds functions which run round requests and notifications."""
-
-    def __init__(self, features: Features) -> None:
-        self._features = features
-
-    @overload
-    def middleware(self, function: M, /) -> M: ...
-
-    @overload
-    def middleware(self, function: None = None, /, *, loop: Loop = None) -> Callable[[M], M]: ...
-
-    def middleware(self, function: Any = None, /, *, loop: Loop = None) -> Any:
-        """Decorator, with or without ``loop``: runs a function round every request but ``ping`` and ``initialize``.
-
-        Those two are answered at once even when everything else waits, because a peer whose ping is not answered takes
-        the server for dead. With middleware every other request runs in a task of its own, inline tools as well. An
-        object of a class with ``async def notification(self, ctx, call_next)`` has that run round the functions of
-        notifications, too. `mcp_actors.middleware` has objects that are ready.
-
-        Args:
-            function: ``async def f(ctx, call_next)``. It returns the result of ``await call_next()``, or another one,
-                or raises. The function that was added first is the outermost.
-            loop: ``"asyncio"`` for a function that needs it, as `add_tool` has it.
-
-        Raises:
-            TypeError: The function is not of this form, or is for clients.
-        """
-
-        def add(function: M) -> M:
-            with LineNamed():
-                if getattr(function, "for_side", None) == "client":
-                    name = getattr(function, "__name__", type(function).__name__)
-                    raise TypeError(f"{name} is for clients: write Client(…, middleware=[{name}(…)])")
-                check_async(function, "ctx, call_next")
-                self._features.add_middleware(middleware_in_loop(function, loop))
-            return function
-
-        return add if function is None else add(function)
-
-
-# -- The part of a server that registers what it has for clients: tools, resources, prompts and methods of its own ---
-
 F = TypeVar("F", bound=Callable[..., Any])
 
+Lifespan = Callable[["Server[Any]"], AbstractAsyncContextManager[StateT]]
+"""Makes the context manager that is entered once for each `Server.serve`; the value it yields is ``ctx.state``."""
 
-class Registration(MiddlewareRegistration):
-    """The part of `Server` that registers tools, resources, prompts, completions, methods and middleware.
 
-    All of it may be called while the server serves, from any thread; clients are then notified that a list has changed.
+class Server(Generic[StateT]):
+    """A server: its tools, resources and prompts, and the engine that serves them to any number of clients.
+
+    What clients see is registered by decorators and by `add_tool`, `add_resource` and `add_prompt`; `run` or `serve`
+    serves it. A function that fails costs the one call it was made for, and is logged.
+
+    For type checkers ``Server[Database]`` is one whose lifespan yields a ``Database``. They find it out by themselves;
+    the functions of the server say so again by ``ctx: Context[Database]``.
+
+    Four attributes take functions that are called in the event loop, must not wait, and do nothing by default:
+    ``on_subscribe(uri)`` before the first client subscribes to a resource (what it raises refuses the subscription),
+    ``on_unsubscribe(uri)`` after the last one has unsubscribed, ``on_listen(ctx)`` and ``on_unlisten(ctx)`` when a
+    client of a stateless revision begins and ends to listen (MCP 2026-07-28, Subscriptions).
+
+    Args:
+        name: The server's name, for programs and logs.
+        version: The server's own version, not that of the protocol.
+        title: The name for people; by default clients show ``name``.
+        description: A sentence for people.
+        website_url: The page where people read more.
+        instructions: A text for the model on how to use the server.
+        icons: Icons that clients may show.
+        lifespan: ``lifespan(server)`` returns an async context manager, which is entered once for each `serve` and
+            left after its last call; the value it yields is ``ctx.state``.
+        page_size: How many entries one page of a list has: 100, so that small servers have one page.
+        limits: The bounds on calls in flight, queues and waiting; see `Limits`.
+        versions: The protocol versions that are served; by default all that this engine knows.
+        state_key: The key that authenticates the state of calls that ask for input, and the nonces for proofs of
+            possession: at least 16 bytes. A retry may reach another process, so all processes that serve one URL need
+            the same key. By default it is that of the environment variable ``MCP_ACTORS_STATE_KEY``, in hexadecimal
+            digits or in base64; without it, 32 random bytes, with which the retry fails after a restart, too.
+        ttl_ms: For how many milliseconds clients may cache lists and resources; 0, the default, promises nothing.
+        cache_scope: ``"private"``, the default, keeps caches that several users share from storing them; ``"public"``
+            allows it.
+        capabilities: What is declared from the start although nothing of it is registered yet, out of ``"tools"``,
+            ``"resources"``, ``"prompts"`` and ``"completions"``; nothing by default. A server that registers things
+            while it serves names them here: in a session, clients list what was declared when it began, and are
+            notified of changes of nothing else.
+        extensions: A list of `~mcp_actors.extensions.ServerExtension`, which are offered to clients; or a mapping of
+            ids to settings that are only declared, under ``capabilities.extensions``. None by default.
+        experimental: Declared as they are under ``capabilities.experimental``.
+        mask_errors: Whether clients are sent a reference in place of the text of an exception that a function raises;
+            the log has both. By default only clients that the transport has authenticated are, as they are
+            rarely those of the server's operator. A `ToolError` is always sent as it is.
+        shared: The place of what outlives a session: tasks, events for clients that come back, and what makes several
+            processes one server. By default it is a `~mcp_actors.shared.MemoryShared`, and ends with the process.
+        telemetry: Receives each call in both directions, the sessions and what the server holds: a
+            `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. None
+            by default, which costs nothing.
+
+    Raises:
+        TypeError: An argument is of another kind, or ``lifespan`` makes no async context manager.
+        LocalProtocolError: Two extensions have the same id, or something else of the same name.
+        ValueError: ``versions`` is empty or has an unknown version, ``state_key`` or that of the environment is too
+            short or malformed, ``page_size`` is less than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the
+            two, or ``capabilities`` has an unknown name.
     """
 
-    def __init__(self, features: Features, bus: EventBus) -> None:
-        super().__init__(features)
-        self.bus = bus
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str = "0",
+        title: str | None = None,
+        description: str | None = None,
+        website_url: str | None = None,
+        instructions: str | None = None,
+        icons: Sequence[Icon] = (),
+        lifespan: Lifespan[StateT] | None = None,
+        page_size: int = 100,
+        limits: Limits | None = None,
+        versions: Sequence[str] = VERSIONS,
+        state_key: bytes | None = None,
+        ttl_ms: int = 0,
+        cache_scope: CacheScope = "private",
+        capabilities: Collection[FeatureName] = (),
+        extensions: Mapping[str, Any] | Sequence[OfferedExtension] | None = None,
+        experimental: Mapping[str, Any] | None = None,
+        mask_errors: bool | None = None,
+        shared: SharedState | None = None,
+        telemetry: Telemetry | None = None,
+    ) -> None:
+        with LineNamed():
+            _check_settings(
+                name=name,
+                limits=limits,
+                versions=versions,
+                state_key=state_key,
+                extensions=extensions,
+                shared=shared,
+                telemetry=telemetry,
+                lifespan=lifespan,
+                page_size=page_size,
+                ttl_ms=ttl_ms,
+                cache_scope=cache_scope,
+            )
+            key = state_key_of_environment() if state_key is None else state_key
+            self._sealer = StateSealer(key)
+        self.name = name
+        self.info = Implementation(
+            name,
+            version,
+            title=title,
+            description=description,
+            website_url=website_url,
+            icons=list(icons) or None,
+        )
+        self.limits = limits or Limits()
+        self.versions = tuple(v for v in VERSIONS if v in versions)
+        self.on_subscribe: Callable[[str], None] = lambda uri: None
+        self.on_unsubscribe: Callable[[str], None] = lambda uri: None
+        self.on_listen: Callable[[Context], None] = lambda ctx: None
+        self.on_unlisten: Callable[[Context], None] = lambda ctx: None
+        self.bus = bus = EventBus(
+            on_first_subscriber=lambda uri: self.on_subscribe(uri),
+            on_last_unsubscribed=lambda uri: self.on_unsubscribe(uri),
+        )
+        only_declared = extensions if isinstance(extensions, Mapping) else None
+        self._features = Features(bus, page_size, only_declared, experimental, capabilities)
+        self._lifespan = lifespan
+        self._mask_errors = mask_errors
+        stamp = stamp_of(self.info, ttl_ms, cache_scope)
+        served = name, self.limits, self.versions, self._features, bus, stamp
+        self._runtime = ServerRuntime(*served, shared or MemoryShared(), key, telemetry)
+        handlers = self._features.handlers
+        handlers |= lifecycle_handlers(self.info, instructions)
+        handlers["resources/subscribe"] = self._runtime.subscribe
+        handlers["resources/unsubscribe"] = self._runtime.unsubscribe
+        for each in () if extensions is None or isinstance(extensions, Mapping) else extensions:
+            self.add_extension(each)
+
+    def __repr__(self) -> str:
+        return f"<Server {self.name!r} {self._features!r} {self._runtime!r}>"
+
+    @property
+    def shared(self) -> SharedState:
+        """The place of what outlives a session. A new one is opened by the next `serve`."""
+        return self._runtime.shared
+
+    @shared.setter
+    def shared(self, shared: SharedState) -> None:
+        self._runtime.shared = shared
+
+    @property
+    def telemetry(self) -> Telemetry | None:
+        """The receiver of each call. Another one counts from the next `serve` on."""
+        return self._runtime.telemetry
+
+    @telemetry.setter
+    def telemetry(self, telemetry: Telemetry | None) -> None:
+        self._runtime.telemetry = telemetry
+
+    # -- registering what clients see ---------------------------------------------------------------------------
 
     @overload
     def tool(self, function: F, /) -> F: ...
@@ -244,6 +271,113 @@ class Registration(MiddlewareRegistration):
         check_decorated(function, "tool")
         return add if function is None else add(function)
 
+    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
+        """Adds a tool. MCP 2026-07-28, Tools.
+
+        The input schema comes from the function's type hints, the output schema from its return type, the description
+        from its docstring. Text, content blocks, `Image`, `Audio`, `File` and lists of these are sent as content, other
+        values as structured content. An ``async def`` is awaited; a plain ``def`` runs in one of 40 worker threads,
+        which a cancelled call abandons. A `ToolError` is shown to the model as it is. For any other exception but an
+        `~mcp_actors.errors.RpcError`, which is sent as a JSON-RPC error, the model is shown the tool's name and the
+        exception, unless ``mask_errors`` of the server masks it.
+
+        Args:
+            function: Takes the arguments by name, and the `Context` in a parameter that is annotated with it.
+            options: ``name``, the name for clients, by default the function's; ``title``, the name for people;
+                ``description``; ``annotations`` (`~mcp_actors.types.ToolAnnotations`); ``icons``; ``meta``, the tool's
+                ``_meta``; ``inline=True`` runs a sync function on the event loop instead of in a thread, for functions
+                that take microseconds and never block; ``loop="asyncio"`` awaits an ``async def`` in the program's
+                asyncio loop, or in one of the engine's own where there is none, see `Context`; ``input_schema``, a JSON
+                Schema with ``type: object``, makes the function take the arguments as one dict; ``output_schema``, a
+                JSON Schema, replaces the one of the return type; ``timeout``, in seconds, none by default, cancels a
+                call that takes longer (a function in a worker thread runs on, and its result is dropped) and tells the
+                model so; ``scopes``, a list, are those that a caller needs, all of them, see `InsufficientScope`:
+                callers over HTTP and WebSocket have those of their principal, and over other bindings nothing is
+                checked; ``task``, ``restartable`` and ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
+
+        Raises:
+            TypeError: The signature cannot be used, or the function has no name of its own and ``name`` is missing.
+            ValueError: A schema cannot be used.
+            LocalProtocolError: There is a tool with this name, or it is the first one with ``task`` and the server
+                serves: ``Server(extensions=[Tasks()])`` is ready for tools that are added later.
+        """
+        with LineNamed():
+            check_options(options, ToolOptions)
+            self._features.loop.call(self._features.add_tool, function, options)
+
+    def remove_tool(self, name: str) -> None:
+        """Removes a tool. Calls in flight go on.
+
+        Args:
+            name: The name for clients.
+
+        Raises:
+            LocalProtocolError: There is no such tool.
+        """
+        with LineNamed():
+            self._features.loop.call(self._features.tools.remove, name)
+
+    def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
+        """Decorator: adds a resource, or a template if ``uri`` has variables, and returns the function as it is.
+
+        Args:
+            uri: The URI, or a URI template (RFC 6570).
+            options: Those of `add_resource`.
+
+        Raises:
+            TypeError: The function's parameters are not the template's variables, or an option does not fit.
+            ValueError: The template is malformed.
+            LocalProtocolError: The URI is taken.
+        """
+
+        def add(function: F) -> F:
+            self.add_resource(uri, function, **options)
+            return function
+
+        with LineNamed():
+            check_uri(uri)
+            check_options(options, ResourceOptions)
+        return add
+
+    def add_resource(
+        self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]
+    ) -> None:
+        """Adds a resource, or a template (RFC 6570) if ``uri`` has variables. MCP 2026-07-28, Resources.
+
+        The function returns text, bytes, contents, a list of contents, or any typed value, which is sent as JSON. It
+        raises `ResourceNotFound` when there is nothing. A URI is looked up among the resources first, then in the
+        templates in the order in which they were added.
+
+        Args:
+            uri: The URI, or a template such as ``weather://{city}/now``.
+            function: Takes the template's variables, as text, by name, and the `Context` as tools do.
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
+                `add_tool` has them (``scopes`` also count for subscriptions and completions);
+                ``mime_type``; ``annotations`` (`~mcp_actors.types.Annotations`); ``size``, in bytes, for resources
+                only; ``list``, for templates only, is a function that returns the `~mcp_actors.types.Resource` objects
+                that exist now: ``resources/list`` shows them, and calls it for every page.
+
+        Raises:
+            TypeError: The function's parameters are not the template's variables, or an option does not fit.
+            ValueError: The template is malformed.
+            LocalProtocolError: There is a resource or template with this URI.
+        """
+        with LineNamed():
+            check_options(options, ResourceOptions)
+            self._features.loop.call(partial(self._features.resources.add, uri, function, **options))
+
+    def remove_resource(self, uri: str) -> None:
+        """Removes a resource or a template. Calls in flight go on.
+
+        Args:
+            uri: The URI or the template, as it was added.
+
+        Raises:
+            LocalProtocolError: It does not exist.
+        """
+        with LineNamed():
+            self._features.loop.call(self._features.resources.remove, uri)
+
     @overload
     def prompt(self, function: F, /) -> F: ...
 
@@ -269,27 +403,37 @@ class Registration(MiddlewareRegistration):
         check_decorated(function, "prompt")
         return add if function is None else add(function)
 
-    def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-        """Decorator: adds a resource, or a template if ``uri`` has variables, and returns the function as it is.
+    def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
+        """Adds a prompt. MCP 2026-07-28, Prompts.
+
+        The function returns a string, a content block or an `Image`, `Audio` or `File` (one message of the user), a
+        `~mcp_actors.types.PromptMessage`, a list of these, or a whole `~mcp_actors.types.GetPromptResult`.
 
         Args:
-            uri: The URI, or a URI template (RFC 6570).
-            options: Those of `add_resource`.
+            function: Its parameters are the prompt's arguments: text, optional if they have a default. It takes the
+                `Context` as tools do.
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
+                `add_tool` has them (``scopes`` also count for completions).
 
         Raises:
-            TypeError: The function's parameters are not the template's variables, or an option does not fit.
-            ValueError: The template is malformed.
-            LocalProtocolError: The URI is taken.
+            TypeError: A parameter takes no text, or the function has no name of its own and ``name`` is missing.
+            LocalProtocolError: There is a prompt with this name.
         """
-
-        def add(function: F) -> F:
-            self.add_resource(uri, function, **options)
-            return function
-
         with LineNamed():
-            check_uri(uri)
-            check_options(options, ResourceOptions)
-        return add
+            check_options(options, PromptOptions)
+            self._features.loop.call(partial(self._features.prompts.add, function, **options))
+
+    def remove_prompt(self, name: str) -> None:
+        """Removes a prompt. Calls in flight go on.
+
+        Args:
+            name: The name for clients.
+
+        Raises:
+            LocalProtocolError: There is no such prompt.
+        """
+        with LineNamed():
+            self._features.loop.call(self._features.prompts.remove, name)
 
     def completion(
         self,
@@ -341,7 +485,7 @@ class Registration(MiddlewareRegistration):
             loop: ``"asyncio"`` if the function needs it, as `add_tool` has it.
 
         Raises:
-            TypeError: The name or a scope is none, or the function is not of this form.
+            TypeError: The name or a scope is malformed, or the function is not of this form.
             LocalProtocolError: The method is answered already, by the protocol or by another function.
         """
 
@@ -363,9 +507,9 @@ class Registration(MiddlewareRegistration):
         The latter is ``notifications/roots/list_changed`` (MCP 2025-11-25, Roots, Root List Changes). The parameters
         are those members of the notification's params that the function wants, with the types that they have to have,
         and the `Context` as tools take it: in a session the function may ask the client, log and keep state. It runs in
-        a task of its own, counts among the calls in flight, and is cancelled with its session. Nobody is answered: what
+        a task of its own, counts among the calls in flight, and is cancelled with its session. There is no answer: what
         it returns is dropped, and what it raises is logged, as are params that do not fit. Notifications come before
-        the handshake, too, and from stateless clients, which can be told nothing.
+        the handshake, too, and from stateless clients, to which nothing can be sent.
 
         Args:
             name: The method, as clients send it.
@@ -394,320 +538,50 @@ class Registration(MiddlewareRegistration):
             extension: A `~mcp_actors.extensions.ServerExtension`, complete, and for this server alone.
 
         Raises:
-            TypeError: It is no such extension.
+            TypeError: It is not such an extension.
             LocalProtocolError: Its id, or a method, notification or member of subscriptions of it, is taken, or it is
                 offered by a server already, or this server serves.
         """
         with LineNamed():
             self._features.add_extension(extension)
 
-    def add_tool(self, function: Callable[..., Any], **options: Unpack[ToolOptions]) -> None:
-        """Adds a tool. MCP 2026-07-28, Tools.
+    # -- running functions round requests -----------------------------------------------------------------------
 
-        The input schema comes from the function's type hints, the output schema from its return type, the description
-        from its docstring. Text, content blocks, `Image`, `Audio`, `File` and lists of these are sent as content, other
-        values as structured content. An ``async def`` is awaited; a plain ``def`` runs in one of 40 worker threads,
-        which a cancelled call abandons. A `ToolError` is shown to the model as it is. For any other exception but an
-        `~mcp_actors.errors.RpcError`, which is sent as a JSON-RPC error, the model is shown the tool's name and the
-        exception, unless ``mask_errors`` of the server masks it.
+    @overload
+    def middleware(self, function: M, /) -> M: ...
+
+    @overload
+    def middleware(self, function: None = None, /, *, loop: Loop = None) -> Callable[[M], M]: ...
+
+    def middleware(self, function: Any = None, /, *, loop: Loop = None) -> Any:
+        """Decorator, with or without ``loop``: runs a function round every request but ``ping`` and ``initialize``.
+
+        Those two are answered at once even when everything else waits, because a peer whose ping is not answered takes
+        the server for dead. With middleware every other request runs in a task of its own, inline tools as well. An
+        object of a class with ``async def notification(self, ctx, call_next)`` has that run round the functions of
+        notifications, too. `mcp_actors.middleware` has objects that are ready.
 
         Args:
-            function: Takes the arguments by name, and the `Context` in a parameter that is annotated with it.
-            options: ``name``, the name for clients, by default the function's; ``title``, the name for people;
-                ``description``; ``annotations`` (`~mcp_actors.types.ToolAnnotations`); ``icons``; ``meta``, the tool's
-                ``_meta``; ``inline=True`` runs a sync function on the event loop instead of in a thread, for functions
-                that take microseconds and never block; ``loop="asyncio"`` awaits an ``async def`` in the program's
-                asyncio loop, or in one of the engine's own where there is none, see `Context`; ``input_schema``, a JSON
-                Schema with ``type: object``, makes the function take the arguments as one dict; ``output_schema``, a
-                JSON Schema, replaces the one of the return type; ``timeout``, in seconds, none by default, cancels a
-                call that takes longer (a function in a worker thread runs on, and its result is dropped) and tells the
-                model so; ``scopes``, a list, are those that a caller needs, all of them, see `InsufficientScope`:
-                callers over HTTP and WebSocket have those of their principal, and over other bindings nothing is
-                checked; ``task``, ``restartable`` and ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
+            function: ``async def f(ctx, call_next)``. It returns the result of ``await call_next()``, or another one,
+                or raises. The function that was added first is the outermost.
+            loop: ``"asyncio"`` for a function that needs it, as `add_tool` has it.
 
         Raises:
-            TypeError: The signature cannot be used, or the function has no name of its own and none is given.
-            ValueError: A schema cannot be used.
-            LocalProtocolError: There is a tool with this name, or it is the first one with ``task`` and the server
-                serves: ``Server(extensions=[Tasks()])`` is ready for tools that are added later.
+            TypeError: The function is not of this form, or is for clients.
         """
-        with LineNamed():
-            check_options(options, ToolOptions)
-            self._features.loop.call(self._features.add_tool, function, options)
 
-    def remove_tool(self, name: str) -> None:
-        """Removes a tool. Calls in flight go on.
+        def add(function: M) -> M:
+            with LineNamed():
+                if getattr(function, "for_side", None) == "client":
+                    name = getattr(function, "__name__", type(function).__name__)
+                    raise TypeError(f"{name} is for clients: write Client(…, middleware=[{name}(…)])")
+                check_async(function, "ctx, call_next")
+                self._features.add_middleware(middleware_in_loop(function, loop))
+            return function
 
-        Args:
-            name: The name for clients.
+        return add if function is None else add(function)
 
-        Raises:
-            LocalProtocolError: There is no such tool.
-        """
-        with LineNamed():
-            self._features.loop.call(self._features.tools.remove, name)
-
-    def add_resource(
-        self, uri: str, function: Callable[..., Any], **options: Unpack[ResourceOptions]
-    ) -> None:
-        """Adds a resource, or a template (RFC 6570) if ``uri`` has variables. MCP 2026-07-28, Resources.
-
-        The function returns text, bytes, contents, a list of contents, or any typed value, which is sent as JSON. It
-        raises `ResourceNotFound` when there is nothing. A URI is looked up among the resources first, then in the
-        templates in the order in which they were added.
-
-        Args:
-            uri: The URI, or a template such as ``weather://{city}/now``.
-            function: Takes the template's variables, as text, by name, and the `Context` as tools do.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
-                `add_tool` has them (``scopes`` also count for subscriptions and completions);
-                ``mime_type``; ``annotations`` (`~mcp_actors.types.Annotations`); ``size``, in bytes, for resources
-                only; ``list``, for templates only, is a function that returns the `~mcp_actors.types.Resource` objects
-                that exist now: ``resources/list`` shows them, and calls it for every page.
-
-        Raises:
-            TypeError: The function's parameters are not the template's variables, or an option does not fit.
-            ValueError: The template is malformed.
-            LocalProtocolError: There is a resource or template with this URI.
-        """
-        with LineNamed():
-            check_options(options, ResourceOptions)
-            self._features.loop.call(partial(self._features.resources.add, uri, function, **options))
-
-    def remove_resource(self, uri: str) -> None:
-        """Removes a resource or a template. Calls in flight go on.
-
-        Args:
-            uri: The URI or the template, as it was added.
-
-        Raises:
-            LocalProtocolError: There is none.
-        """
-        with LineNamed():
-            self._features.loop.call(self._features.resources.remove, uri)
-
-    def add_prompt(self, function: Callable[..., Any], **options: Unpack[PromptOptions]) -> None:
-        """Adds a prompt. MCP 2026-07-28, Prompts.
-
-        The function returns a string, a content block or an `Image`, `Audio` or `File` (one message of the user), a
-        `~mcp_actors.types.PromptMessage`, a list of these, or a whole `~mcp_actors.types.GetPromptResult`.
-
-        Args:
-            function: Its parameters are the prompt's arguments: text, optional if they have a default. It takes the
-                `Context` as tools do.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
-                `add_tool` has them (``scopes`` also count for completions).
-
-        Raises:
-            TypeError: A parameter takes no text, or the function has no name of its own and none is given.
-            LocalProtocolError: There is a prompt with this name.
-        """
-        with LineNamed():
-            check_options(options, PromptOptions)
-            self._features.loop.call(partial(self._features.prompts.add, function, **options))
-
-    def remove_prompt(self, name: str) -> None:
-        """Removes a prompt. Calls in flight go on.
-
-        Args:
-            name: The name for clients.
-
-        Raises:
-            LocalProtocolError: There is no such prompt.
-        """
-        with LineNamed():
-            self._features.loop.call(self._features.prompts.remove, name)
-
-    def resource_updated(self, uri: str) -> None:
-        """Notifies every client that subscribed to this resource or to one that its URI lies below.
-
-        Never waits; safe from any thread. Updates that a slow client has not taken yet count as one.
-
-        Args:
-            uri: The resource that has changed.
-        """
-        self.bus.publish("resource_updated", uri)
-
-    @property
-    def tools(self) -> Tools:
-        """The tools that are registered now: ``name in tools``, ``len``, iteration, ``get(name)``."""
-        return self._features.tools
-
-    @property
-    def resources(self) -> Resources:
-        """The resources and templates that are registered now: ``uri in resources``, ``len``, ``covers(uri)``."""
-        return self._features.resources
-
-    @property
-    def prompts(self) -> Prompts:
-        """The prompts that are registered now: ``name in prompts``, ``len``, iteration, ``get(name)``."""
-        return self._features.prompts
-
-    @property
-    def capabilities(self) -> ServerCapabilities:
-        """The capabilities that are declared to clients: those for which something was ever registered, and logging."""
-        return self._features.capabilities()
-
-
-# ----------------------------------------------------------------------------------------------------
-
-Lifespan = Callable[["Server[Any]"], AbstractAsyncContextManager[StateT]]
-"""Makes the context manager that is entered once for each `Server.serve`; the value it yields is ``ctx.state``."""
-
-
-class Server(Registration, Generic[StateT]):
-    """A server: its tools, resources and prompts, and the engine that serves them to any number of clients.
-
-    What clients see is registered by decorators and by `add_tool`, `add_resource` and `add_prompt`; `run` or `serve`
-    serves it. A function that fails costs the one call it was made for, and is logged.
-
-    For type checkers ``Server[Database]`` is one whose lifespan yields a ``Database``. They find it out by themselves;
-    the functions of the server say so again by ``ctx: Context[Database]``.
-
-    Four attributes take functions that are called in the event loop, must not wait, and do nothing by default:
-    ``on_subscribe(uri)`` before the first client subscribes to a resource (what it raises refuses the subscription),
-    ``on_unsubscribe(uri)`` after the last one has unsubscribed, ``on_listen(ctx)`` and ``on_unlisten(ctx)`` when a
-    client of a stateless revision begins and ends to listen (MCP 2026-07-28, Subscriptions).
-
-    Args:
-        name: The server's name, for programs and logs.
-        version: The server's own version, not that of the protocol.
-        title: The name for people; by default clients show ``name``.
-        description: A sentence for people.
-        website_url: The page where people read more.
-        instructions: A text for the model on how to use the server.
-        icons: Icons that clients may show.
-        lifespan: ``lifespan(server)`` returns an async context manager, which is entered once for each `serve` and
-            left after its last call; the value it yields is ``ctx.state``.
-        page_size: How many entries one page of a list has: 100, so that small servers have one page.
-        limits: The bounds on calls in flight, queues and waiting; see `Limits`.
-        versions: The protocol versions that are served; by default all that this engine knows.
-        state_key: The key that authenticates the state of calls that ask for input, and the nonces for proofs of
-            possession: at least 16 bytes. A retry may reach another process, so all processes that serve one URL need
-            the same key. By default it is that of the environment variable ``MCP_ACTORS_STATE_KEY``, in hexadecimal
-            digits or in base64; without it, 32 random bytes, with which the retry fails after a restart, too.
-        ttl_ms: For how many milliseconds clients may cache lists and resources; 0, the default, promises nothing.
-        cache_scope: ``"private"``, the default, keeps caches that several users share from storing them; ``"public"``
-            allows it.
-        capabilities: What is declared from the start although nothing of it is registered yet, out of ``"tools"``,
-            ``"resources"``, ``"prompts"`` and ``"completions"``; nothing by default. A server that registers things
-            while it serves names them here: in a session, clients list what was declared when it began, and are
-            notified of changes of nothing else.
-        extensions: A list of `~mcp_actors.extensions.ServerExtension`, which are offered to clients; or a mapping of
-            ids to settings that are only declared, under ``capabilities.extensions``. None by default.
-        experimental: Declared as they are under ``capabilities.experimental``.
-        mask_errors: Whether clients are sent a reference in place of the text of an exception that a function raises;
-            the log has both. By default only clients that the transport has authenticated are, as they belong to
-            others than whoever runs the server. A `ToolError` is always sent as it is.
-        shared: The place of what outlives a session: tasks, events for clients that come back, and what makes several
-            processes one server. By default it is a `~mcp_actors.shared.MemoryShared`, and ends with the process.
-        telemetry: Is told of each call in both directions, of sessions and of what the server holds: a
-            `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. By
-            default there is none, which costs nothing.
-
-    Raises:
-        TypeError: An argument is of another kind, or ``lifespan`` makes no async context manager.
-        LocalProtocolError: Two extensions have the same id, or something else of the same name.
-        ValueError: ``versions`` is empty or has an unknown version, ``state_key`` or that of the environment is too
-            short or malformed, ``page_size`` is less than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the
-            two, or ``capabilities`` has an unknown name.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        *,
-        version: str = "0",
-        title: str | None = None,
-        description: str | None = None,
-        website_url: str | None = None,
-        instructions: str | None = None,
-        icons: Sequence[Icon] = (),
-        lifespan: Lifespan[StateT] | None = None,
-        page_size: int = 100,
-        limits: Limits | None = None,
-        versions: Sequence[str] = VERSIONS,
-        state_key: bytes | None = None,
-        ttl_ms: int = 0,
-        cache_scope: CacheScope = "private",
-        capabilities: Collection[FeatureName] = (),
-        extensions: Mapping[str, Any] | Sequence[OfferedExtension] | None = None,
-        experimental: Mapping[str, Any] | None = None,
-        mask_errors: bool | None = None,
-        shared: SharedState | None = None,
-        telemetry: Telemetry | None = None,
-    ) -> None:
-        with LineNamed():
-            check_settings(
-                name=name,
-                limits=limits,
-                versions=versions,
-                state_key=state_key,
-                extensions=extensions,
-                shared=shared,
-                telemetry=telemetry,
-                lifespan=lifespan,
-                page_size=page_size,
-                ttl_ms=ttl_ms,
-                cache_scope=cache_scope,
-            )
-            key = state_key_of_environment() if state_key is None else state_key
-            self._sealer = StateSealer(key)
-        self.name = name
-        self.info = Implementation(
-            name,
-            version,
-            title=title,
-            description=description,
-            website_url=website_url,
-            icons=list(icons) or None,
-        )
-        self.limits = limits or Limits()
-        self.versions = tuple(v for v in VERSIONS if v in versions)
-        self.on_subscribe: Callable[[str], None] = lambda uri: None
-        self.on_unsubscribe: Callable[[str], None] = lambda uri: None
-        self.on_listen: Callable[[Context], None] = lambda ctx: None
-        self.on_unlisten: Callable[[Context], None] = lambda ctx: None
-        bus = EventBus(
-            on_first_subscriber=lambda uri: self.on_subscribe(uri),
-            on_last_unsubscribed=lambda uri: self.on_unsubscribe(uri),
-        )
-        only_declared = extensions if isinstance(extensions, Mapping) else None
-        super().__init__(Features(bus, page_size, only_declared, experimental, capabilities), bus)
-        self._lifespan = lifespan
-        self._mask_errors = mask_errors
-        stamp = stamp_of(self.info, ttl_ms, cache_scope)
-        served = name, self.limits, self.versions, self._features, bus, stamp
-        self._runtime = ServerRuntime(*served, shared or MemoryShared(), key, telemetry)
-        handlers = self._features.handlers
-        handlers |= lifecycle_handlers(self.info, instructions)
-        handlers["resources/subscribe"] = self._runtime.subscribe
-        handlers["resources/unsubscribe"] = self._runtime.unsubscribe
-        for each in () if extensions is None or isinstance(extensions, Mapping) else extensions:
-            self.add_extension(each)
-
-    @property
-    def shared(self) -> SharedState:
-        """The place of what outlives a session. A new one is opened by the next `serve`."""
-        return self._runtime.shared
-
-    @shared.setter
-    def shared(self, shared: SharedState) -> None:
-        self._runtime.shared = shared
-
-    @property
-    def telemetry(self) -> Telemetry | None:
-        """The receiver of each call. Another one counts from the next `serve` on."""
-        return self._runtime.telemetry
-
-    @telemetry.setter
-    def telemetry(self, telemetry: Telemetry | None) -> None:
-        self._runtime.telemetry = telemetry
-
-    def __repr__(self) -> str:
-        return f"<Server {self.name!r} {self._features!r} {self._runtime!r}>"
-
-    # -- serving ---------------------------------------------------------------------------------------------------
+    # -- serving ------------------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -800,8 +674,8 @@ class Server(Registration, Generic[StateT]):
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.
 
-        After `Limits.drain_grace` and `Limits.close_timeout` seconds the calls that are left are cancelled. Legal from
-        any task and any thread, any number of times. The server can be served again later.
+        After `Limits.drain_grace` and `Limits.close_timeout` seconds the calls that are left are cancelled. Safe from
+        any task and any thread, and idempotent. The server can be served again later.
 
         Raises:
             LocalProtocolError: The event loop in which the server is served is blocked, or has broken down.
@@ -810,7 +684,7 @@ class Server(Registration, Generic[StateT]):
 
     @property
     def stopping(self) -> bool:
-        """Whether the server was told to stop, since it was served last."""
+        """Whether `stop` was called since the server was served last."""
         return self._runtime.stopping
 
     @asynccontextmanager
@@ -830,7 +704,17 @@ class Server(Registration, Generic[StateT]):
                 calling_bridge.get(),
             )
 
-    # -- clients in sessions, outside of calls -----------------------------------------------------------------------
+    # -- telling clients outside of calls -----------------------------------------------------------------------
+
+    def resource_updated(self, uri: str) -> None:
+        """Notifies every client that subscribed to this resource or to one that its URI lies below.
+
+        Never waits; safe from any thread. Updates that a slow client has not taken yet count as one.
+
+        Args:
+            uri: The resource that has changed.
+        """
+        self.bus.publish("resource_updated", uri)
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
         """Sends a log message to the client of every legacy session that wants messages of this level. Never waits.
@@ -860,16 +744,106 @@ class Server(Registration, Generic[StateT]):
             elicitation_id: The id; it is used up by this.
 
         Returns:
-            Whether the client was told: not if its revision has no such notification (it calls again when the person is
-            done), if it declined, or if its session has ended.
+            Whether the client was notified: not if its revision lacks the notification (it calls again when the person
+            is done), if it declined, or if its session has ended.
 
         Raises:
             LocalProtocolError: The event loop is blocked.
         """
         return self._runtime.sessions.elicitations.complete(elicitation_id)
 
-    # -- watching --------------------------------------------------------------------------------------------------
+    # -- looking at it ------------------------------------------------------------------------------------------
+
+    @property
+    def tools(self) -> Tools:
+        """The tools that are registered now: ``name in tools``, ``len``, iteration, ``get(name)``."""
+        return self._features.tools
+
+    @property
+    def resources(self) -> Resources:
+        """The resources and templates that are registered now: ``uri in resources``, ``len``, ``covers(uri)``."""
+        return self._features.resources
+
+    @property
+    def prompts(self) -> Prompts:
+        """The prompts that are registered now: ``name in prompts``, ``len``, iteration, ``get(name)``."""
+        return self._features.prompts
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """The capabilities that are declared to clients: those for which something was ever registered, and logging."""
+        return self._features.capabilities()
 
     def tree(self) -> ServerStatistics:
         """Returns a snapshot of everything that runs: sessions, calls in flight with age and method, queue lengths."""
         return self._runtime.statistics()
+
+
+# -- Checks of the arguments: an error is raised where the server is made, and says what to write instead ---
+
+_KINDS = {
+    "limits": instance_of((Limits, type(None)), "a Limits object"),
+    "versions": instance_of((list, tuple, set, frozenset), "a list of protocol versions"),
+    "extensions": instance_of(
+        (list, tuple, Mapping, type(None)),
+        "a list of ServerExtension objects, or a mapping of ids to settings that are only declared",
+    ),
+    "state_key": instance_of((bytes, type(None)), "bytes"),
+    "telemetry": instance_of((Telemetry, type(None)), "an object of mcp_actors.telemetry"),
+    "shared": instance_of(
+        (SharedState, type(None)),
+        "a MemoryShared, SqliteShared or RedisShared; mcp_actors.shared.shared_state(URL) makes one",
+    ),
+}
+
+
+def _check_settings(
+    *,
+    name: object,
+    versions: Sequence[str],
+    lifespan: object,
+    page_size: object,
+    ttl_ms: object,
+    cache_scope: object,
+    **kinds: Any,
+) -> None:
+    """Raises `TypeError` or `ValueError` for the first argument that cannot be used."""
+    if not isinstance(name, str):
+        raise TypeError(f'name is a text, not {name!r:.80}: write Server("NAME")')
+    if isinstance(versions, str):
+        raise TypeError(
+            f"versions is a list of protocol versions, not {versions!r}: write versions=[{versions!r}]"
+        )
+    require(_KINDS, {"versions": versions, **kinds})
+    unknown = set(versions) - set(VERSIONS)
+    if unknown or not versions:
+        raise ValueError(f"unknown protocol versions {sorted(unknown)}; known: {', '.join(VERSIONS)}")
+    if not _is_whole(page_size) or page_size < 1:
+        raise ValueError(f"page_size={page_size!r}: write how many entries a page has, 1 or more")
+    if not _is_whole(ttl_ms) or ttl_ms < 0:
+        raise ValueError(f"ttl_ms={ttl_ms!r}: write a number of milliseconds, or 0 to promise nothing")
+    if cache_scope not in ("private", "public"):
+        raise ValueError(f'cache_scope={cache_scope!r}: write "private" or "public"')
+    if lifespan is not None:
+        _check_lifespan(lifespan)
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_lifespan(lifespan: Any) -> None:
+    function = inspect.unwrap(lifespan)
+    if not callable(lifespan) or (
+        function is lifespan
+        and (inspect.isasyncgenfunction(function) or inspect.iscoroutinefunction(function))
+    ):
+        raise TypeError(
+            "lifespan is an async function with one 'yield', decorated with contextlib.asynccontextmanager, "
+            f"not {lifespan!r:.80}"
+        )
+    if inspect.isgeneratorfunction(function):
+        raise TypeError(
+            "lifespan is an async context manager: make it 'async def' and decorate it with "
+            "contextlib.asynccontextmanager, not contextmanager"
+        )

@@ -49,6 +49,7 @@ CONTRACT_VERBS = {"FrameChannel": "settled", "Outlet": "settle"}
 MANY_ATTRIBUTES: dict[str, str] = {
     "mcp_actors._actors.link.Link": "every frame passes through it; a second object would be looked up for each",
     "mcp_actors._server.features.Features": "one attribute for each kind of feature, and what is declared of them",
+    "mcp_actors.server.Server": "eight public attributes; one class, since its users know one object",
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -1,8 +1,8 @@
 """Converts JSON values to Python types and back, strictly, by what is compiled once for each type.
 
-msgspec does nearly all of it. Where it cannot, a converter of this module does: `custom_type` makes a class that stands
-for the converter in an annotation. msgspec does not know the class and hands its values to `decode`, which asks the
-converter. Which types need one is decided in ``adapt.py``.
+msgspec does nearly all of it. Where it cannot, a converter of this module does: `custom_type` makes a class that
+represents the converter in an annotation. msgspec does not know the class and hands its values to `decode`, which asks
+the converter. `adapt` decides which types need one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 ]
 
 
-# -- Types that pydantic validates: its models and dataclasses, and annotations with its constraints -----
+# -- Types that pydantic validates: its models and dataclasses, and annotations with its constraints ---
 #
 # Pydantic is never imported here: a program that uses its types has imported it.
 
@@ -145,7 +145,7 @@ def _uncapitalized(text: str) -> str:
     return text[:1].lower() + text[1:]
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Converters ---
 
 
 class Converter(Protocol):
@@ -170,12 +170,12 @@ class _CustomType(metaclass=_CustomTypeMeta):
 
 
 def custom_type(converter: Converter | None = None) -> Any:
-    """Makes a class that stands for a converter in annotations; it may be given its converter later."""
+    """Makes a class that represents a converter in annotations; it may be given its converter later."""
     return _CustomTypeMeta("Custom", (_CustomType,), {} if converter is None else {"converter": converter})
 
 
 def is_custom(tp: Any) -> bool:
-    """Whether an adapted type stands for a converter."""
+    """Whether an adapted type represents a converter."""
     return isinstance(tp, _CustomTypeMeta)
 
 
@@ -273,7 +273,7 @@ class PatternConverter:
         self._patterns = patterns
 
     def convert(self, value: Any) -> str:
-        """Raises `ConversionError` for what is no string or of the wrong length, `ValueError` for the patterns."""
+        """Raises `ConversionError` for other values and for a wrong length, `ValueError` for the patterns."""
         if self._inner is not str or value.__class__ is not str:
             try:
                 value = convert(value, self._inner)
@@ -339,7 +339,7 @@ class ValueConverter:
         try:
             return self._by_value[type(value), value]
         except (KeyError, TypeError):
-            raise ValueError("is none of the values that are allowed") from None
+            raise ValueError("is not one of the values that are allowed") from None
 
 
 def record_struct(
@@ -392,8 +392,7 @@ def _joined(outer: str, inner: str) -> str:
     return outer + inner if not outer or not inner or inner.startswith("[") else f"{outer}.{inner}"
 
 
-# -- Adapts annotations for msgspec: a type that msgspec converts differently, or not at all, gets a converter of ours
-# ---
+# -- Annotations as msgspec gets them: a type that it converts differently, or not at all, gets a converter of ours ---
 #
 # The converters are for unions whose members msgspec cannot tell apart, enums and literals of unusual values,
 # patterns, types that pydantic validates, and for classes that have fields of such types.

@@ -37,7 +37,7 @@ class TypeField(ValueRecord):
 
     ``wire`` is its name in JSON and ``argument`` its name in the constructor. ``init`` is false for a field that the
     class computes itself: it is encoded and never decoded. ``shown`` is false for a field that is not always encoded.
-    ``default`` is `NO_DEFAULT` where there is none, and where a factory makes it.
+    ``default`` is `NO_DEFAULT` without one, and where a factory makes it.
     """
 
     wire: str
@@ -101,7 +101,9 @@ def _namedtuple(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
 
 def _dataclass(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
     if any(isinstance(hint, dataclasses.InitVar) for hint in hints.values()):
-        raise TypeError(f"{cls.__qualname__} has an InitVar, which no field of a JSON object stands for")
+        raise TypeError(
+            f"{cls.__qualname__} has an InitVar, and no field of a JSON object can give its value"
+        )
     for field in dataclasses.fields(cls):
         default = NO_DEFAULT if field.default is dataclasses.MISSING else field.default
         required = default is NO_DEFAULT and field.default_factory is dataclasses.MISSING

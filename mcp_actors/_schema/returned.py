@@ -1,4 +1,7 @@
-"""Converts what a peer returned to a type that the program names, by what is compiled once for each type."""
+"""Converts returned values: of a peer to a type that the program names, and of a function to JSON for the peer.
+
+What this takes is compiled once for each type.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,47 @@ from mcp_actors._schema.validate import Problem, Validator
 __all__ = ["conversion", "output_encoder"]
 
 
-# -- Converts what a function returned to JSON, and checks it against the schema of the return annotation ---
+# Types that are remembered compiled; a program that names more than these compiles some of them again.
+REMEMBERED_TYPES = 256
+
+
+def conversion(tp: Any) -> Callable[[Any], Any]:
+    """Returns the function that makes a value of ``tp`` of a JSON value.
+
+    It raises `ConversionError` for a value that does not fit. Conversion is strict, as for the arguments of tools.
+
+    Raises:
+        TypeError: The type has no form in JSON.
+    """
+    try:
+        return _remembered(tp)
+    except TypeError:
+        # The type may be one that cannot be hashed, such as one that is annotated with a dict.
+        return _compiled(tp)
+
+
+def _compiled(tp: Any) -> Callable[[Any], Any]:
+    adapted = adapt(tp)
+
+    def made(value: Any) -> Any:
+        try:
+            return convert(value, adapted)
+        except msgspec.ValidationError as error:
+            refused = error
+        except ValueError as error:
+            raise ConversionError([Problem("", str(error))]) from None
+        try:
+            return convert(whole_numbers(value), adapted)
+        except ValueError:
+            raise ConversionError(problems_of(refused)) from None
+
+    return made
+
+
+_remembered = functools.lru_cache(REMEMBERED_TYPES)(_compiled)
+
+
+# -- Results of functions: to JSON, and checked against the schema of the return annotation ---
 
 # Members of a record up to which looking at each one is faster than converting and validating them all.
 FEW_MEMBERS = 8
@@ -93,7 +136,7 @@ def _members(tp: Any) -> Mapping[str, frozenset[type]]:
 
 
 def _fits(value: dict[Any, Any], members: Mapping[str, frozenset[type]]) -> bool:
-    """Whether each member is of one of its classes and no infinity, and its name is no instance of a subclass."""
+    """Whether each member is of one of its classes and finite, and its name is a plain string."""
     for name, each in value.items():
         kind = each.__class__
         if kind not in members[name] or (kind is float and not math.isfinite(each)):
@@ -101,45 +144,3 @@ def _fits(value: dict[Any, Any], members: Mapping[str, frozenset[type]]) -> bool
         if name.__class__ is not str:
             return False
     return True
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Types that are remembered compiled; a program that names more than these compiles some of them again.
-REMEMBERED_TYPES = 256
-
-
-def conversion(tp: Any) -> Callable[[Any], Any]:
-    """Returns the function that makes a value of ``tp`` of a JSON value.
-
-    It raises `ConversionError` for a value that does not fit. Conversion is strict, as for the arguments of tools.
-
-    Raises:
-        TypeError: The type has no form in JSON.
-    """
-    try:
-        return _remembered(tp)
-    except TypeError:
-        # The type may be one that cannot be hashed, such as one that is annotated with a dict.
-        return _compiled(tp)
-
-
-def _compiled(tp: Any) -> Callable[[Any], Any]:
-    adapted = adapt(tp)
-
-    def made(value: Any) -> Any:
-        try:
-            return convert(value, adapted)
-        except msgspec.ValidationError as error:
-            refused = error
-        except ValueError as error:
-            raise ConversionError([Problem("", str(error))]) from None
-        try:
-            return convert(whole_numbers(value), adapted)
-        except ValueError:
-            raise ConversionError(problems_of(refused)) from None
-
-    return made
-
-
-_remembered = functools.lru_cache(REMEMBERED_TYPES)(_compiled)

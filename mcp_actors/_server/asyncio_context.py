@@ -17,18 +17,14 @@ __all__ = ["AsyncioContext", "in_asyncio", "method_in_asyncio", "middleware_in_a
 T = TypeVar("T")
 
 
-class AsyncioContext(SyncContext):
+class AsyncioContext(SyncContext, kw_only=True):
     """The `Context` of a function in an asyncio loop: there its methods are awaited, in any other thread they wait.
 
     So ``await ctx.progress(1)`` is for the function and the tasks that it starts, and ``ctx.progress(1)`` for what it
     calls by `asyncio.to_thread`.
     """
 
-    __slots__ = ("_asyncio",)
-
-    def __init__(self, ctx: Context, call: AsyncioCall) -> None:
-        super().__init__(ctx, False)
-        self._asyncio = call
+    _asyncio: AsyncioCall
 
     def _wait(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         if not self._asyncio.is_here:
@@ -51,7 +47,7 @@ def in_asyncio(
 
     async def run_with_context(ctx: Context, arguments: dict[str, Any]) -> Any:
         running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
-        arguments[name] = handed = AsyncioContext(ctx, running)
+        arguments[name] = handed = AsyncioContext.of(ctx, False, _asyncio=running)
         try:
             return await running.result(call, **arguments)
         finally:
@@ -67,7 +63,7 @@ def method_in_asyncio(
 
     async def run(params: dict[str, Any], ctx: Context) -> Any:
         running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
-        handed = AsyncioContext(ctx, running)
+        handed = AsyncioContext.of(ctx, False, _asyncio=running)
         try:
             return await running.result(function, params, handed)
         finally:
@@ -83,7 +79,7 @@ def middleware_in_asyncio(
 
     async def run(ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
-        handed = AsyncioContext(ctx, running)
+        handed = AsyncioContext.of(ctx, False, _asyncio=running)
         try:
             return await running.result(function, handed, partial(running.in_trio, call_next))
         finally:

@@ -16,11 +16,11 @@ from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import injected_parameter
 from mcp_actors._server.content import TextArgument
+from mcp_actors._server.context import Context
 from mcp_actors._server.invoke import (
     ForSync,
     Function,
     Handler,
-    Invoked,
     Loop,
     function,
     string_param,
@@ -128,7 +128,7 @@ class Completions:
     def handlers(self) -> Mapping[str, Handler]:
         return {"completion/complete": self._complete}
 
-    def _complete(self, ctx: Invoked) -> t.CompleteResult | Continuation:
+    def _complete(self, ctx: Context) -> t.CompleteResult | Continuation:
         found, value = self._asked_for(ctx.params)
         if isinstance(found, TextArgument):
             return t.CompleteResult(_beginning_with(value, found.choices))
@@ -166,7 +166,7 @@ class Completions:
         return f"<Completions of {len(self._entries)} arguments>"
 
 
-async def _run(entry: _CompletionEntry, ctx: Invoked, arguments: dict[str, Any]) -> t.CompleteResult:
+async def _run(entry: _CompletionEntry, ctx: Context, arguments: dict[str, Any]) -> t.CompleteResult:
     return t.CompleteResult(_completion(await entry.function.call(ctx, arguments)))
 
 
@@ -218,7 +218,7 @@ def _completion(found: Any) -> t.Completion:
 def _first(found: Iterable[Any]) -> t.Completion:
     values = list(islice(found, MAX_VALUES + 1))
     if not all(isinstance(value, str) for value in values):
-        raise InvalidResult("values that are no strings")
+        raise InvalidResult("values that are not strings")
     if len(values) <= MAX_VALUES:
         return t.Completion(values, len(values), False)
     return t.Completion(values[:MAX_VALUES], len(found) if isinstance(found, Sized) else None, True)

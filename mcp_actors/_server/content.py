@@ -17,8 +17,6 @@ from mcp_actors.types.media import MEDIA, Media
 __all__ = ["TextArgument", "UnreadFiles", "as_blocks", "text_arguments", "with_files_read"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _CONTENT = (*BLOCKS, *MEDIA)
 
 
@@ -35,7 +33,7 @@ def as_blocks(value: Any) -> list[ContentBlock] | None:
 
     Content is a block, an `Image`, `Audio` or `File`, a string, or a sequence or iterator of these. A list of strings
     alone is a value, not content. Raises `UnreadFiles` for one with paths in it, see `with_files_read`, and
-    `ValueError` for bytes of which nobody can say what they are.
+    `ValueError` for bytes of an unknown kind.
     """
     if isinstance(value, str):
         return [TextContent(value)]
@@ -85,7 +83,7 @@ def _read(value: Any) -> Any:
     return value
 
 
-# -- Arguments that arrive as text: those of prompts, and the variables of resource templates ------------
+# -- Arguments that arrive as text: those of prompts, and the variables of resource templates ---
 
 
 class TextArgument(msgspec.Struct, frozen=True):

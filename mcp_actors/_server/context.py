@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
+import msgspec
 import trio
 
 from mcp_actors import types as t
@@ -24,48 +25,10 @@ from mcp_actors.types import LoggingLevel
 __all__ = ["Context", "SyncContext", "check_scopes", "principal_of", "request_of"]
 
 
-# -- The caller of a call, the request over HTTP that brought it, and the check of its scopes ------------
-
-
-def request_of(call: InboundCall) -> HttpRequest | None:
-    """Returns the HTTP request that brought a call, ``None`` with other bindings."""
-    return getattr(call.outlet, "http_request", None)
-
-
-def principal_of(call: InboundCall) -> Principal | None:
-    """Returns the caller, ``None`` if the binding authenticates nobody.
-
-    The owner of a session may show another token with each request: the scopes are those of the latest.
-    """
-    request = request_of(call)
-    if request is not None and request.principal is not None:
-        return request.principal
-    return call.invocation.principal
-
-
-def check_scopes(call: InboundCall, needed: frozenset[str]) -> None:
-    """Checks that the caller has all ``needed`` scopes.
-
-    A binding that authenticates nobody, such as stdio, has no scopes to check: its peer is the user. A caller over HTTP
-    or a WebSocket that is not authenticated has none.
-
-    Raises:
-        InsufficientScope: One is missing.
-    """
-    if needed:
-        principal = principal_of(call)
-        if principal is None and request_of(call) is None:
-            return
-        if principal is None or not needed <= principal.scopes:
-            raise InsufficientScope(needed)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 
 
-class Context(Questions, Generic[StateT]):
+class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
     """One call, seen from the function that answers it; of no use after that function has returned.
 
     A function takes it by annotating a parameter with this class; the parameter is not part of any schema. With
@@ -78,16 +41,14 @@ class Context(Questions, Generic[StateT]):
     (`asyncio.CancelledError` in asyncio, nothing in a worker thread); what it returns or raises then is not sent.
     """
 
-    __slots__ = ("_asked", "_kept", "_logger", "_scope", "call", "params")
-
-    def __init__(self, call: InboundCall, scope: ServerScope) -> None:
-        self.call = call
-        self.params = call.invocation.params
-        """The params as they arrived, without ``_meta``."""
-        self._scope = scope
-        self._kept: dict[str, Any] = {}
-        self._asked = 0
-        self._logger: Any = None
+    # A struct, since one is made for each call: msgspec fills it without a function of ours.
+    call: InboundCall
+    params: dict[str, Any]
+    """The params as they arrived, without ``_meta``."""
+    _scope: ServerScope
+    _kept: dict[str, Any] = {}
+    _asked: int = 0
+    _logger: Any = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.call!r}>"
@@ -142,7 +103,7 @@ class Context(Questions, Generic[StateT]):
 
     @property
     def principal(self) -> Principal | None:
-        """The caller that the transport authenticated, ``None`` if it authenticates nobody.
+        """The caller that the transport authenticated, ``None`` if it does not authenticate.
 
         In a session its ``scopes`` and ``claims`` are those of the token that brought this call.
         """
@@ -179,7 +140,7 @@ class Context(Questions, Generic[StateT]):
     def session(self) -> PeerSession | None:
         """The session of this call, with a place for state of your own: ``ctx.session.get(Cart)``.
 
-        ``None`` where each request stands for itself: for stateless clients over HTTP (MCP 2026-07-28), where sessions
+        ``None`` where each request is independent: for stateless clients over HTTP (MCP 2026-07-28), where sessions
         are off, and once the session has ended. State then belongs into ``ctx.state`` under a key of your own, such as
         ``ctx.principal`` or an id that one tool returns and others take. On a connection (stdio, WebSocket, sockets,
         memory) it is that of the connection, in every revision.
@@ -290,14 +251,14 @@ class SyncContext(Context[StateT]):
     raise `LocalProtocolError`.
     """
 
-    __slots__ = ("_inline", "_over", "_scopes")
+    _inline: bool = False
+    _over: bool = False
+    _scopes: set[trio.CancelScope] = set()
 
-    def __init__(self, ctx: Context, inline: bool) -> None:
-        for name in Context.__slots__:
-            setattr(self, name, getattr(ctx, name))
-        self._inline = inline
-        self._over = False
-        self._scopes: set[trio.CancelScope] = set()
+    @classmethod
+    def of(cls, ctx: Context, inline: bool, **more: Any) -> Self:
+        """Returns the context of a function that is not of the engine's loop, for a call that has ``ctx``."""
+        return cls(ctx.call, ctx.params, ctx._scope, ctx._kept, ctx._asked, ctx._logger, inline, **more)
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:  # type: ignore[override]
         """Reports progress; see `Context.progress`."""
@@ -408,4 +369,40 @@ class SyncContext(Context[StateT]):
                     return await method(*args, **options)
                 finally:
                     self._scopes.discard(scope)
-        raise CallCancelled(f"{self.method}: nobody waits for its result any more")
+        raise CallCancelled(f"{self.method}: nothing waits for its result any more")
+
+
+# -- The caller of a call, the request over HTTP that brought it, and the check of its scopes ---
+
+
+def request_of(call: InboundCall) -> HttpRequest | None:
+    """Returns the HTTP request that brought a call, ``None`` with other bindings."""
+    return getattr(call.outlet, "http_request", None)
+
+
+def principal_of(call: InboundCall) -> Principal | None:
+    """Returns the caller, ``None`` if the binding does not authenticate.
+
+    The owner of a session may show another token with each request: the scopes are those of the latest.
+    """
+    request = request_of(call)
+    if request is not None and request.principal is not None:
+        return request.principal
+    return call.invocation.principal
+
+
+def check_scopes(call: InboundCall, needed: frozenset[str]) -> None:
+    """Checks that the caller has all ``needed`` scopes.
+
+    A binding that does not authenticate, such as stdio, has no scopes to check: its peer is the user. A caller over
+    HTTP or a WebSocket that is not authenticated has none.
+
+    Raises:
+        InsufficientScope: One is missing.
+    """
+    if needed:
+        principal = principal_of(call)
+        if principal is None and request_of(call) is None:
+            return
+        if principal is None or not needed <= principal.scopes:
+            raise InsufficientScope(needed)

@@ -1,4 +1,4 @@
-"""All that one server offers: its registries, the handlers they bring, and what is declared because of them."""
+"""Everything that one server offers: its registries, their handlers, and the capabilities declared for them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from mcp_actors._eras.era import EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.context import Context, SyncContext
-from mcp_actors._server.dispatch import Around, MethodDispatch, Middleware, NotificationMiddleware, through
-from mcp_actors._server.invoke import Function, Handler, Loop, ServingLoop, function
+from mcp_actors._server.invoke import LOOPS, Function, Handler, Loop, ServingLoop, function
+from mcp_actors._server.middleware import Around, Middleware, NotificationMiddleware, through
 from mcp_actors._server.options import ToolOptions
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.registry import NO_SCOPES
@@ -36,121 +36,20 @@ from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapab
 __all__ = ["FeatureName", "Features", "NotificationHandlers", "OfferedExtension"]
 
 
-# -- The functions of a server that take notifications of clients ----------------------------------------
-
-# The engine's own business: what they say is not for functions.
-_OWN = frozenset(
-    {"notifications/initialized", "initialized", "notifications/cancelled", "notifications/progress"}
-)
-
-
-class _NotificationEntry(msgspec.Struct, frozen=True, eq=False):
-    method: Method
-    names: Set[str]
-    """The members of the params that the function takes; any others are those of a newer client."""
-    bind: Callable[[dict[str, Any]], dict[str, Any]]
-    function: Function
-    extension: str | None
-    """The extension that the client has to have declared."""
-
-
-class NotificationHandlers:
-    """The functions that take notifications, by the method of the notification."""
-
-    def __init__(self, limiter: trio.CapacityLimiter) -> None:
-        self.middleware: list[Middleware] = []
-        self._limiter = limiter
-        self._entries: dict[str, _NotificationEntry] = {}
-
-    def __repr__(self) -> str:
-        return f"<NotificationHandlers of {len(self._entries)} methods>"
-
-    def add(
-        self,
-        name: str,
-        call: Callable[..., Any],
-        *,
-        inline: bool,
-        extension: str | None = None,
-        loop: Loop = None,
-    ) -> None:
-        """Adds a function, of ``extension`` if it belongs to one; the errors are those of `Server.notification`."""
-        if name in _OWN:
-            raise LocalProtocolError(f"the engine itself takes {name!r}: no function can")
-        if name in self._entries:
-            raise LocalProtocolError(f"a function takes the notification {name!r} already")
-        signature = read_signature(call, injected=Context)
-        ready = function(
-            call,
-            injected_name=signature.injected_name,
-            for_sync=SyncContext,
-            inline=inline,
-            limiter=self._limiter,
-            loop=loop,
-        )
-        names = frozenset(signature.input_schema.get("properties", ()))
-        self._entries[name] = _NotificationEntry(
-            Method(name, dict, dict), names, signature.bind, ready, extension
-        )
-
-    def method(self, name: str) -> Method | None:
-        """Returns the method of a notification that a function takes, else ``None``."""
-        entry = self._entries.get(name)
-        return None if entry is None else entry.method
-
-    def start(
-        self,
-        invocation: Invocation,
-        dispatcher: Dispatcher,
-        scope: ServerScope,
-        arrived: Outlet | None = None,
-    ) -> None:
-        """Calls the function of a notification in a task of its own. Never waits."""
-        call = prepare_unanswered(dispatcher, invocation, arrived)
-        entry = self._entries[invocation.method.name]
-        ctx = Context(call, scope)
-        if not self.middleware:
-            start_unanswered(call, dispatcher, _run, entry, ctx)
-        else:
-            handler = partial(Continuation, _run, entry)
-            start_unanswered(call, dispatcher, through, self.middleware, ctx, handler)
-
-
-async def _run(entry: _NotificationEntry, ctx: Context) -> None:
-    core = ctx.method in ctx.era.client_notifications
-    if entry.extension is not None and not core and entry.extension not in ctx.extensions:
-        log.debug("notification ignored: its extension was not declared", method=ctx.method)
-        return
-    try:
-        arguments = entry.bind({name: value for name, value in ctx.params.items() if name in entry.names})
-    except InvalidArguments as error:
-        log.warning(
-            "notification dropped",
-            session=ctx.call.owner.name,
-            method=ctx.method,
-            error=str(error)[:1000],
-        )
-        return
-    outcome = entry.function.call(ctx, arguments)
-    if not entry.function.inline:
-        await outcome
-
-
-# ----------------------------------------------------------------------------------------------------
-
 FeatureName = Literal["tools", "resources", "prompts", "completions"]
 """What a server can declare before anything of it is registered."""
-
 
 # The extension that makes tasks of calls (SEP-2663).
 TASKS = "io.modelcontextprotocol/tasks"
 # Sync functions run here unless they are declared inline; as many as Trio itself allows by default.
 WORKER_THREADS = 40
 
+LOOPS["asyncio"] = partial(importlib.import_module, "mcp_actors._server.asyncio_context")
+
 
 @runtime_checkable
 class OfferedExtension(Protocol):
-    """An extension of a server (`mcp_actors.extensions.ServerExtension`), as far as the features know it."""
+    """An extension of a server: a `mcp_actors.extensions.ServerExtension`, or that of a `ReplaceableServer`."""
 
     id: str
     settings: Mapping[str, Any]
@@ -161,9 +60,9 @@ class OfferedExtension(Protocol):
         """Adds its methods and notifications, and what runs round requests; nothing can be added to it later."""
 
     def served(
-        self, responder: MethodDispatch, owner: CallOwner, shared: OpenState
+        self, responder: Any, owner: CallOwner, shared: OpenState
     ) -> AbstractAsyncContextManager[object]:
-        """Is entered once for each `serve`."""
+        """Is entered once for each `serve`, with the `MethodDispatch` that answers its calls by these features."""
 
     def goes_on_from(self, former: object) -> bool:
         """Whether this one, in replaced features, goes on with what ``former`` does, and is not entered itself."""
@@ -188,7 +87,7 @@ class Features:
         limiter = trio.CapacityLimiter(WORKER_THREADS)
         same: dict[str, Any] = {
             "injected": Context,
-            "for_sync": SyncContext,
+            "for_sync": SyncContext.of,
             "limiter": limiter,
             "page_size": page_size,
         }
@@ -197,7 +96,7 @@ class Features:
         self.prompts = Prompts(on_change=lambda: self._changed("prompts"), **same)
         self.completions = Completions(
             injected=Context,
-            for_sync=SyncContext,
+            for_sync=SyncContext.of,
             limiter=limiter,
             prompts=self.prompts,
             resources=self.resources,
@@ -221,7 +120,7 @@ class Features:
         self.bus = bus
         self._settings = dict(extensions or {})
         self._experimental = None if experimental is None else dict(experimental)
-        # What was offered once stays declared, be its list empty: clients were told that it can be asked for.
+        # What was offered once stays declared, be its list empty: clients have learned that they can ask for it.
         self._offered: set[str] = set(declared)
         self._capabilities: ServerCapabilities | None = None
         self.declared: frozenset[str] | None = None
@@ -273,7 +172,7 @@ class Features:
             self.notifications.middleware = [*self.notifications.middleware, function.notification]
 
     def add_extension(self, extension: OfferedExtension) -> None:
-        """Offers an extension; raises `TypeError` for what is none, `LocalProtocolError` for a name that is taken."""
+        """Offers an extension; raises `TypeError` for other objects, `LocalProtocolError` for a name that is taken."""
         if not isinstance(extension, OfferedExtension):
             raise TypeError(
                 f"a server offers objects of mcp_actors.extensions.ServerExtension, not {extension!r:.80}"
@@ -282,7 +181,7 @@ class Features:
             raise LocalProtocolError(f"the extension {extension.id!r} is offered already")
         if self._served:
             raise LocalProtocolError(
-                f"{extension.id!r} cannot be offered while the server serves, since clients were told what there is: "
+                f"{extension.id!r} cannot be offered while the server serves, since clients know what there is: "
                 f"write Server(extensions=[…]), or add it before serve()"
             )
         extension.offered(self)
@@ -292,7 +191,7 @@ class Features:
 
     @asynccontextmanager
     async def extensions_served(
-        self, responder: MethodDispatch, owner: CallOwner, shared: OpenState
+        self, responder: Any, owner: CallOwner, shared: OpenState
     ) -> AsyncIterator[None]:
         """Enters what the extensions do while the server serves, in the order in which they were given."""
         self._served += 1
@@ -369,7 +268,7 @@ class Features:
     # -- in the place of others ---------------------------------------------------------------------------------------
 
     def join(self, bus: EventBus, loop: ServingLoop, handlers: Mapping[str, Handler]) -> None:
-        """Prepares these features for `take_over`: what changes them meanwhile runs in ``loop``, and is told nobody.
+        """Prepares these features for `take_over`: what changes them meanwhile runs in ``loop``, and is not published.
 
         Args:
             bus: The bus of the server that has the connections.
@@ -401,7 +300,7 @@ class Features:
                 return [entry.tool for entry in self.tools]
             case "prompts":
                 return [entry.prompt for entry in self.prompts]
-        # Nobody knows what a function lists, so that one counts as different from every other.
+        # What a function lists is unknown, so it counts as different from every other.
         return [(entry.listed, entry.lister) for entry in self.resources]
 
     def _changed(self, kind: EventKind) -> None:
@@ -409,3 +308,103 @@ class Features:
         self._offered.add(kind)
         self._capabilities = self.declared = None
         self.bus.publish(kind)
+
+
+# -- The functions of a server that take notifications of clients ---
+
+# The engine itself handles these.
+_OWN = frozenset(
+    {"notifications/initialized", "initialized", "notifications/cancelled", "notifications/progress"}
+)
+
+
+class _NotificationEntry(msgspec.Struct, frozen=True, eq=False):
+    method: Method
+    names: Set[str]
+    """The members of the params that the function takes; any others are those of a newer client."""
+    bind: Callable[[dict[str, Any]], dict[str, Any]]
+    function: Function
+    extension: str | None
+    """The extension that the client has to have declared."""
+
+
+class NotificationHandlers:
+    """The functions that take notifications, by the method of the notification."""
+
+    def __init__(self, limiter: trio.CapacityLimiter) -> None:
+        self.middleware: list[Middleware] = []
+        self._limiter = limiter
+        self._entries: dict[str, _NotificationEntry] = {}
+
+    def __repr__(self) -> str:
+        return f"<NotificationHandlers of {len(self._entries)} methods>"
+
+    def add(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        *,
+        inline: bool,
+        extension: str | None = None,
+        loop: Loop = None,
+    ) -> None:
+        """Adds a function, of ``extension`` if it belongs to one; the errors are those of `Server.notification`."""
+        if name in _OWN:
+            raise LocalProtocolError(f"the engine itself takes {name!r}: no function can")
+        if name in self._entries:
+            raise LocalProtocolError(f"a function takes the notification {name!r} already")
+        signature = read_signature(call, injected=Context)
+        ready = function(
+            call,
+            injected_name=signature.injected_name,
+            for_sync=SyncContext.of,
+            inline=inline,
+            limiter=self._limiter,
+            loop=loop,
+        )
+        names = frozenset(signature.input_schema.get("properties", ()))
+        self._entries[name] = _NotificationEntry(
+            Method(name, dict, dict), names, signature.bind, ready, extension
+        )
+
+    def method(self, name: str) -> Method | None:
+        """Returns the method of a notification that a function takes, else ``None``."""
+        entry = self._entries.get(name)
+        return None if entry is None else entry.method
+
+    def start(
+        self,
+        invocation: Invocation,
+        dispatcher: Dispatcher,
+        scope: ServerScope,
+        arrived: Outlet | None = None,
+    ) -> None:
+        """Calls the function of a notification in a task of its own. Never waits."""
+        call = prepare_unanswered(dispatcher, invocation, arrived)
+        entry = self._entries[invocation.method.name]
+        ctx = Context(call, invocation.params, scope)
+        if not self.middleware:
+            start_unanswered(call, dispatcher, _run, entry, ctx)
+        else:
+            handler = partial(Continuation, _run, entry)
+            start_unanswered(call, dispatcher, through, self.middleware, ctx, handler)
+
+
+async def _run(entry: _NotificationEntry, ctx: Context) -> None:
+    core = ctx.method in ctx.era.client_notifications
+    if entry.extension is not None and not core and entry.extension not in ctx.extensions:
+        log.debug("notification ignored: its extension was not declared", method=ctx.method)
+        return
+    try:
+        arguments = entry.bind({name: value for name, value in ctx.params.items() if name in entry.names})
+    except InvalidArguments as error:
+        log.warning(
+            "notification dropped",
+            session=ctx.call.owner.name,
+            method=ctx.method,
+            error=str(error)[:1000],
+        )
+        return
+    outcome = entry.function.call(ctx, arguments)
+    if not entry.function.inline:
+        await outcome

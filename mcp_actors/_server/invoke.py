@@ -12,20 +12,18 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
 import queue
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import outcome
 import trio
 
-from mcp_actors._eras.era import Era, Peer
 from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.errors import LocalProtocolError, invalid_params
 
@@ -33,7 +31,6 @@ __all__ = [
     "ForSync",
     "Function",
     "Handler",
-    "Invoked",
     "Loop",
     "ServingLoop",
     "check_async",
@@ -48,132 +45,9 @@ __all__ = [
 ]
 
 
-# -- Calls functions in the event loop's thread, the only one that changes a server while it serves ------
-#
-# Functions of the user run in worker threads and in asyncio loops, too, and use the same objects there as async ones in
-# the event loop do. What those objects change or send goes through here, so that neither has to know where it runs.
-
-# Seconds for which a thread waits for the event loop, which is never busy for so long unless something blocks it.
-LONGEST_WAIT = 30.0
-
-T = TypeVar("T")
-
-
-class ServingLoop:
-    """The event loop in which a server is served, while it is."""
-
-    def __init__(self) -> None:
-        self._token: trio.lowlevel.TrioToken | None = None
-        self._process = 0
-
-    def __repr__(self) -> str:
-        return f"<ServingLoop {'none' if self._token is None else 'serving'}>"
-
-    def begin(self) -> bool:
-        """The server is served in the loop that runs here. Returns whether it was not served before.
-
-        Raises:
-            LocalProtocolError: It is served in another loop.
-        """
-        token = trio.lowlevel.current_trio_token()
-        if token is self._token:
-            return False
-        if self._lives():
-            raise LocalProtocolError(
-                "the server is served in another event loop of this program (mcp_actors.asyncio, mcp_actors.sync and "
-                "server.asgi() have one together): serve it in one at a time, or make a Server for each"
-            )
-        self._token, self._process = token, os.getpid()
-        return True
-
-    def _lives(self) -> bool:
-        """Whether the loop lives. A fork has a copy of what its parent serves, and no loop."""
-        if self._token is None or self._process != os.getpid():
-            return False
-        try:
-            self._token.run_sync_soon(_nothing)
-        except trio.RunFinishedError:
-            return False
-        return True
-
-    def end(self) -> None:
-        """The server is served no longer."""
-        self._token = None
-
-    def call(self, function: Callable[..., T], *args: Any) -> T:
-        """As `on_loop`; while the server is not served, calls ``function`` in this thread."""
-        token = self._token
-        return function(*args) if token is None else on_loop(token, function, *args)
-
-
-def _nothing() -> None:
-    pass
-
-
-def on_loop(token: trio.lowlevel.TrioToken, function: Callable[..., T], *args: Any) -> T:
-    """Returns ``function(*args)``, called in the event loop of ``token``. Any other thread waits for that.
-
-    Raises:
-        LocalProtocolError: That loop has ended, or something has blocked it for `LONGEST_WAIT` seconds.
-        Exception: What ``function`` raises.
-    """
-    if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token:
-        return function(*args)
-    answers: queue.SimpleQueue[outcome.Outcome[T]] = queue.SimpleQueue()
-    call = partial(copy_context().run, function, *args)
-    try:
-        token.run_sync_soon(lambda: answers.put(outcome.capture(call)))
-        return answers.get(timeout=LONGEST_WAIT).unwrap()
-    except trio.RunFinishedError:
-        raise LocalProtocolError("the event loop in which the server was served has ended") from None
-    except queue.Empty:
-        raise LocalProtocolError(
-            f"the server's event loop is blocked: it has answered nothing for {LONGEST_WAIT:g} s"
-        ) from None
-
-
-# -- The handler that a feature has for each protocol method, and the part of a call that handlers read ---
-
-# Answers one protocol method: called with a `Context`, in the turn of whoever read the request, it returns the result,
-# or a `Continuation` if the call needs a task. It raises `RpcError` for what cannot be answered.
-Handler = Callable[[Any], Any]
-
-
-class Invoked(Protocol):
-    """The part of `Context` that handlers read. A user's function is handed the same object."""
-
-    @property
-    def params(self) -> dict[str, Any]: ...
-    @property
-    def meta(self) -> Mapping[str, Any]: ...
-    @property
-    def era(self) -> Era: ...
-    @property
-    def peer(self) -> Peer: ...
-    @property
-    def server(self) -> Any: ...
-
-
-def string_param(params: Mapping[str, Any], name: str) -> str:
-    """Returns the required string member ``name`` of ``params``; raises `RpcError` (-32602) when it is none."""
-    value = params.get(name)
-    if type(value) is not str:
-        raise invalid_params(f"{name!r} must be a string")
-    return value
-
-
-def uri_param(params: Mapping[str, Any]) -> str:
-    """Returns the member ``uri`` of ``params``; raises `RpcError` (-32602) when it is no string or too long."""
-    uri = string_param(params, "uri")
-    if len(uri) > LONGEST_URI:
-        raise invalid_params(f"'uri' has {len(uri)} characters, the limit is {LONGEST_URI}")
-    return uri
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Imported where it is used, since it imports asyncio.
-ASYNCIO = "mcp_actors._server.asyncio_context"
+# Loads the module that has `in_asyncio`, `method_in_asyncio` and `middleware_in_asyncio`, by the name of the loop. The
+# module is loaded at its first use, since it imports asyncio, and entered from above, since it needs contexts.
+LOOPS: dict[str, Callable[[], Any]] = {}
 
 Loop = Literal["asyncio"] | None
 """The loop that an ``async def`` needs; by default that of the engine."""
@@ -183,9 +57,9 @@ ForSync = Callable[[Any, bool], Any]
 
 
 class Function(msgspec.Struct, frozen=True, eq=False):
-    """A user's function made ready. ``call`` takes the invocation and the keyword arguments, a dict of its own."""
+    """A user's function made ready. ``call`` takes the context and the keyword arguments, a dict of its own."""
 
-    call: Callable[[Invoked, dict[str, Any]], Any]
+    call: Callable[[Any, dict[str, Any]], Any]
     inline: bool
     """Whether ``call`` returns the value itself; if not, it returns an awaitable of it."""
 
@@ -202,16 +76,16 @@ def function(
 ) -> Function:
     """Decides once how ``call`` will be called.
 
-    ``injected_name`` is the keyword by which it takes the invocation, if it does; a sync function takes what
-    ``for_sync`` makes of it. ``inline=True`` changes nothing
-    for an ``async def``. ``draw`` is applied to what a plain function returns, in the thread where it ran: the body
-    of a generator belongs there too. ``loop`` is for an ``async def`` that needs another loop than Trio's.
+    ``injected_name`` is the keyword by which it takes the context, if it does; a sync function takes what
+    ``for_sync`` makes of it. ``inline=True`` changes nothing for an ``async def``. ``draw`` is
+    applied to what a plain function returns, in the thread where it ran: the body of a generator belongs there too.
+    ``loop`` is for an ``async def`` that needs another loop than Trio's.
 
     Raises `TypeError` for what cannot be called so.
     """
     if loop is not None:
         _check_loop(call, loop, inline)
-        return Function(importlib.import_module(ASYNCIO).in_asyncio(call, injected_name), inline=False)
+        return Function(LOOPS[loop]().in_asyncio(call, injected_name), inline=False)
     if is_async(call):
         return Function(_awaited(call, injected_name), inline=False)
     body = _body(call)
@@ -230,7 +104,7 @@ def function(
 def name_of(call: Callable[..., Any]) -> str:
     """The name under which ``call`` is registered; raises `TypeError` when it has none of its own."""
     if not callable(call):
-        raise TypeError(f"{call!r} is no function")
+        raise TypeError(f"{call!r} is not a function")
     name = getattr(call, "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
         raise TypeError(f"{call!r} has no name of its own: give name=")
@@ -238,10 +112,10 @@ def name_of(call: Callable[..., Any]) -> str:
 
 
 def check_async(call: Any, parameters: str) -> None:
-    """Raises `TypeError` for what is no ``async def`` with these two parameters."""
+    """Raises `TypeError` for anything but an ``async def`` with these two parameters."""
     form = f"write async def f({parameters})"
     if not callable(call):
-        raise TypeError(f"{call!r} is no function: {form}")
+        raise TypeError(f"{call!r} is not a function: {form}")
     if isinstance(call, type):
         raise TypeError(f"{call.__name__} is a class: give an object of it, {call.__name__}(…)")
     if not is_async(call) and not is_async(inspect.unwrap(call)):
@@ -257,7 +131,7 @@ def in_loop(call: Callable[..., Any], loop: Loop) -> Callable[..., Any]:
     if loop is None:
         return call
     _check_loop(call, loop, False)
-    awaited: Callable[..., Any] = importlib.import_module(ASYNCIO).method_in_asyncio(call)
+    awaited: Callable[..., Any] = LOOPS[loop]().method_in_asyncio(call)
     return awaited
 
 
@@ -270,7 +144,7 @@ def middleware_in_loop(call: Callable[..., Any], loop: Loop) -> Callable[..., An
         raise TypeError(
             f'loop="asyncio" is for functions, and {_shown(call)} is an object with notification()'
         )
-    awaited: Callable[..., Any] = importlib.import_module(ASYNCIO).middleware_in_asyncio(call)
+    awaited: Callable[..., Any] = LOOPS[loop]().middleware_in_asyncio(call)
     return awaited
 
 
@@ -304,13 +178,13 @@ def _shown(call: Callable[..., Any]) -> str:
 
 def _awaited(
     call: Callable[..., Awaitable[Any]], injected_name: str | None
-) -> Callable[[Invoked, dict[str, Any]], Awaitable[Any]]:
+) -> Callable[[Any, dict[str, Any]], Awaitable[Any]]:
     # Plain functions that return the coroutine: an ``async def`` here would cost one more frame for each call.
     if injected_name is None:
         return lambda ctx, arguments: call(**arguments)
     name = injected_name
 
-    def with_context(ctx: Invoked, arguments: dict[str, Any]) -> Awaitable[Any]:
+    def with_context(ctx: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
         arguments[name] = ctx
         return call(**arguments)
 
@@ -327,8 +201,8 @@ def _drawn(call: Callable[..., Any], draw: Callable[[Any], Any]) -> Callable[...
 
 def _threaded(
     call: Callable[..., Any], injected_name: str | None, for_sync: ForSync, limiter: trio.CapacityLimiter
-) -> Callable[[Invoked, dict[str, Any]], Awaitable[Any]]:
-    async def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+) -> Callable[[Any, dict[str, Any]], Awaitable[Any]]:
+    async def run(ctx: Any, arguments: dict[str, Any]) -> Any:
         boxed = await trio.to_thread.run_sync(
             lambda: [call(**arguments)], abandon_on_cancel=True, limiter=limiter
         )
@@ -341,7 +215,7 @@ def _threaded(
         return run
     name = injected_name
 
-    async def run_with_context(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+    async def run_with_context(ctx: Any, arguments: dict[str, Any]) -> Any:
         arguments[name] = handed = for_sync(ctx, False)
         try:
             return await run(ctx, arguments)
@@ -353,8 +227,8 @@ def _threaded(
 
 def _in_place(
     call: Callable[..., Any], injected_name: str | None, for_sync: ForSync
-) -> Callable[[Invoked, dict[str, Any]], Any]:
-    def run(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+) -> Callable[[Any, dict[str, Any]], Any]:
+    def run(ctx: Any, arguments: dict[str, Any]) -> Any:
         if injected_name is not None:
             arguments[injected_name] = for_sync(ctx, True)
         # In a copy of the session's context variables, as a task has one: what the function sets is its own.
@@ -367,3 +241,110 @@ def _in_place(
         return value
 
     return run
+
+
+# -- Handlers of protocol methods, and the params that several of them read ---
+
+# Answers one protocol method: called with a `Context`, in the turn of the reader of the request, it returns the result,
+# or a `Continuation` if the call needs a task. It raises `RpcError` for what cannot be answered.
+Handler = Callable[[Any], Any]
+
+
+def string_param(params: Mapping[str, Any], name: str) -> str:
+    """Returns the required string member ``name`` of ``params``; raises `RpcError` (-32602) for any other value."""
+    value = params.get(name)
+    if type(value) is not str:
+        raise invalid_params(f"{name!r} must be a string")
+    return value
+
+
+def uri_param(params: Mapping[str, Any]) -> str:
+    """Returns the member ``uri`` of ``params``; raises `RpcError` (-32602) when it is not a string or too long."""
+    uri = string_param(params, "uri")
+    if len(uri) > LONGEST_URI:
+        raise invalid_params(f"'uri' has {len(uri)} characters, the limit is {LONGEST_URI}")
+    return uri
+
+
+# -- Calls in the event loop's thread, the only one that changes a server while it serves ---
+#
+# Functions of the user run in worker threads and in asyncio loops, too, and use the same objects there as async ones in
+# the event loop do. What those objects change or send goes through here, so that neither has to know where it runs.
+
+# Seconds for which a thread waits for the event loop, which is never busy for so long unless something blocks it.
+LONGEST_WAIT = 30.0
+
+T = TypeVar("T")
+
+
+class ServingLoop:
+    """The event loop in which a server is served, while it is."""
+
+    def __init__(self) -> None:
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._process = 0
+
+    def __repr__(self) -> str:
+        return f"<ServingLoop {'none' if self._token is None else 'serving'}>"
+
+    def begin(self) -> bool:
+        """The server is served in the loop that runs here. Returns whether it was not served before.
+
+        Raises:
+            LocalProtocolError: It is served in another loop.
+        """
+        token = trio.lowlevel.current_trio_token()
+        if token is self._token:
+            return False
+        if self._is_running():
+            raise LocalProtocolError(
+                "the server is served in another event loop of this program (mcp_actors.asyncio, mcp_actors.sync and "
+                "server.asgi() have one together): serve it in one at a time, or make a Server for each"
+            )
+        self._token, self._process = token, os.getpid()
+        return True
+
+    def _is_running(self) -> bool:
+        """Whether the loop runs. A fork has a copy of what its parent serves, and no loop."""
+        if self._token is None or self._process != os.getpid():
+            return False
+        try:
+            self._token.run_sync_soon(_nothing)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """The server is served no longer."""
+        self._token = None
+
+    def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Like `on_loop`; while the server is not served, calls ``function`` in this thread."""
+        token = self._token
+        return function(*args) if token is None else on_loop(token, function, *args)
+
+
+def _nothing() -> None:
+    pass
+
+
+def on_loop(token: trio.lowlevel.TrioToken, function: Callable[..., T], *args: Any) -> T:
+    """Returns ``function(*args)``, called in the event loop of ``token``. Any other thread waits for that.
+
+    Raises:
+        LocalProtocolError: That loop has ended, or something has blocked it for `LONGEST_WAIT` seconds.
+        Exception: What ``function`` raises.
+    """
+    if trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token:
+        return function(*args)
+    answers: queue.SimpleQueue[outcome.Outcome[T]] = queue.SimpleQueue()
+    call = partial(copy_context().run, function, *args)
+    try:
+        token.run_sync_soon(lambda: answers.put(outcome.capture(call)))
+        return answers.get(timeout=LONGEST_WAIT).unwrap()
+    except trio.RunFinishedError:
+        raise LocalProtocolError("the event loop in which the server was served has ended") from None
+    except queue.Empty:
+        raise LocalProtocolError(
+            f"the server's event loop is blocked: it has answered nothing for {LONGEST_WAIT:g} s"
+        ) from None

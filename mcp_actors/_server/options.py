@@ -113,8 +113,8 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
 
 
 def check_decorated(function: Any, feature: str) -> None:
-    """Raises `TypeError` for a decorator that was given something else than the function under it."""
+    """Raises `TypeError` for a decorator that was given anything but the function under it."""
     if function is not None and not callable(function):
         with LineNamed():
             option = f"name={function!r}" if isinstance(function, str) else "title=…"
-            raise TypeError(f"{function!r} is no function: write @server.{feature}({option})")
+            raise TypeError(f"{function!r} is not a function: write @server.{feature}({option})")

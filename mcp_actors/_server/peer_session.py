@@ -1,4 +1,4 @@
-"""A client's session, seen from functions: what they keep in it, and what they tell its client outside of any call."""
+"""A client's session, seen from functions: what they keep in it, and what they send its client outside of any call."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from mcp_actors.types import LOGGING_LEVELS, LoggingLevel, ServerCapabilities
 
 __all__ = ["PeerSession", "UrlElicitations", "is_wanted"]
 
-
-# ----------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -62,7 +60,7 @@ class PeerSession:
         # The functions that are called when the session ends; None once it has ended.
         self._at_end: Mapping[Hashable, Callable[[], object]] | None = _NONE
         self.list_kinds: frozenset[EventKind] = frozenset()
-        """The lists of which the client was told that it is notified of their changes."""
+        """The lists of whose changes the client is notified, by what was declared to it."""
 
     def __repr__(self) -> str:
         return f"<PeerSession {self.name} keeps {len(self._kept)}>"
@@ -198,7 +196,7 @@ class PeerSession:
                 log.error("a function for the end of a session failed", session=self.name, exc_info=error)
 
     def declared(self, capabilities: ServerCapabilities) -> None:
-        """Takes note of what the client was told in its handshake: it is notified of changes of nothing else."""
+        """Takes note of what was declared in the handshake: the client is notified of changes of nothing else."""
         self.list_kinds = shared_kinds(frozenset(_list_kinds(capabilities)))
 
     def _send_now(self, method: str, params: dict[str, Any]) -> bool:
@@ -218,7 +216,7 @@ def _list_kinds(capabilities: ServerCapabilities) -> Iterable[EventKind]:
             yield kind
 
 
-# -- The elicitations by URL that were begun in sessions and whose end the client can still be told ------
+# -- Elicitations by URL that were begun in sessions: their clients can be notified of the end ---
 
 # Of one session. A person who visits more pages at once than this has given up the first ones.
 MAX_OPEN = 256
@@ -247,7 +245,7 @@ class UrlElicitations:
         self._session_of[id] = session
 
     def complete(self, id: str) -> bool:
-        """Tells the client that was asked that the person has finished; whether it was told. The id is used up."""
+        """Notifies the client that was asked that the person has finished, once; returns whether it did."""
         return id in self._session_of and self._loop.call(self._complete, id)
 
     def _complete(self, id: str) -> bool:
@@ -258,7 +256,7 @@ class UrlElicitations:
         return session.elicitation_complete(id)
 
     def forget(self, id: str) -> None:
-        """Forgets an elicitation that will have no end: it was declined, or nobody answered."""
+        """Forgets an elicitation that will not end: it was declined, or never answered."""
         session = self._session_of.pop(id, None)
         if session is not None:
             ids = self._ids_of[session]

@@ -1,4 +1,4 @@
-"""Settings of the garbage collector for a process that does nothing but serve."""
+"""A process that serves: the signals that stop it, the hint on its terminal, its loading and its garbage collector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-# -- The signals that stop a server which runs in a loop of its own --------------------------------------
+# -- The signals that stop a server which runs in a loop of its own ---
 
 
 class StoppableServer(Protocol):
@@ -33,7 +33,7 @@ class StoppableServer(Protocol):
 
     @property
     def stopping(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether it is stopping."""
 
     def stop(self) -> None:
         """Stops it, without waiting."""
@@ -67,7 +67,7 @@ async def _stop_on(
         server.stop()
 
 
-# -- A line for a person who has typed the name of a stdio server's program, and sees nothing happen -----
+# -- A line for a person who has typed the name of a stdio server's program, and sees nothing happen ---
 
 _STDIN, _STDERR = 0, 2
 
@@ -85,11 +85,11 @@ def write_terminal_hint(server: str) -> None:
         f"{server} speaks MCP over standard input and output, and waits for a client's messages."
         f" To try it: mcp-actors list {target}. Ctrl-C stops it.\n"
     )
-    with suppress(OSError):  # the terminal has gone: nobody reads it
+    with suppress(OSError):  # the terminal has gone
         os.write(_STDERR, line.encode("utf-8", "replace"))
 
 
-# -- Programs that are loaded for their server, and stop where they would run it -------------------------
+# -- Programs that are loaded for their server, and stop where they would run it ---
 
 
 class _Loading(threading.local):
@@ -121,7 +121,7 @@ def stop_if_loaded(server: object) -> None:
         _here.stop(server)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The garbage collector ---
 
 # Python's defaults suit programs with few long-lived objects. Ten thousand connections are millions of objects: a full
 # pass over them stops everything for a second and finds next to nothing, because the engine makes no reference cycles

@@ -12,7 +12,8 @@ from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.content import TextArgument, UnreadFiles, as_blocks, text_arguments, with_files_read
-from mcp_actors._server.invoke import Function, Handler, Invoked, Loop, function, name_of, string_param
+from mcp_actors._server.context import Context
+from mcp_actors._server.invoke import Function, Handler, Loop, function, name_of, string_param
 from mcp_actors._server.registry import Registry, page
 from mcp_actors.errors import invalid_params
 from mcp_actors.types import Icon
@@ -93,11 +94,11 @@ class Prompts(Registry[_PromptEntry]):
     def handlers(self) -> Mapping[str, Handler]:
         return {"prompts/list": self._list, "prompts/get": self._get}
 
-    def _list(self, ctx: Invoked) -> t.ListPromptsResult:
+    def _list(self, ctx: Context) -> t.ListPromptsResult:
         entries, cursor = page(self.listing(), ctx.params, kind="prompts", size=self._page_size)
         return t.ListPromptsResult([entry.prompt for entry in entries], cursor)
 
-    def _get(self, ctx: Invoked) -> t.GetPromptResult | Continuation:
+    def _get(self, ctx: Context) -> t.GetPromptResult | Continuation:
         name = string_param(ctx.params, "name")
         entry = self.by_key.get(name)
         if entry is None:
@@ -112,7 +113,7 @@ class Prompts(Registry[_PromptEntry]):
             return Continuation(_read, entry, value)
 
 
-async def _run(entry: _PromptEntry, ctx: Invoked, arguments: dict[str, Any]) -> t.GetPromptResult:
+async def _run(entry: _PromptEntry, ctx: Context, arguments: dict[str, Any]) -> t.GetPromptResult:
     value = await entry.function.call(ctx, arguments)
     try:
         return _result(value, entry.prompt)

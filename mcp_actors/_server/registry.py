@@ -17,15 +17,9 @@ from mcp_actors.errors import LocalProtocolError, invalid_params
 __all__ = ["DEFAULT_PAGE_SIZE", "NO_SCOPES", "Listed", "Registered", "Registry", "RegistryOptions", "page"]
 
 
-# -- Pages of a list and the cursors between them (MCP 2026-07-28, Pagination) ---------------------------
-#
-# A cursor is opaque to the client and carries all that the server needs, so it survives without any memory of a
-# session and means the same in another process that serves the same list. It names the last entry that was shown: the
-# next page begins after that entry, wherever it stands by then. When that entry is gone, the page begins at the first
-# one that was registered after it. So no entry of a registry is skipped or shown twice, whatever comes and goes.
-
 # Enough for nearly every server to answer in one page, and some 50 KiB of tools at most.
 DEFAULT_PAGE_SIZE = 100
+NO_SCOPES: frozenset[str] = frozenset()
 
 
 class Listed(Protocol):
@@ -36,6 +30,124 @@ class Listed(Protocol):
     @property
     def key(self) -> str: ...
 
+
+class Registered(Listed, Protocol):
+    """An entry of a registry. ``scopes`` are those that a caller needs."""
+
+    @property
+    def scopes(self) -> frozenset[str]: ...
+
+
+E = TypeVar("E", bound=Registered)
+
+
+class RegistryOptions(TypedDict, total=False):
+    """The arguments of every registry."""
+
+    injected: Required[type]
+    """The class whose annotation marks the parameter that is handed the call's context."""
+    for_sync: Required[ForSync]
+    """Makes the context of a sync function of that of its call."""
+    limiter: Required[trio.CapacityLimiter]
+    """Bounds the worker threads."""
+    on_change: Callable[[], None] | None
+    """Is called after each change, when the new state can already be seen."""
+    page_size: int
+    """Entries on one page of the list."""
+
+
+class Registry(Generic[E]):
+    """The entries of one kind of feature, by key. See `RegistryOptions` for the arguments."""
+
+    what: ClassVar[str]
+    """Names an entry in error messages (``"tool"``)."""
+
+    listed_elsewhere: Callable[[str], bool] | None = None
+    """In a server in front of others, says whether one of them has listed a name; ``None`` in all others."""
+
+    def __init__(
+        self,
+        *,
+        injected: type,
+        for_sync: ForSync,
+        limiter: trio.CapacityLimiter,
+        on_change: Callable[[], None] | None = None,
+        page_size: int = DEFAULT_PAGE_SIZE,
+    ) -> None:
+        self.on_change = on_change
+        self._injected = injected
+        self._for_sync = for_sync
+        self._limiter = limiter
+        self._page_size = page_size
+        self.version = 0
+        self.scoped = False
+        """Whether any entry ever needed a scope."""
+        self.by_key: dict[str, E] = {}
+        self._next_serial = 1
+        self._listing: tuple[int, tuple[E, ...]] = (0, ())
+
+    def is_listed_elsewhere(self, name: str) -> bool:
+        """Whether a name is one of a bounded number that a server behind this one has listed."""
+        return self.listed_elsewhere is not None and self.listed_elsewhere(name)
+
+    def next_serial(self) -> int:
+        """A number that no other entry has, greater than all before: the place of the next entry in the list."""
+        serial = self._next_serial
+        self._next_serial += 1
+        return serial
+
+    def insert(self, entry: E) -> None:
+        """Raises `LocalProtocolError` when the key is taken: two entries under one key are always a mistake."""
+        if entry.key in self.by_key:
+            raise LocalProtocolError(f"there is already a {self.what} {entry.key!r}; remove it first")
+        self.by_key[entry.key] = entry
+        self.scoped = self.scoped or bool(entry.scopes)
+        self._changed()
+
+    def remove(self, key: str) -> None:
+        """Raises `LocalProtocolError` when there is no such entry. Calls in flight go on to their end."""
+        if self.by_key.pop(key, None) is None:
+            raise LocalProtocolError(f"there is no {self.what} {key!r}")
+        self._changed()
+
+    def scopes_of(self, key: object) -> frozenset[str]:
+        """The scopes that a caller of the entry ``key`` needs; the empty set for an unknown key."""
+        entry = self.by_key.get(key) if isinstance(key, str) else None
+        return NO_SCOPES if entry is None else entry.scopes
+
+    def listing(self) -> tuple[E, ...]:
+        """All entries in the order in which they were added; the same object until something changes."""
+        version, listing = self._listing
+        if version != self.version:
+            # The version is read first: a listing that a worker thread makes during a change is not taken for the new.
+            version, listing = self.version, tuple(self.by_key.values())
+            self._listing = (version, listing)
+        return listing
+
+    def _changed(self) -> None:
+        self.version += 1
+        if self.on_change is not None:
+            self.on_change()
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def __iter__(self) -> Iterator[E]:
+        return iter(self.listing())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.by_key
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.by_key)} {self.what}s, version {self.version}>"
+
+
+# -- Pages of a list and the cursors between them (MCP 2026-07-28, Pagination) ---
+#
+# A cursor is opaque to the client and carries all that the server needs, so it survives without any memory of a
+# session and means the same in another process that serves the same list. It names the last entry that was shown: the
+# next page begins after that entry, wherever it is by then. When that entry is gone, the page begins at the first
+# one that was registered after it. So no entry of a registry is skipped or shown twice, whatever comes and goes.
 
 L = TypeVar("L", bound=Listed)
 
@@ -48,7 +160,7 @@ def page(
 ) -> tuple[Sequence[L], str | None]:
     """The page that ``params["cursor"]`` asks for, and the cursor of the next one (``None`` on the last).
 
-    ``kind`` keeps the cursors of different lists apart. Raises `RpcError` (-32602) for a cursor that is none of
+    ``kind`` keeps the cursors of different lists apart. Raises `RpcError` (-32602) for a cursor that is not
     ours; an empty string is a cursor too (presence counts, not truth).
     """
     cursor = params.get("cursor")
@@ -87,119 +199,3 @@ def _place(cursor: Any, kind: str) -> tuple[int, str]:
     if found_kind != kind or serial < 0:
         raise invalid_params("invalid cursor")
     return serial, key
-
-
-# ----------------------------------------------------------------------------------------------------
-
-NO_SCOPES: frozenset[str] = frozenset()
-
-
-class Registered(Listed, Protocol):
-    """An entry of a registry. ``scopes`` are those that a caller needs."""
-
-    @property
-    def scopes(self) -> frozenset[str]: ...
-
-
-E = TypeVar("E", bound=Registered)
-
-
-class RegistryOptions(TypedDict, total=False):
-    """The arguments of every registry."""
-
-    injected: Required[type]
-    """The class whose annotation marks the parameter that is handed the call's context."""
-    for_sync: Required[ForSync]
-    """Makes the context of a sync function of that of its call."""
-    limiter: Required[trio.CapacityLimiter]
-    """Bounds the worker threads."""
-    on_change: Callable[[], None] | None
-    """Is called after each change, when the new state can already be seen."""
-    page_size: int
-    """Entries on one page of the list."""
-
-
-class Registry(Generic[E]):
-    """The entries of one kind of feature, by key. See `RegistryOptions` for the arguments."""
-
-    what: ClassVar[str]
-    """Names an entry in error messages (``"tool"``)."""
-
-    listed_elsewhere: Callable[[str], bool] | None = None
-    """Says of a server that stands for others whether one of them has listed a name; ``None`` where there are none."""
-
-    def __init__(
-        self,
-        *,
-        injected: type,
-        for_sync: ForSync,
-        limiter: trio.CapacityLimiter,
-        on_change: Callable[[], None] | None = None,
-        page_size: int = DEFAULT_PAGE_SIZE,
-    ) -> None:
-        self.on_change = on_change
-        self._injected = injected
-        self._for_sync = for_sync
-        self._limiter = limiter
-        self._page_size = page_size
-        self.version = 0
-        self.scoped = False
-        """Whether any entry ever needed a scope."""
-        self.by_key: dict[str, E] = {}
-        self._next_serial = 1
-        self._listing: tuple[int, tuple[E, ...]] = (0, ())
-
-    def is_listed_elsewhere(self, name: str) -> bool:
-        """Whether a name is one of a bounded number that another server has listed, for which this one stands."""
-        return self.listed_elsewhere is not None and self.listed_elsewhere(name)
-
-    def next_serial(self) -> int:
-        """A number that no other entry has, greater than all before: the place of the next entry in the list."""
-        serial = self._next_serial
-        self._next_serial += 1
-        return serial
-
-    def insert(self, entry: E) -> None:
-        """Raises `LocalProtocolError` when the key is taken: two entries under one key are always a mistake."""
-        if entry.key in self.by_key:
-            raise LocalProtocolError(f"there is already a {self.what} {entry.key!r}; remove it first")
-        self.by_key[entry.key] = entry
-        self.scoped = self.scoped or bool(entry.scopes)
-        self._changed()
-
-    def remove(self, key: str) -> None:
-        """Raises `LocalProtocolError` when there is no such entry. Calls in flight go on to their end."""
-        if self.by_key.pop(key, None) is None:
-            raise LocalProtocolError(f"there is no {self.what} {key!r}")
-        self._changed()
-
-    def scopes_of(self, key: object) -> frozenset[str]:
-        """The scopes that a caller of the entry ``key`` needs; none where there is no such entry."""
-        entry = self.by_key.get(key) if isinstance(key, str) else None
-        return NO_SCOPES if entry is None else entry.scopes
-
-    def listing(self) -> tuple[E, ...]:
-        """All entries in the order in which they were added; the same object until something changes."""
-        version, listing = self._listing
-        if version != self.version:
-            # The version is read first: a listing that a worker thread makes during a change is not taken for the new.
-            version, listing = self.version, tuple(self.by_key.values())
-            self._listing = (version, listing)
-        return listing
-
-    def _changed(self) -> None:
-        self.version += 1
-        if self.on_change is not None:
-            self.on_change()
-
-    def __len__(self) -> int:
-        return len(self.by_key)
-
-    def __iter__(self) -> Iterator[E]:
-        return iter(self.listing())
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.by_key
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self.by_key)} {self.what}s, version {self.version}>"

@@ -14,7 +14,8 @@ from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.content import TextArgument, text_arguments
-from mcp_actors._server.invoke import Function, Handler, Invoked, Loop, function, is_async, name_of, uri_param
+from mcp_actors._server.context import Context
+from mcp_actors._server.invoke import Function, Handler, Loop, function, is_async, name_of, uri_param
 from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions, page
 from mcp_actors._wire.codec import encode_value
 from mcp_actors._wire.uri_template import UriTemplate
@@ -23,14 +24,14 @@ from mcp_actors.types import Annotations, BlobResourceContents, Icon, Resource, 
 
 __all__ = ["Resources", "check_uri"]
 
-# RFC 3986 section 3.1; the variables of a template may stand for it.
+# RFC 3986 section 3.1; the variables of a template may produce it.
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{"
 _CONTENTS = (TextResourceContents, BlobResourceContents)
 _BYTES = (bytes, bytearray, memoryview)
 
 # Subscriptions of one request whose scopes are looked up one by one: more than a person can follow.
 _MOST_SEARCHED = 256
-# Resources that are listed at run time stand behind all that were registered, whose serials count from 1.
+# Resources that are listed at run time come behind all that were registered, whose serials count from 1.
 _FIRST_DYNAMIC_SERIAL = 1 << 40
 
 
@@ -164,7 +165,7 @@ class Resources(Registry[_ResourceEntry]):
         return NO_SCOPES if found is None else found[0].scopes
 
     def scopes_to_subscribe(self, uri: object) -> frozenset[str]:
-        """The scopes that a caller needs to be told of updates of ``uri`` and of all that lies below it."""
+        """The scopes that a caller needs for updates of ``uri`` and of all that lies below it."""
         if not self.scoped or not isinstance(uri, str):
             return NO_SCOPES
         served = self._find(uri)
@@ -172,7 +173,7 @@ class Resources(Registry[_ResourceEntry]):
         below = uri if uri.endswith("/") or served is None else f"{uri}/"
         for entry in self.listing():
             head = entry.key.partition("{")[0]
-            # Of a template nobody knows what it serves. So it counts for what is no resource itself and may lie above.
+            # What a template serves is unknown. So it counts for a URI that is not a resource itself and may lie above.
             inside = served is None and entry.template is not None and uri.startswith(head)
             if entry.scopes and (inside or head.startswith(below)):
                 needed |= entry.scopes
@@ -230,16 +231,16 @@ class Resources(Registry[_ResourceEntry]):
             self._parts = (entries, rows, templates)
         return rows, templates
 
-    def _list(self, ctx: Invoked) -> t.ListResourcesResult | Continuation:
+    def _list(self, ctx: Context) -> t.ListResourcesResult | Continuation:
         rows, templates = self._split()
         if any(entry.lister is not None for entry in templates):
             return Continuation(self._list_dynamic, ctx)
         return self._page(rows, ctx)
 
-    async def _list_dynamic(self, ctx: Invoked) -> t.ListResourcesResult:
+    async def _list_dynamic(self, ctx: Context) -> t.ListResourcesResult:
         return self._page(await self.rows(ctx), ctx)
 
-    async def rows(self, ctx: Invoked) -> Sequence[_Row]:
+    async def rows(self, ctx: Context) -> Sequence[_Row]:
         """Returns the lines of ``resources/list``, those that functions list at run time included."""
         rows, templates = self._split()
         known = {row.key: row for row in rows}
@@ -256,16 +257,16 @@ class Resources(Registry[_ResourceEntry]):
         """Returns the entries of ``resources/templates/list``."""
         return self._split()[1]
 
-    def _page(self, rows: Sequence[_Row], ctx: Invoked) -> t.ListResourcesResult:
+    def _page(self, rows: Sequence[_Row], ctx: Context) -> t.ListResourcesResult:
         shown, cursor = page(rows, ctx.params, kind="resources", size=self._page_size)
         return t.ListResourcesResult([row.resource for row in shown], cursor)
 
-    def _list_templates(self, ctx: Invoked) -> t.ListResourceTemplatesResult:
+    def _list_templates(self, ctx: Context) -> t.ListResourceTemplatesResult:
         shown, cursor = page(self._split()[1], ctx.params, kind="templates", size=self._page_size)
         templates = [entry.listed for entry in shown if isinstance(entry.listed, t.ResourceTemplate)]
         return t.ListResourceTemplatesResult(templates, cursor)
 
-    def _read(self, ctx: Invoked) -> t.ReadResourceResult | Continuation:
+    def _read(self, ctx: Context) -> t.ReadResourceResult | Continuation:
         uri = uri_param(ctx.params)
         entry, arguments = self._found(uri)
         if not entry.function.inline:
@@ -294,7 +295,7 @@ class Resources(Registry[_ResourceEntry]):
 
 
 def check_uri(uri: Any) -> None:
-    """Raises `TypeError` for what is no URI that clients can ask for."""
+    """Raises `TypeError` for anything but a URI that clients can ask for."""
     if not isinstance(uri, str):
         raise TypeError('a resource has a URI, which comes first: write @server.resource("data://NAME")')
     if not re.match(_SCHEME, uri):
@@ -304,7 +305,7 @@ def check_uri(uri: Any) -> None:
 
 
 async def _run(
-    entry: _ResourceEntry, ctx: Invoked, arguments: dict[str, Any], uri: str
+    entry: _ResourceEntry, ctx: Context, arguments: dict[str, Any], uri: str
 ) -> t.ReadResourceResult:
     return _result(await entry.function.call(ctx, arguments), uri, entry)
 

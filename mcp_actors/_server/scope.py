@@ -26,7 +26,65 @@ from mcp_actors.bridges.bridged_call import Bridge
 __all__ = ["VARIABLE", "ServerScope", "StateT", "derived_key", "state_key_of_environment"]
 
 
-# -- The key that all processes of one server have in common ---------------------------------------------
+# The class of what a server's lifespan yields. Without one, `Server` and `Context` are written without brackets.
+StateT = TypeVar("StateT", default=Any)
+
+
+@attrs.define(eq=False)
+class ServerScope:
+    """The values that all calls of one `serve` share."""
+
+    server: Any
+    state: Any
+    sealer: StateSealer
+    limits: Limits
+    session_of: Callable[[CallOwner], PeerSession | None]
+    elicitations: UrlElicitations
+    mask_errors: bool | None
+    """See `Server`."""
+    token: trio.lowlevel.TrioToken
+    """The event loop."""
+    bridge: Bridge | None
+    """The program's loop or thread that called `serve`, if that is not the one that runs the engine."""
+    detached: set[object] = attrs.field(factory=set)
+    """The calls that were answered, and whose functions run on."""
+
+    # The scope of a detached call is a copy, and belongs to the same `serve`.
+    def __hash__(self) -> int:
+        return id(self.detached)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ServerScope) and other.detached is self.detached
+
+    def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
+        """The answers of all rounds so far: those sealed in the state and those that came with this retry.
+
+        Raises `RpcError` -32602 for a state that is forged, too old or another call's.
+        """
+        return {**self.sealed_answers(invocation), **(invocation.answers or {})}
+
+    def sealed_answers(self, invocation: Invocation) -> dict[str, Any]:
+        """The answers that `seal_answers` has packed for this retry, without those of the client; raises as above."""
+        if invocation.state is None:
+            return {}
+        opened = self.sealer.open(invocation.state, now=time.time(), **self._binding(invocation))
+        answers: dict[str, Any] = opened["answers"]
+        return answers
+
+    def seal_answers(self, invocation: Invocation, answers: dict[str, Any]) -> str:
+        """Packs the answers that were used, so that the next round need not ask for them again."""
+        return self.sealer.seal({"answers": answers}, now=time.time(), **self._binding(invocation))
+
+    def _binding(self, invocation: Invocation) -> dict[str, Any]:
+        """A state is good for the same request by the same principal only."""
+        return {
+            "method": invocation.method.name,
+            "target": invocation.params,
+            "principal": invocation.principal,
+        }
+
+
+# -- The key that all processes of one server have in common ---
 
 VARIABLE = "MCP_ACTORS_STATE_KEY"
 """The environment variable that has the key where a program gives none, in hexadecimal digits or in base64."""
@@ -66,63 +124,3 @@ def state_key_of_environment() -> bytes:
 def derived_key(key: bytes, purpose: str) -> bytes:
     """Returns a key for one purpose, from which neither ``key`` nor the key for another purpose is known."""
     return hmac.digest(key, f"mcp-actors {purpose}".encode(), hashlib.sha256)
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# The class of what a server's lifespan yields. Programs that name none keep `Server` and `Context` as they are.
-StateT = TypeVar("StateT", default=Any)
-
-
-@attrs.define(eq=False)
-class ServerScope:
-    """The values that all calls of one `serve` share."""
-
-    server: Any
-    state: Any
-    sealer: StateSealer
-    limits: Limits
-    session_of: Callable[[CallOwner], PeerSession | None]
-    elicitations: UrlElicitations
-    mask_errors: bool | None
-    """See `Server`."""
-    token: trio.lowlevel.TrioToken
-    """The event loop."""
-    bridge: Bridge | None
-    """The program's loop or thread that called `serve`, if that is not the one that runs the engine."""
-    detached: set[object] = attrs.field(factory=set)
-    """The calls that were answered, and whose functions run on."""
-
-    # The scope of a detached call is a copy, and stands for the same `serve`.
-    def __hash__(self) -> int:
-        return id(self.detached)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ServerScope) and other.detached is self.detached
-
-    def recorded_answers(self, invocation: Invocation) -> dict[str, Any]:
-        """The answers of all rounds so far: those sealed in the state and those that came with this retry.
-
-        Raises `RpcError` -32602 for a state that is forged, too old or another call's.
-        """
-        return {**self.sealed_answers(invocation), **(invocation.answers or {})}
-
-    def sealed_answers(self, invocation: Invocation) -> dict[str, Any]:
-        """The answers that `seal_answers` has packed for this retry, without those of the client; raises as above."""
-        if invocation.state is None:
-            return {}
-        opened = self.sealer.open(invocation.state, now=time.time(), **self._binding(invocation))
-        answers: dict[str, Any] = opened["answers"]
-        return answers
-
-    def seal_answers(self, invocation: Invocation, answers: dict[str, Any]) -> str:
-        """Packs the answers that were used, so that the next round need not ask for them again."""
-        return self.sealer.seal({"answers": answers}, now=time.time(), **self._binding(invocation))
-
-    def _binding(self, invocation: Invocation) -> dict[str, Any]:
-        """A state is good for the same request by the same principal only."""
-        return {
-            "method": invocation.method.name,
-            "target": invocation.params,
-            "principal": invocation.principal,
-        }

@@ -104,7 +104,7 @@ class SessionRegistry:
         return None if registered is None else registered.peer
 
     def statistics(self, session: AnySession) -> SessionStatistics:
-        """Returns where a session, its calls and its link stand, and whose it is."""
+        """Returns a snapshot of a session, its calls and its link, with its owner."""
         registered = self._registered[session.dispatcher]
         peer, principal = registered.legacy.peer, registered.principal
         return attrs.evolve(
@@ -140,7 +140,7 @@ class SessionRegistry:
 
 
 def _client_name(info: object) -> str | None:
-    """Returns how a client has introduced itself, cut short; what it sent was not checked."""
+    """Returns the name and version that a client gave, unchecked and cut short."""
     if not isinstance(info, dict):
         return None
     said = (info.get("name"), info.get("version"))

@@ -66,7 +66,7 @@ def listen_handler(bus: EventBus, topics: Mapping[str, ListenMember]) -> Handler
         # The id goes back with its own JSON type: an integer stays one.
         tag = {SUBSCRIPTION_ID: ctx.request_id}
         # Subscribed before the acknowledgement and delivered after it: no event is lost, none comes too early. Events
-        # of what is not declared yet are subscribed to as well: there are none before it is declared.
+        # of what is not declared yet are subscribed to as well: they begin when it is declared.
         memory = ctx.call.owner.limiters.memory
         account = None if memory is None else memory.new_account(ctx.call.invocation)
         with bus.subscribe(asked, account=account) as subscription:
@@ -126,11 +126,11 @@ async def _notify_of(
     for topic in topics:
         keys = [key for name, key in changed if name == topic.name]
         if keys:
-            told = await topic.params_of(keys, ctx)
+            params = await topic.params_of(keys, ctx)
             for key in keys:
-                if key in told:
+                if key in params:
                     await ctx.notify(
-                        topic.notification, {**told[key], "_meta": {**told[key].get("_meta", {}), **tag}}
+                        topic.notification, {**params[key], "_meta": {**params[key].get("_meta", {}), **tag}}
                     )
 
 

@@ -15,8 +15,9 @@ from mcp_actors._eras.modern import MirroredParam, annotated_params
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
+from mcp_actors._server.context import Context
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
-from mcp_actors._server.invoke import Function, Handler, Invoked, Loop, check_async, function, name_of
+from mcp_actors._server.invoke import Function, Handler, Loop, check_async, function, name_of
 from mcp_actors._server.registry import Registry, page
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError, invalid_params
@@ -35,51 +36,6 @@ from mcp_actors.types import (
 
 __all__ = ["BeforeTask", "TaskRules", "TaskSupport", "Tools"]
 
-
-# -- The rules by which calls of a tool become tasks that outlive their caller ---------------------------
-
-TaskSupport = Literal["optional", "required"]
-"""MCP 2025-11-25, Tasks, Tool-Level Negotiation; a tool without any is ``forbidden`` there."""
-
-BeforeTask = Callable[[dict[str, Any], Any], Awaitable[Mapping[str, Any]]]
-"""Is given the arguments and the `Context` of a call before it becomes a task, and returns the arguments to use."""
-
-
-class TaskRules(msgspec.Struct, frozen=True):
-    """The rules of one tool: ``support``, whether it is ``restartable``, and what runs ``before`` the task exists."""
-
-    support: TaskSupport
-    restartable: bool
-    before: BeforeTask | None
-
-    @classmethod
-    def of(
-        cls, task: TaskSupport | None, restartable: bool, before: BeforeTask | None, inline: bool
-    ) -> TaskRules | None:
-        """Returns the rules that a tool is registered with, ``None`` for a tool whose calls never become tasks.
-
-        Raises:
-            TypeError: ``before`` is not of its form.
-            ValueError: The options contradict each other.
-        """
-        if task is None:
-            if restartable or before is not None:
-                raise ValueError(
-                    'restartable= and before_task= are for tasks: add task="optional", or "required"'
-                )
-            return None
-        if task not in get_args(TaskSupport):
-            raise ValueError(f'task={task!r}: write "optional" or "required", or leave it out')
-        if inline:
-            raise ValueError(
-                f"task={task!r}: a task may take long, and blocks everything; remove inline=True"
-            )
-        if before is not None:
-            check_async(before, "arguments, ctx")
-        return cls(task, restartable, before)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 _ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
@@ -111,7 +67,7 @@ class Tools(Registry[_ToolEntry]):
     what = "tool"
 
     elsewhere: Callable[[str], ToolElsewhere | None] | None = None
-    """Finds a tool that is registered at another server, by its name here; ``None`` if there are none."""
+    """Finds a tool that is registered at another server, by its name here; ``None`` without other servers."""
 
     def add(
         self,
@@ -198,7 +154,7 @@ class Tools(Registry[_ToolEntry]):
         return None if found is None else found.rules
 
     def mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
-        """The parameters of a tool that are told in headers too, where there are any."""
+        """The parameters of a tool that clients repeat in headers."""
         found = self._found(name)
         return () if found is None else found.mirrored
 
@@ -216,11 +172,11 @@ class Tools(Registry[_ToolEntry]):
     def handlers(self) -> Mapping[str, Handler]:
         return {"tools/list": self._list, "tools/call": self._call}
 
-    def _list(self, ctx: Invoked) -> ListToolsResult:
+    def _list(self, ctx: Context) -> ListToolsResult:
         entries, cursor = page(self.listing(), ctx.params, kind="tools", size=self._page_size)
         return ListToolsResult([entry.tool for entry in entries], cursor)
 
-    def _call(self, ctx: Invoked) -> CallToolResult | Continuation:
+    def _call(self, ctx: Context) -> CallToolResult | Continuation:
         # MCP, Server Features, Tools, Error Handling: params of the wrong form and unknown tools are errors of the
         # protocol, wrong arguments are not.
         params = ctx.params
@@ -247,7 +203,7 @@ class Tools(Registry[_ToolEntry]):
             return Continuation(_read, entry, unread.value)
 
 
-async def _run(entry: _ToolEntry, ctx: Invoked, arguments: dict[str, Any]) -> CallToolResult:
+async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> CallToolResult:
     try:
         value = await entry.function.call(ctx, entry.bind(arguments))
     except (InvalidArguments, ToolError) as error:
@@ -287,7 +243,7 @@ def _limited(function: Function, name: str, seconds: float) -> Function:
         )
     call = function.call
 
-    async def limited(ctx: Invoked, arguments: dict[str, Any]) -> Any:
+    async def limited(ctx: Context, arguments: dict[str, Any]) -> Any:
         with trio.move_on_after(seconds):
             return await call(ctx, arguments)
         raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s")
@@ -318,7 +274,7 @@ def _finish(
 
     A tool with an output schema has to return structured content (MCP, Tools, Output Schema): whatever it returns is
     that value, unless it builds the whole result itself. A value that does not fit raises, and the call fails. With
-    ``content`` an empty list is no content; without, it is a value.
+    ``content`` an empty list means without content; otherwise it is a value.
     """
 
     def structured(value: Any) -> CallToolResult:
@@ -354,3 +310,46 @@ def _check(compiled: Validator, content: Any) -> None:
     problems = compiled.problems(content)
     if problems:
         raise ValueError(f"the result does not fit the output schema: {'; '.join(problems)}")
+
+
+# -- The rules by which calls of a tool become tasks that outlive their caller ---
+
+TaskSupport = Literal["optional", "required"]
+"""MCP 2025-11-25, Tasks, Tool-Level Negotiation; a tool without any is ``forbidden`` there."""
+
+BeforeTask = Callable[[dict[str, Any], Any], Awaitable[Mapping[str, Any]]]
+"""Is given the arguments and the `Context` of a call before it becomes a task, and returns the arguments to use."""
+
+
+class TaskRules(msgspec.Struct, frozen=True):
+    """The rules of one tool: ``support``, whether it is ``restartable``, and what runs ``before`` the task exists."""
+
+    support: TaskSupport
+    restartable: bool
+    before: BeforeTask | None
+
+    @classmethod
+    def of(
+        cls, task: TaskSupport | None, restartable: bool, before: BeforeTask | None, inline: bool
+    ) -> TaskRules | None:
+        """Returns the rules that a tool is registered with, ``None`` for a tool whose calls never become tasks.
+
+        Raises:
+            TypeError: ``before`` is not of its form.
+            ValueError: The options contradict each other.
+        """
+        if task is None:
+            if restartable or before is not None:
+                raise ValueError(
+                    'restartable= and before_task= are for tasks: add task="optional", or "required"'
+                )
+            return None
+        if task not in get_args(TaskSupport):
+            raise ValueError(f'task={task!r}: write "optional" or "required", or leave it out')
+        if inline:
+            raise ValueError(
+                f"task={task!r}: a task may take long, and blocks everything; remove inline=True"
+            )
+        if before is not None:
+            check_async(before, "arguments, ctx")
+        return cls(task, restartable, before)

@@ -25,8 +25,8 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from mcp_actors import Server
-from mcp_actors._server.process import stopped_at_run
 from mcp_actors.cli.failures import CommandFailure, WrongUsage
+from mcp_actors.server import stopped_at_run
 
 __all__ = ["is_ours", "load_again", "load_server", "split_target"]
 

@@ -13,7 +13,7 @@ it, in stateless revisions if the request declares the extension. Every other cl
 ``task="required"`` a call that cannot become a task is refused. In the function ``ctx`` works as in any call:
 
 - progress becomes the status message; in a session that began the task with a progress token it is reported there too;
-- ``ctx.log`` and ``ctx.notify`` reach the session that began the task, as long as that is there, and else nobody;
+- ``ctx.log`` and ``ctx.notify`` reach the session that began the task, as long as that is there;
 - questions put the task into ``input_required``; the function waits for the answers, and never runs again for them;
 - ``ctx.session`` is the session of the call until that has ended; ``ctx.principal`` is the caller of the call.
 
@@ -26,7 +26,7 @@ the store of the server's shared state is one of several processes or outlives t
 restartable, is run again from its start at another node, at most three times in all. It has the principal, claims and
 scopes of the call, and no token.
 
-A task is bound to the principal that created it, and to the revision. A caller that nobody has authenticated needs
+A task is bound to the principal that created it, and to the revision. An unauthenticated caller needs
 nothing but the id, which is unguessable; ``tasks/list`` shows it the tasks of its own session alone.
 
 When the server stops, tasks have `Limits.drain_grace` seconds, as calls have, behind the last call. Then they are

@@ -1,4 +1,4 @@
-"""One task that runs: its function, its scope, and the way by which the function tells and asks its client."""
+"""One task that runs: its function, its scope, and the way by which the function reaches and asks its client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["TaskActor"]
 MESSAGE_EVERY = 1.0
 # Seconds for which questions may take to be withdrawn when the function that asked them no longer waits.
 WITHDRAW_BOUND = 2.0
-# Seconds between two attempts to keep how a task ended, at first and at last.
+# Seconds between two attempts to keep the outcome of a task, at first and at last.
 RETRY_FIRST, RETRY_LAST = 0.1, 5.0
 
 
@@ -40,7 +40,7 @@ class TaskActor:
 
     def __init__(self, record: TaskRecord, changes: Changes, token: int | str | None = None) -> None:
         self.record = record
-        # The end of the server gives tasks as much time as calls: whoever cancels it cancels this scope.
+        # The end of the server gives tasks as much time as calls, and then cancels this scope.
         self.scope = trio.CancelScope(shield=True)
         self.ctx: Context | None = None
         """The context of the function: it has the revision in whose forms the client is asked."""
@@ -60,7 +60,7 @@ class TaskActor:
     # -- the actor ---------------------------------------------------------------------------------------------------
 
     async def run(self, function: Callable[[], Awaitable[Step]]) -> None:
-        """Runs the function and keeps how it ended; returns early once the task has ended otherwise, or its time is up.
+        """Runs the function and keeps its outcome; returns early once the task has ended otherwise, or its time is up.
 
         Args:
             function: Runs the function, whatever that raises, and returns the step that ends the task.
@@ -78,7 +78,7 @@ class TaskActor:
             self.ended.set()
 
     async def end(self, step: Step) -> None:
-        """Keeps how the task ended, and tries again until its time is up while the store cannot be reached."""
+        """Keeps the outcome; while the store cannot be reached, it tries again until the task's time is up."""
         pause = RETRY_FIRST
         while True:
             try:
@@ -96,7 +96,7 @@ class TaskActor:
 
     def _take(self, record: TaskRecord | None) -> None:
         if record is None or record.is_terminal or record.node != self.record.node:
-            # Somebody cancelled it, its time is up, or another node took it over.
+            # It was cancelled, its time is up, or another node took it over.
             if record is not None:
                 self.record = record
             self.scope.cancel(reason="the task has ended")
@@ -111,7 +111,7 @@ class TaskActor:
             math.inf if record.ttl is None else max(record.created + record.ttl - self._changes.clock(), 0.0)
         )
 
-    # -- what the function tells its client --------------------------------------------------------------------------
+    # -- what the function sends its client --------------------------------------------------------------------------
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
         """Takes a report of progress: it becomes the status message, and goes to the session that began the task."""
@@ -172,7 +172,7 @@ class TaskActor:
         Raises:
             RpcError: The client answered with an error.
             RemoteProtocolError: An answer is malformed, or does not fit the form.
-            SharedStateUnavailable: The questions cannot be kept, so that nobody would find them.
+            SharedStateUnavailable: The questions cannot be kept, so that no client would find them.
         """
         if not questions:
             return {}
@@ -204,7 +204,7 @@ class TaskActor:
     async def _change(self, step: Step) -> None:
         after = await self._changes.apply(self.record, step)
         if after is None or after.is_terminal:
-            # The task has ended meanwhile, which `_take` has been told of, or is going to be.
+            # The task has ended meanwhile, which `_take` has learned, or is about to.
             self.scope.cancel(reason="the task has ended")
             await trio.sleep_forever()
         assert after is not None

@@ -15,22 +15,97 @@ from mcp_actors.supervision.logging import log
 __all__ = ["Changes", "Step", "Take", "TaskWatch"]
 
 
-# -- Tells whoever waits for a task what became of it, wherever it was changed ---------------------------
+# Seconds for which a cancellation waits for a store at most.
+STORE_BOUND = 10.0
+
+Step = Callable[[TaskRecord, float], TaskRecord | None]
+"""Makes a task's next value at a time, ``None`` if there is nothing to change; see `mcp_actors.tasks.states`."""
+
+
+class Changes:
+    """The changes of this node.
+
+    Args:
+        store: Where the tasks are.
+        watch: Receives each change.
+        announce: Is given the id of each task that was changed, for other nodes and for those who listen.
+        clock: Returns seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        store: TaskStore,
+        watch: TaskWatch,
+        announce: Callable[[TaskRecord], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self.store = store
+        self.watch = watch
+        self.clock = clock
+        self._announce = announce
+
+    async def apply(self, record: TaskRecord, step: Step) -> TaskRecord | None:
+        """Makes one change; tries again as often as another change came first.
+
+        Args:
+            record: The newest value that the caller knows.
+            step: Makes the next value.
+
+        Returns:
+            The newest value: with the change, or without it if there was nothing to change; ``None`` if the task is
+            gone.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached; the change may have been made.
+        """
+        while True:
+            after = step(record, self.clock())
+            if after is None:
+                return record
+            if await self._replace(after):
+                self.announce(after)
+                return after
+            found = (await self.store.get([record.id])).get(record.id)
+            if found is None:
+                return None
+            record = found
+
+    async def _replace(self, after: TaskRecord) -> bool:
+        """Keeps a change. No cancellation cuts it: a change kept and not published would leave its function waiting.
+
+        The store answers, or gives up, within a time of its own; a store that does neither is given up here.
+        """
+        try:
+            with trio.move_on_after(STORE_BOUND, shield=True):
+                return await self.store.replace(after)
+            raise SharedStateUnavailable("tasks", f"the store has not answered for {STORE_BOUND:g} s")
+        except SharedStateUnavailable:
+            # It may have been kept all the same: those who wait look as soon as the store can be reached.
+            self.watch.changed_elsewhere(after.id)
+            raise
+
+    def announce(self, record: TaskRecord) -> None:
+        """Announces a value that was kept, at this node and at the others. Never waits."""
+        self.watch.changed(record)
+        self._announce(record)
+
+
+# -- Those who wait for a task learn what became of it, wherever it was changed ---
 
 Take = Callable[[TaskRecord | None], None]
 """Is given a task's newest value, or ``None`` once it is gone. It must neither wait nor raise."""
 
-# Seconds between two looks where processes share a store and nothing tells them what has changed: a person who answers
+# Seconds between two looks where processes share a store and changes are not announced: a person who answers
 # or cancels hardly notices it, and one query for all tasks costs a database on the same machine next to nothing.
 LOOK_EVERY = 0.5
 
 
 class TaskWatch:
-    """The tasks that this node waits for. A change made here is told at once, one made elsewhere after one look.
+    """The tasks that this node waits for. A change made here is seen at once, one made elsewhere at the next look.
 
     Args:
         store: Where the tasks are.
-        every: Seconds between two looks at all that is waited for; ``None`` where changes are heard of.
+        every: Seconds between two looks at all that is waited for; ``None`` where changes are announced.
         listened: Returns the ids of tasks that clients listen for here: they are looked at as well.
         publish: Is given the id of such a task when a look finds it changed.
     """
@@ -68,7 +143,7 @@ class TaskWatch:
                 del self._interests[id]
 
     def changed(self, record: TaskRecord) -> None:
-        """Tells those who wait here of a change that was made here."""
+        """Announces a change that was made at this node to those who wait here."""
         self._announce(record.id, record)
 
     def changed_elsewhere(self, id: str) -> None:
@@ -124,7 +199,7 @@ class TaskWatch:
     async def until(
         self, id: str, satisfied: Callable[[TaskRecord], bool], clock: Callable[[], float]
     ) -> TaskRecord | None:
-        """Waits for a value of a task that is good enough, ``None`` once the task is gone.
+        """Waits for a value of a task that satisfies the caller; returns ``None`` once the task is gone.
 
         Cancelled, it leaves nothing behind.
 
@@ -159,80 +234,3 @@ class TaskWatch:
 
 def _seconds_left(record: TaskRecord, now: float) -> float:
     return float("inf") if record.ttl is None else max(record.created + record.ttl - now, 0.0)
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds for which a cancellation waits for a store at most.
-STORE_BOUND = 10.0
-
-Step = Callable[[TaskRecord, float], TaskRecord | None]
-"""Makes a task's next value at a time, ``None`` if there is nothing to change; see `mcp_actors.tasks.states`."""
-
-
-class Changes:
-    """The changes of this node.
-
-    Args:
-        store: Where the tasks are.
-        watch: Is told of each change.
-        announce: Is given the id of each task that was changed, for other nodes and for those who listen.
-        clock: Returns seconds since the epoch.
-    """
-
-    def __init__(
-        self,
-        store: TaskStore,
-        watch: TaskWatch,
-        announce: Callable[[TaskRecord], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self.store = store
-        self.watch = watch
-        self.clock = clock
-        self._announce = announce
-
-    async def apply(self, record: TaskRecord, step: Step) -> TaskRecord | None:
-        """Makes one change, looking again as often as others are faster.
-
-        Args:
-            record: The newest value that the caller knows.
-            step: Makes the next value.
-
-        Returns:
-            The newest value: with the change, or without it if there was nothing to change; ``None`` if the task is
-            gone.
-
-        Raises:
-            SharedStateUnavailable: The state cannot be reached; the change may have been made.
-        """
-        while True:
-            after = step(record, self.clock())
-            if after is None:
-                return record
-            if await self._replace(after):
-                self.announce(after)
-                return after
-            found = (await self.store.get([record.id])).get(record.id)
-            if found is None:
-                return None
-            record = found
-
-    async def _replace(self, after: TaskRecord) -> bool:
-        """Keeps a change. One that was kept and not told of would leave its function waiting: no cancellation cuts it.
-
-        The store answers, or gives up, within a time of its own; a store that does neither is given up here.
-        """
-        try:
-            with trio.move_on_after(STORE_BOUND, shield=True):
-                return await self.store.replace(after)
-            raise SharedStateUnavailable("tasks", f"the store has not answered for {STORE_BOUND:g} s")
-        except SharedStateUnavailable:
-            # It may have been kept all the same: whoever waits looks as soon as the store can be reached.
-            self.watch.changed_elsewhere(after.id)
-            raise
-
-    def announce(self, record: TaskRecord) -> None:
-        """Tells everybody of a value that was kept. Never waits."""
-        self.watch.changed(record)
-        self._announce(record)

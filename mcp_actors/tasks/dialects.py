@@ -35,7 +35,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-# -- outcomes ---------------------------------------------------------------------------------------------------------
+# -- outcomes ---
 
 
 def outcome_of(answer: Mapping[str, Any]) -> bytes:
@@ -61,7 +61,7 @@ def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))
 
 
-# -- MCP 2025-11-25 ---------------------------------------------------------------------------------------------------
+# -- MCP 2025-11-25 ---
 
 
 def core_task(record: TaskRecord) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def core_result(record: TaskRecord) -> dict[str, Any]:
     return result
 
 
-# -- the extension ----------------------------------------------------------------------------------------------------
+# -- the extension ---
 
 
 def _extension_task(record: TaskRecord) -> dict[str, Any]:

@@ -28,215 +28,6 @@ from mcp_actors.tasks.states import answered, completed, failed, questions_of, r
 __all__ = ["Creations", "ResultStreams", "TaskNode", "TaskSettings"]
 
 
-# -- The bounds of tasks, with their reasons -------------------------------------------------------------
-
-# Seconds, a thousand years: who asks for more asks for no end. The numbers of stores and of JSON have room for it.
-LONGEST_TTL = 31_557_600_000.0
-
-
-@attrs.frozen
-class TaskSettings:
-    """The times and bounds of the tasks of one server; see `mcp_actors.tasks.Tasks` for each of them.
-
-    Raises:
-        ValueError: A time is not greater than 0, a number less than 1, or ``ttl`` greater than ``max_ttl``.
-    """
-
-    ttl: float
-    max_ttl: float | None
-    poll_interval: float
-    running: int
-    per_principal: int
-    in_all: int
-    bytes_per_principal: int
-    bytes_in_all: int
-
-    def __attrs_post_init__(self) -> None:
-        """Checks every setting.
-
-        Raises:
-            ValueError: See the class.
-        """
-        for name in ("ttl", "poll_interval"):
-            _check_number(name, getattr(self, name))
-        if self.max_ttl is not None:
-            _check_number("max_ttl", self.max_ttl)
-            if self.ttl > self.max_ttl:
-                raise ValueError(f"ttl={self.ttl!r} is greater than max_ttl={self.max_ttl!r}: raise max_ttl")
-        for name in ("running", "per_principal", "in_all", "bytes_per_principal", "bytes_in_all"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"{name}={value!r}: write a whole number that is at least 1")
-
-    @property
-    def bounds(self) -> TaskBounds:
-        """The bounds that the store applies."""
-        return TaskBounds(self.per_principal, self.in_all, self.bytes_per_principal, self.bytes_in_all)
-
-    def granted_ttl(self, asked: float | None) -> float | None:
-        """Returns the seconds for which a task is kept whose client asked for milliseconds, ``None`` for no end."""
-        if asked is None or asked > LONGEST_TTL * 1000:
-            # Before any arithmetic: an integer of JSON has as many digits as a client likes.
-            return self.max_ttl
-        return asked / 1000 if self.max_ttl is None else min(asked / 1000, self.max_ttl)
-
-
-def _check_number(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_TTL:
-        raise ValueError(
-            f"{name}={value!r}: write a number of seconds greater than 0, a thousand years at most"
-        )
-
-
-# -- Counts the tasks of callers that nobody has authenticated, by their addresses -----------------------
-
-
-@attrs.define
-class _TasksOfHolder:
-    tasks: int = 0
-    weight: int = 0
-
-
-class _CountedTask(NamedTuple):
-    holder: str
-    weight: int
-
-
-class Creations:
-    """The tasks that unauthenticated callers have created at this node and that are still kept, and their bytes.
-
-    The store counts by owner, and has one for all of these callers: without this a single one could take all places.
-
-    Args:
-        tasks: How many tasks one caller may have.
-        weight: How many bytes of them. It is looked at before a task is created: results may exceed it.
-    """
-
-    def __init__(self, tasks: int, weight: int) -> None:
-        self._tasks = tasks
-        self._weight = weight
-        self._by_holder: dict[str, _TasksOfHolder] = {}
-        self._counted: dict[str, _CountedTask] = {}
-        self._until: list[tuple[float, str]] = []
-
-    def __repr__(self) -> str:
-        return f"<Creations {len(self._counted)} tasks of {len(self._by_holder)} callers>"
-
-    def count(self, holder: str, record: TaskRecord) -> None:
-        """Counts a new task until its time is over.
-
-        Raises:
-            Overloaded: The caller has as many as it may have.
-        """
-        while self._until and self._until[0][0] <= record.created:
-            self.forget(heapq.heappop(self._until)[1])
-        held = self._by_holder.get(holder) or _TasksOfHolder()
-        if held.tasks >= self._tasks or held.weight + record.weight > self._weight:
-            raise Overloaded.for_tasks("tasks, or bytes in tasks,", "holder", self._tasks)
-        self._by_holder[holder] = held
-        self._counted[record.id] = _CountedTask(holder, record.weight)
-        held.tasks += 1
-        held.weight += record.weight
-        heapq.heappush(
-            self._until, (math.inf if record.ttl is None else record.created + record.ttl, record.id)
-        )
-
-    def changed(self, record: TaskRecord) -> None:
-        """Notes how many bytes a task has now, if it is counted."""
-        counted = self._counted.get(record.id)
-        if counted is not None:
-            self._by_holder[counted.holder].weight += record.weight - counted.weight
-            self._counted[record.id] = counted._replace(weight=record.weight)
-
-    def forget(self, id: str) -> None:
-        """Counts a task no more, if it is counted."""
-        counted = self._counted.pop(id, None)
-        if counted is None:
-            return
-        held = self._by_holder[counted.holder]
-        held.tasks -= 1
-        held.weight -= counted.weight
-        if not held.tasks:
-            del self._by_holder[counted.holder]
-
-
-# -- Waits for the end of a task on the stream of ``tasks/result``, and asks the client there (MCP 2025-11-25, Tasks)
-# ---
-
-
-class ResultStreams:
-    """The calls of ``tasks/result`` that wait at this node.
-
-    Args:
-        changes: Keeps the answers.
-        seconds: Seconds for which a client may take to answer one question before it is asked again.
-    """
-
-    def __init__(self, changes: Changes, seconds: float) -> None:
-        self._changes = changes
-        self._seconds = seconds
-        # Several calls may wait for one task: each question is asked on the stream of one of them.
-        self._being_asked: set[tuple[str, str]] = set()
-
-    async def end_of(self, id: str, ctx: Context) -> TaskRecord | None:
-        """Returns a task's last value, ``None`` once the task is gone; asks the client of this call meanwhile.
-
-        Raises:
-            SharedStateUnavailable: The task cannot be looked at, or an answer cannot be kept.
-            ConnectionLost, SessionExpired: The client has gone.
-        """
-        while True:
-            record = await self._changes.watch.until(
-                id, lambda record: record.is_terminal or self._open(record) is not None, self._changes.clock
-            )
-            if record is None or record.is_terminal:
-                return record
-            key = self._open(record)
-            if key is not None:
-                await self._ask(record, key, ctx)
-
-    def _open(self, record: TaskRecord) -> str | None:
-        """The key of a question that nobody asks at this node."""
-        if record.state == "input_required":
-            for key in questions_of(record):
-                if (record.id, key) not in self._being_asked:
-                    return key
-        return None
-
-    async def _ask(self, record: TaskRecord, key: str, ctx: Context) -> None:
-        place = (record.id, key)
-        answer: dict[str, Any] | None = None
-
-        def take(newest: TaskRecord | None) -> None:
-            if newest is None or newest.is_terminal or key not in questions_of(newest):
-                # It was answered elsewhere, or nobody waits for the answer any more.
-                scope.cancel(reason="the question was withdrawn")
-
-        question = questions_of(record)[key]
-        meta = {**question["params"].get("_meta", {}), RELATED_TASK: {"taskId": record.id}}
-        self._being_asked.add(place)
-        try:
-            with self._changes.watch.interest(record.id, take), trio.CancelScope() as scope:
-                try:
-                    params = {**question["params"], "_meta": meta}
-                    result = await ask_client(ctx, question["method"], params, seconds=self._seconds)
-                    answer = {"result": result}
-                except CallTimeout:
-                    # A person may be away: the task waits, and the client is asked again.
-                    pass
-                except RpcError as error:
-                    answer = {"error": {"code": error.code, "message": error.message, "data": error.data}}
-            if answer is not None:
-                given = {key: answer}
-                await self._changes.apply(record, lambda newest, now: answered(newest, given, now))
-        finally:
-            self._being_asked.discard(place)
-            # Another call may ask what this one could not.
-            self._changes.watch.changed_elsewhere(record.id)
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # Seconds between two searches for tasks whose node is gone: half of the lease after which a node counts as gone.
 SWEEP_EVERY = 5.0
 # Tasks that one search looks at beyond those that this node cannot look after, and the most of those: a store brings
@@ -355,19 +146,19 @@ class TaskNode:
             await actor.run(function)
         finally:
             leave()
-            # Behind the crash of an actor, `_crashed` is what ends its task.
+            # After the crash of an actor, `_crashed` ends its task.
             self._running.pop(actor.record.id, None)
 
     def _crashed(self, record: TaskRecord) -> None:
         start(self._nursery, TASK_END, self._fail, record, "internal error", about=record.tool)
 
     def give_up(self, record: TaskRecord) -> None:
-        """Ends a task that may have been kept, whose creation nobody was told of. Never waits."""
+        """Ends a task that may have been kept, whose creation was never answered. Never waits."""
         start(self._nursery, TASK_END, self._give_up, record, about=record.tool)
 
     async def _give_up(self, record: TaskRecord) -> None:
         await self._fail(record, "its creation was interrupted")
-        # Where the state was cut off, what was sent to it may arrive later than what was sent after it.
+        # Where the connection to the store was cut off, an earlier write may arrive after a later one.
         await trio.sleep(LATE_CREATION)
         await self._fail(record, "its creation was interrupted")
 
@@ -397,7 +188,7 @@ class TaskNode:
                 limit = SWEEP_LIMIT + passed_over
                 found = await self.store.abandoned(limit)
                 left = [record for record in found if not await self._look_after(record)]
-                # Those must not hide the others.
+                # They must not hide the others.
                 passed_over = min(len(left), MOST_PASSED_OVER)
                 more = len(found) == limit and passed_over == len(left)
             except SharedStateUnavailable as error:
@@ -493,3 +284,209 @@ def _failure(reason: str, node: str) -> Step:
         return failed(record, encoded, reason, now) if record.node == node else None
 
     return step
+
+
+# -- The bounds of tasks, with their reasons ---
+
+# Seconds, a thousand years: a longer time counts as without end. The numbers of stores and of JSON have room for it.
+LONGEST_TTL = 31_557_600_000.0
+
+
+@attrs.frozen
+class TaskSettings:
+    """The times and bounds of the tasks of one server; see `mcp_actors.tasks.Tasks` for each of them.
+
+    Raises:
+        ValueError: A time is not greater than 0, a number less than 1, or ``ttl`` greater than ``max_ttl``.
+    """
+
+    ttl: float
+    max_ttl: float | None
+    poll_interval: float
+    running: int
+    per_principal: int
+    in_all: int
+    bytes_per_principal: int
+    bytes_in_all: int
+
+    def __attrs_post_init__(self) -> None:
+        """Checks every setting.
+
+        Raises:
+            ValueError: See the class.
+        """
+        for name in ("ttl", "poll_interval"):
+            _check_number(name, getattr(self, name))
+        if self.max_ttl is not None:
+            _check_number("max_ttl", self.max_ttl)
+            if self.ttl > self.max_ttl:
+                raise ValueError(f"ttl={self.ttl!r} is greater than max_ttl={self.max_ttl!r}: raise max_ttl")
+        for name in ("running", "per_principal", "in_all", "bytes_per_principal", "bytes_in_all"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise ValueError(f"{name}={value!r}: write a whole number that is at least 1")
+
+    @property
+    def bounds(self) -> TaskBounds:
+        """The bounds that the store applies."""
+        return TaskBounds(self.per_principal, self.in_all, self.bytes_per_principal, self.bytes_in_all)
+
+    def granted_ttl(self, asked: float | None) -> float | None:
+        """Returns the seconds for which a task is kept whose client asked for milliseconds, ``None`` for no end."""
+        if asked is None or asked > LONGEST_TTL * 1000:
+            # Before any arithmetic: an integer of JSON has as many digits as a client likes.
+            return self.max_ttl
+        return asked / 1000 if self.max_ttl is None else min(asked / 1000, self.max_ttl)
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LONGEST_TTL:
+        raise ValueError(
+            f"{name}={value!r}: write a number of seconds greater than 0, a thousand years at most"
+        )
+
+
+# -- The number of tasks of unauthenticated callers, by their addresses ---
+
+
+@attrs.define
+class _TasksOfHolder:
+    tasks: int = 0
+    weight: int = 0
+
+
+class _CountedTask(NamedTuple):
+    holder: str
+    weight: int
+
+
+class Creations:
+    """The tasks that unauthenticated callers have created at this node and that are still kept, and their bytes.
+
+    The store counts by owner, and has one for all of these callers: without this a single one could take all places.
+
+    Args:
+        tasks: How many tasks one caller may have.
+        weight: How many bytes of them. It is looked at before a task is created: results may exceed it.
+    """
+
+    def __init__(self, tasks: int, weight: int) -> None:
+        self._tasks = tasks
+        self._weight = weight
+        self._by_holder: dict[str, _TasksOfHolder] = {}
+        self._counted: dict[str, _CountedTask] = {}
+        self._until: list[tuple[float, str]] = []
+
+    def __repr__(self) -> str:
+        return f"<Creations {len(self._counted)} tasks of {len(self._by_holder)} callers>"
+
+    def count(self, holder: str, record: TaskRecord) -> None:
+        """Counts a new task until its time is over.
+
+        Raises:
+            Overloaded: The caller has as many as it may have.
+        """
+        while self._until and self._until[0][0] <= record.created:
+            self.forget(heapq.heappop(self._until)[1])
+        held = self._by_holder.get(holder) or _TasksOfHolder()
+        if held.tasks >= self._tasks or held.weight + record.weight > self._weight:
+            raise Overloaded.for_tasks("tasks, or bytes in tasks,", "holder", self._tasks)
+        self._by_holder[holder] = held
+        self._counted[record.id] = _CountedTask(holder, record.weight)
+        held.tasks += 1
+        held.weight += record.weight
+        heapq.heappush(
+            self._until, (math.inf if record.ttl is None else record.created + record.ttl, record.id)
+        )
+
+    def changed(self, record: TaskRecord) -> None:
+        """Notes how many bytes a task has now, if it is counted."""
+        counted = self._counted.get(record.id)
+        if counted is not None:
+            self._by_holder[counted.holder].weight += record.weight - counted.weight
+            self._counted[record.id] = counted._replace(weight=record.weight)
+
+    def forget(self, id: str) -> None:
+        """Counts a task no more, if it is counted."""
+        counted = self._counted.pop(id, None)
+        if counted is None:
+            return
+        held = self._by_holder[counted.holder]
+        held.tasks -= 1
+        held.weight -= counted.weight
+        if not held.tasks:
+            del self._by_holder[counted.holder]
+
+
+# -- ``tasks/result`` waits for the end of a task, and asks the client on its stream (MCP 2025-11-25, Tasks) ---
+
+
+class ResultStreams:
+    """The calls of ``tasks/result`` that wait at this node.
+
+    Args:
+        changes: Keeps the answers.
+        seconds: Seconds for which a client may take to answer one question before it is asked again.
+    """
+
+    def __init__(self, changes: Changes, seconds: float) -> None:
+        self._changes = changes
+        self._seconds = seconds
+        # Several calls may wait for one task: each question is asked on the stream of one of them.
+        self._being_asked: set[tuple[str, str]] = set()
+
+    async def end_of(self, id: str, ctx: Context) -> TaskRecord | None:
+        """Returns a task's last value, ``None`` once the task is gone; asks the client of this call meanwhile.
+
+        Raises:
+            SharedStateUnavailable: The task cannot be looked at, or an answer cannot be kept.
+            ConnectionLost, SessionExpired: The client has gone.
+        """
+        while True:
+            record = await self._changes.watch.until(
+                id, lambda record: record.is_terminal or self._open(record) is not None, self._changes.clock
+            )
+            if record is None or record.is_terminal:
+                return record
+            key = self._open(record)
+            if key is not None:
+                await self._ask(record, key, ctx)
+
+    def _open(self, record: TaskRecord) -> str | None:
+        """The key of a question that is not being asked at this node."""
+        if record.state == "input_required":
+            for key in questions_of(record):
+                if (record.id, key) not in self._being_asked:
+                    return key
+        return None
+
+    async def _ask(self, record: TaskRecord, key: str, ctx: Context) -> None:
+        place = (record.id, key)
+        answer: dict[str, Any] | None = None
+
+        def take(newest: TaskRecord | None) -> None:
+            if newest is None or newest.is_terminal or key not in questions_of(newest):
+                # It was answered elsewhere, or the answer is not needed any more.
+                scope.cancel(reason="the question was withdrawn")
+
+        question = questions_of(record)[key]
+        meta = {**question["params"].get("_meta", {}), RELATED_TASK: {"taskId": record.id}}
+        self._being_asked.add(place)
+        try:
+            with self._changes.watch.interest(record.id, take), trio.CancelScope() as scope:
+                try:
+                    params = {**question["params"], "_meta": meta}
+                    result = await ask_client(ctx, question["method"], params, seconds=self._seconds)
+                    answer = {"result": result}
+                except CallTimeout:
+                    # A person may be away: the task waits, and the client is asked again.
+                    pass
+                except RpcError as error:
+                    answer = {"error": {"code": error.code, "message": error.message, "data": error.data}}
+            if answer is not None:
+                given = {key: answer}
+                await self._changes.apply(record, lambda newest, now: answered(newest, given, now))
+        finally:
+            self._being_asked.discard(place)
+            # Another call may ask what this one could not.
+            self._changes.watch.changed_elsewhere(record.id)

@@ -56,7 +56,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def questions_of(record: TaskRecord) -> dict[str, Any]:
-    """Returns the questions that nobody has answered yet, by key."""
+    """Returns the questions that are not answered yet, by key."""
     return _decode(record.questions)
 
 
@@ -85,7 +85,7 @@ def _readable(message: str) -> str:
 
 
 def described(record: TaskRecord, message: str | None, now: float) -> TaskRecord | None:
-    """The function has said where it stands."""
+    """The function has reported its status."""
     readable = None if message is None else _readable(message)
     return None if readable == record.message else _next(record, record.state, now, message=readable)
 

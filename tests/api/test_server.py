@@ -414,7 +414,7 @@ MISTAKES: list[tuple[str, Register, str]] = [
     ),
     ("context of a sync function", lambda s: s.tool(needs_await), "write ctx: Context"),
     ("method of a class", lambda s: s.add_tool(Shelf.books), r"server.add_tool\(thing.method\)"),
-    ("no function", lambda s: s.add_tool(None), "None is no function"),  # type: ignore[arg-type]
+    ("no function", lambda s: s.add_tool(None), "None is not a function"),  # type: ignore[arg-type]
     ("unknown option", lambda s: s.add_tool(greets, desc="x"), "the options are name, title, description"),  # type: ignore[call-arg]
     ("wrong option", lambda s: s.add_tool(greets, title=5), "write a string"),  # type: ignore[arg-type]
     ("wrong annotations", lambda s: s.add_tool(greets, annotations={}), r"write ToolAnnotations"),  # type: ignore[arg-type]

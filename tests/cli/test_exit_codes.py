@@ -243,7 +243,7 @@ TESTED_BY = {
         "cli/test_exit_codes.py::test_what_a_server_prints_is_shown_with_its_name",
         "transports/test_stdio_client.py::test_a_childs_stderr_is_inherited",
     ],
-    "the server sends what is no message": [
+    "the server sends something else than a message": [
         "cli/test_exit_codes.py::test_what_came_instead_of_messages_is_shown",
         "cli/test_exit_codes.py::test_a_warning_has_a_line_of_its_own_beside_what_is_waited_for",
         "api/test_server.py::test_the_timeout_of_the_handshake_names_it",
@@ -256,7 +256,7 @@ TESTED_BY = {
         "cli/test_exit_codes.py::test_what_is_waited_for_is_said_on_a_terminal",
     ],
     "a clock runs out": ["cli/test_clients.py::test_the_idle_clock"],
-    "the server asks for authorization, and nobody has logged in, or not for enough": [
+    "the server asks for authorization, and you have not logged in, or not for enough": [
         "cli/test_login.py::test_nothing_stored_says_what_to_run",
         "cli/test_login.py::test_a_login_that_ended_asks_for_another_one",
         "transports/http/test_client_responses.py::test_who_is_not_let_in_learns_the_challenge",
@@ -269,7 +269,7 @@ TESTED_BY = {
     "the target of `mcp-actors serve` cannot be imported": [
         "cli/test_arguments.py::test_one_line_says_what_is_wrong",
     ],
-    "what is given to `Client` is no server": [
+    "what is given to `Client` is not a server": [
         "cli/test_clients.py::test_wrong_words",
         "api/test_arguments.py::test_what_is_no_target_says_what_to_write",
     ],

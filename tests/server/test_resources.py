@@ -449,7 +449,7 @@ async def test_at_most_a_hundred_values_are_told_and_the_rest_is_counted(
 
 @pytest.mark.parametrize("found", [None, "text", 7, [1], ["a", None]])
 async def test_anything_but_strings_fails_the_call(completions: Completions, found: Any) -> None:
-    with pytest.raises(InvalidResult, match=r"a completion returns|no strings"):
+    with pytest.raises(InvalidResult, match=r"a completion returns|not strings"):
         await given(completions, found)
 
 

@@ -1,0 +1,90 @@
+"""Middleware: functions that run round the requests and notifications of clients, the first one outermost."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
+
+from mcp_actors import types as t
+from mcp_actors._actors.inbound_call import Continuation
+from mcp_actors._actors.responses import InvalidResult
+from mcp_actors._eras.era import Method
+from mcp_actors._server.context import Context
+from mcp_actors._server.invoke import Handler
+from mcp_actors.errors import LocalProtocolError
+
+__all__ = ["Around", "CallNext", "Middleware", "NotificationMiddleware", "through"]
+
+
+class CallNext(Protocol):
+    """Runs the next middleware, or the handler, and returns its result."""
+
+    def __call__(self, ctx: Context | None = None, /) -> Awaitable[Any]:
+        """Calls it with ``ctx``: by default with the context that this middleware was given."""
+
+
+Middleware = Callable[[Context, CallNext], Awaitable[Any]]
+"""``async def f(ctx, call_next)``, which runs round a request; see `Server.middleware`."""
+
+
+@runtime_checkable
+class NotificationMiddleware(Protocol):
+    """Middleware that runs round notifications, too; see `Server.middleware`."""
+
+    def __call__(self, ctx: Context, call_next: CallNext, /) -> Awaitable[Any]:
+        """Runs round a request."""
+
+    def notification(self, ctx: Context, call_next: CallNext, /) -> Awaitable[Any]:
+        """Runs round the function that takes a notification; what it returns is dropped."""
+
+
+@attrs.frozen(eq=False)
+class Around:
+    """A function of an extension that runs round some requests of one method, outside of all middleware."""
+
+    function: Middleware
+    when: Callable[[Mapping[str, Any]], bool]
+    """Says, of the params of a request, whether the function runs."""
+
+
+async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handler, passed: int = 0) -> Any:
+    """Calls the first middleware, the outermost, round the others, and the handler innermost.
+
+    Args:
+        middleware: All of it.
+        ctx: The context of the call.
+        handler: Answers the call.
+        passed: How many of ``middleware`` the call is inside of.
+
+    Raises:
+        InvalidResult: A middleware returned nothing, where a result has to be.
+    """
+    if passed == len(middleware):
+        result = handler(ctx)
+        return await result() if isinstance(result, Continuation) else result
+    of_call: Context | None = ctx
+
+    def call_next(other: Context | None = None, /) -> Awaitable[Any]:
+        # It awaits nothing itself: a coroutine more for each middleware would be measurable.
+        next_context = other or of_call
+        if next_context is None:
+            raise LocalProtocolError("the call was answered: go on with a context of `detached`")
+        return through(middleware, next_context, handler, passed + 1)
+
+    try:
+        result = await middleware[passed](ctx, call_next)
+    finally:
+        # What goes on behind the call has `call_next`, and must not keep the call, and its session, by it.
+        of_call = None
+    if result is None and not _may_be_none(ctx.call.invocation.method):
+        function = middleware[passed]
+        name = getattr(function, "__name__", type(function).__name__)
+        raise InvalidResult(f"the middleware {name} returned None: write 'return await call_next()'")
+    return result
+
+
+def _may_be_none(method: Method) -> bool:
+    """Whether nothing has to be in its result, so that a function may return none."""
+    return method.result in (dict, t.EmptyResult, t.SubscriptionsListenResult)
