@@ -13,26 +13,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Literal, Protocol
 
 import attrs
 import trio
 
 from mcp_actors._actors.inbound_call import (
-    Batch,
     CallStatistics,
     Continuation,
-    Deferred,
     DispatchRules,
     InboundCall,
     Responder,
+    SupportsWaitUntilRead,
 )
 from mcp_actors._actors.limits import WEIGHED_BYTES, ClientMemory, ConcurrencyLimiter, Limiters, Limits
-from mcp_actors._actors.link import LinkStatistics, Received
-from mcp_actors._actors.observing import outbound_calls_for
+from mcp_actors._actors.outbound import KINDS
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics
-from mcp_actors._actors.responses import post_answer, refusal_frame, result_frame
+from mcp_actors._actors.responses import post_answer, refusal_frame, too_long_frame
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation, NotAnswered
 from mcp_actors._wire.codec import (
@@ -55,9 +52,8 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
-from mcp_actors.supervision.containment import Containment, TaskKind
+from mcp_actors.supervision.containment import TaskKind
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import CALL_WORKER
 from mcp_actors.types.records import ValueRecord
 
 __all__ = [
@@ -65,12 +61,13 @@ __all__ = [
     "Counters",
     "DispatchRules",
     "Dispatcher",
+    "LinkStatistics",
     "Loss",
     "Negotiation",
+    "Received",
     "SessionStatistics",
     "Totals",
     "UnansweredOutlet",
-    "begun_without_task",
     "ignore",
     "prepare_unanswered",
     "start_unanswered",
@@ -104,6 +101,22 @@ class Counters(ValueRecord):
         self.late += other.late
         self.malformed += other.malformed
         self.refused += other.refused
+
+
+@attrs.frozen(eq=False, repr=False)
+class LinkStatistics(ValueRecord):
+    """A snapshot of a link."""
+
+    outbox: int
+    """Frames that wait for the writer."""
+    outbox_limit: int
+    """Frames the outbox takes before senders wait."""
+    blocked: int
+    """Senders that wait for room."""
+    frames_in: int
+    frames_out: int
+    bytes_in: int
+    bytes_out: int
 
 
 @attrs.define(eq=False, repr=False)
@@ -154,65 +167,7 @@ class SessionStatistics(ValueRecord):
     """The client's user, if the transport has authenticated one."""
 
 
-# -- Calls without a task of their own: what they wait for is one answer, which is read in somebody else's turn ---
-#
-# ==============================  =====================================================================================
-# what happens to such a call     what becomes of it
-# ==============================  =====================================================================================
-# there is an outcome             it is sent in the turn of whoever read it, or the call gets a task for the rest
-# the peer cancels it             it is abandoned, and nothing is sent
-# whoever runs the server ends    it is abandoned, and the error is sent
-# it
-# its session ends                the session waits for it as for its tasks; it is abandoned when these are cancelled
-# ==============================  =====================================================================================
-
-
-def begun_without_task(call: InboundCall, pool: TaskPool) -> bool:
-    """Begins a call whose continuation can do without a task now; returns false, having done nothing, if it needs one.
-
-    Args:
-        call: The call, which has entered every limiter, or waits for one.
-        pool: Starts the task that the rest of it may need.
-    """
-    deferred = call.continuation
-    assert call.admission is not None
-    # Calls begin in the order of their requests. Telemetry is told when the task of a call goes on, and the task of a
-    # call passes reports of progress on.
-    if (
-        not isinstance(deferred, Deferred)
-        or call.__class__ is not InboundCall
-        or call.admission.ahead
-        or call.invocation.progress_token is not None
-        or pool.has_queue
-    ):
-        return False
-    deferred.begun = True
-    try:
-        deferred.begun = deferred.begin(partial(_done, call, deferred, pool))
-    except Exception as error:
-        call.end_now(call.failure(error))
-        return True
-    return deferred.begun
-
-
-def _done(call: InboundCall, deferred: Deferred, pool: TaskPool) -> None:
-    # Whoever reads the answer serves other calls too, for which this one must not fail.
-    with Containment(CALL_WORKER, call.fail):
-        call.continuation = None
-        try:
-            result = deferred.outcome()
-            if isinstance(result, Continuation):
-                call.continuation = result
-                pool.start(call)
-                return
-            frame = result_frame(call.invocation, result, call.owner.responder.stamp, call.outlet.longest)
-        except Exception as error:
-            frame = call.failure(error)
-        call.end_now(frame)
-
-
-# ----------------------------------------------------------------------------------------------------
-
+Received = JsonRpcMessage | NoAnswer | Waiting | MalformedMessage | list[JsonRpcMessage | MalformedMessage]
 Loss = ConnectionLost | SessionExpired
 NotificationHandler = Callable[[str, dict[str, Any]], None]
 
@@ -292,7 +247,9 @@ class Dispatcher:
         self.limiters = (
             Limiters(own, memory=memory) if limiter is None else Limiters(own, limiter, memory=memory)
         )
-        self.outbound = outbound_calls_for(responder.telemetry, carrier, limits, name)
+        kinds = KINDS[responder.telemetry is not None]
+        self.call_class = kinds.inbound
+        self.outbound = kinds.outbound(carrier, limits, name, responder.telemetry)
         # Called whenever the last call in flight has ended.
         self.on_idle: Callable[[], object] | None = None
         self._on_notification = on_notification
@@ -337,7 +294,12 @@ class Dispatcher:
         if call is not None:
             pool = self.pool
             assert pool is not None
-            if call.continuation.__class__ is Continuation or not begun_without_task(call, pool):
+            if (
+                call.continuation.__class__ is Continuation
+                # Calls begin in the order of their requests.
+                or pool.has_queue
+                or not call.begin_without_task(pool.start)
+            ):
                 pool.start(call)
         return call
 
@@ -352,7 +314,7 @@ class Dispatcher:
             if taken and not self.rules.repeated_ids:
                 raise RpcError(INVALID_REQUEST, f"a request with the id {request.id!r} is in flight already")
             invocation = (negotiation or self.negotiation).open(request)
-            call = self.responder.call_class(invocation, self, outlet)
+            call = self.call_class(invocation, self, outlet)
             answer = call.answer_now()
             if answer is None:
                 params = request.params
@@ -609,7 +571,7 @@ def prepare_unanswered(
     dispatcher: Dispatcher, invocation: Invocation, arrived: Outlet | None = None
 ) -> InboundCall:
     """Returns the call for a notification; give it to `start_unanswered`."""
-    return dispatcher.responder.call_class(invocation, dispatcher, UnansweredOutlet(dispatcher, arrived))
+    return dispatcher.call_class(invocation, dispatcher, UnansweredOutlet(dispatcher, arrived))
 
 
 def start_unanswered(call: InboundCall, dispatcher: Dispatcher, function: Any, *args: Any) -> None:
@@ -633,3 +595,68 @@ def start_unanswered(call: InboundCall, dispatcher: Dispatcher, function: Any, *
     dispatcher.calls[call.key] = call
     assert dispatcher.pool is not None
     dispatcher.pool.start(call)
+
+
+# -- a JSON-RPC batch: the answers to its requests go back together, as one array, in any order -----------------------
+
+# Bytes that are kept free for each answer to come: the error that says that an answer is too long, without its id.
+_SHORTEST_ANSWER = 256
+
+
+class Batch:
+    """An outlet that holds the answers back until every request of the batch has ended, with or without one.
+
+    An answer with which the array would be too long to be sent is replaced by an error that says so.
+    """
+
+    def __init__(self, outlet: Outlet, expected: int) -> None:
+        self._outlet = outlet
+        self.longest = outlet.longest
+        self.http_request: HttpRequest | None = getattr(outlet, "http_request", None)
+        self._expected = expected
+        self._answers: list[bytes] = []
+        self._size = len(b"[]")
+
+    def post(self, frame: Frame) -> None:
+        if not frame.last:
+            self._outlet.post(frame)
+        elif (whole := self._collect(frame)) is not None:
+            self._outlet.post(whole)
+
+    async def send(self, frame: Frame) -> None:
+        if not frame.last:
+            await self._outlet.send(frame)
+        elif (whole := self._collect(frame)) is not None:
+            await self._outlet.send(whole)
+
+    def send_nowait(self, frame: Frame) -> bool:
+        if not frame.last:
+            return self._outlet.send_nowait(frame)
+        self.post(frame)
+        return True
+
+    async def wait_until_read(self) -> bool:
+        """See `SupportsWaitUntilRead`."""
+        return not isinstance(self._outlet, SupportsWaitUntilRead) or await self._outlet.wait_until_read()
+
+    def settle(self) -> None:
+        """One request of the batch ended without an answer: it was cancelled."""
+        if (whole := self._collect(None)) is not None:
+            self._outlet.post(whole)
+        elif not self._expected:
+            self._outlet.settle()
+
+    def close_stream(self) -> None:
+        self._outlet.close_stream()
+
+    def _collect(self, answer: Frame | None) -> Frame | None:
+        self._expected -= 1
+        if answer is not None:
+            room = self.longest - self._size - self._expected * _SHORTEST_ANSWER
+            if len(answer.data) > room:
+                answer = too_long_frame(answer.about, len(answer.data), max(room, 0))
+            self._answers.append(answer.data)
+            self._size += len(answer.data) + len(b",")
+        if self._expected or not self._answers:
+            return None
+        return Frame(b"[" + b",".join(self._answers) + b"]", last=True)

@@ -19,37 +19,37 @@ comes from there is delivered here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, Protocol, cast, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, cast, get_args
 
 import attrs
 import trio
 
-from mcp_actors._actors.link import WaitingTasks
+from mcp_actors._actors.outbound_call import WaitingTasks
 from mcp_actors._eras.era import Event, EventKind, shared_kinds
 from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.abc import Bus
 from mcp_actors.errors import LocalProtocolError, Overloaded, invalid_params
 from mcp_actors.supervision.budget import Account
 from mcp_actors.supervision.logging import log
+from mcp_actors.types import SubscriptionFilter
 from mcp_actors.types.records import ValueRecord
 
 __all__ = [
     "EventBus",
     "EventBusStatistics",
-    "Filter",
     "Subscription",
     "SubscriptionStatistics",
-    "covering",
     "covers",
     "levels",
+    "uris_above",
 ]
 
 
 # -- The subscribed uris that cover a uri: it itself and those above it ----------------------------------
 
 
-def covering(uri: str, subscribed: Mapping[str, object]) -> Iterable[str]:
+def uris_above(uri: str, subscribed: Mapping[str, object]) -> Iterable[str]:
     """The subscribed uris that are ``uri`` or lie above it, nearest first.
 
     Nearest first, so that a subscriber to several of them hears of the nearest, once. It looks at the levels of
@@ -76,20 +76,6 @@ def levels(uri: str) -> Iterator[str]:
 
 
 # -- A subscriber's mailbox on the bus, in which events that say the same are one ------------------------
-
-
-class SubscriptionIndex(Protocol):
-    """The bus, seen from a subscription."""
-
-    def add_uri(self, subscription: Subscription, uri: str) -> None: ...
-
-    def discard_uri(self, subscription: Subscription, uri: str) -> None: ...
-
-    def add_key(self, subscription: Subscription, topic: str, key: str) -> None: ...
-
-    def discard_key(self, subscription: Subscription, topic: str, key: str) -> None: ...
-
-    def forget(self, subscription: Subscription) -> None: ...
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -119,7 +105,7 @@ class Subscription:
 
     def __init__(
         self,
-        bus: SubscriptionIndex,
+        bus: EventBus,
         kinds: frozenset[EventKind],
         on_pending: Callable[[], None] | None,
         account: Account | None,
@@ -295,19 +281,6 @@ _KINDS: frozenset[str] = frozenset(get_args(EventKind))
 DEFAULT_MAX_URIS = 1024
 
 
-class Filter(Protocol):
-    """The events that a subscriber wants, in the form of `mcp_actors.types.SubscriptionFilter`."""
-
-    @property
-    def tools_list_changed(self) -> bool | None: ...
-    @property
-    def prompts_list_changed(self) -> bool | None: ...
-    @property
-    def resources_list_changed(self) -> bool | None: ...
-    @property
-    def resource_subscriptions(self) -> Sequence[str] | None: ...
-
-
 @attrs.frozen(eq=False, repr=False)
 class EventBusStatistics(ValueRecord):
     """A look at the bus."""
@@ -355,7 +328,7 @@ class EventBus:
 
     def subscribe(
         self,
-        filter: Filter,
+        filter: SubscriptionFilter,
         *,
         on_pending: Callable[[], None] | None = None,
         account: Account | None = None,
@@ -469,7 +442,7 @@ class EventBus:
                 subscription.put(event, None)
             return
         served: set[Subscription] = set()
-        for above in covering(key, self._by_uri):
+        for above in uris_above(key, self._by_uri):
             for subscription in tuple(self._by_uri.get(above, ())):
                 if subscription not in served:
                     served.add(subscription)
@@ -543,7 +516,7 @@ class EventBus:
         self._unindex(subscription, uri)
         if orphan is None or orphan.uri is None:
             return
-        for above in covering(orphan.uri, subscription.known_uris):
+        for above in uris_above(orphan.uri, subscription.known_uris):
             subscription.put(orphan, above)
             return
         # The event may stand for several updates below its uri, and nobody knows which: all that is left there is told.
@@ -590,7 +563,7 @@ def _release(account: Account | None, uri: str) -> None:
         account.keep(max(0, account.held - len(uri)))
 
 
-def _wanted_kinds(filter: Filter) -> Iterable[EventKind]:
+def _wanted_kinds(filter: SubscriptionFilter) -> Iterable[EventKind]:
     if filter.tools_list_changed:
         yield "tools"
     if filter.prompts_list_changed:

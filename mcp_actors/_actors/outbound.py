@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import trio
 
-from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._actors.inbound_call import DetachedCall, InboundCall
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions, DeadlineClock, OutboundCall, Progress
 from mcp_actors._wire.codec import (
@@ -20,7 +20,7 @@ from mcp_actors._wire.codec import (
     encode_notification,
     encode_request,
 )
-from mcp_actors.abc import Frame, Outlet
+from mcp_actors.abc import Frame, Outlet, Telemetry
 from mcp_actors.errors import (
     CallTimeout,
     ConnectionLost,
@@ -32,7 +32,7 @@ from mcp_actors.errors import (
 from mcp_actors.supervision.containment import TaskKind
 from mcp_actors.supervision.logging import log
 
-__all__ = ["OutboundCalls"]
+__all__ = ["KINDS", "CallKinds", "OutboundCalls"]
 
 # How much of what came instead of messages is remembered: enough to recognize a banner or a stray print.
 MAX_REMEMBERED = 3
@@ -55,9 +55,11 @@ class CallCarrier(Protocol):
 
 
 class OutboundCalls:
-    """The requests of ours that one session waits for, by id."""
+    """The requests of ours that one session waits for, by id; ``name`` and ``telemetry`` are for observed ones."""
 
-    def __init__(self, carrier: CallCarrier, limits: Limits) -> None:
+    def __init__(
+        self, carrier: CallCarrier, limits: Limits, name: str = "", telemetry: Telemetry | None = None
+    ) -> None:
         self.pending: dict[RequestId, OutboundCall] = {}
         self.standing = 0
         """How many of them are subscriptions, which are answered when they end."""
@@ -342,3 +344,16 @@ def _forget_frames(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
+
+
+class CallKinds(NamedTuple):
+    """The classes by which the calls of a conversation are made."""
+
+    inbound: type[InboundCall]
+    detached: type[DetachedCall]
+    outbound: type[OutboundCalls]
+
+
+KINDS = {False: CallKinds(InboundCall, DetachedCall, OutboundCalls)}
+"""The kinds of calls, by whether telemetry observes them. `mcp_actors._actors.observed` enters its own kinds when it is
+imported; a side with telemetry imports it before its first conversation, and others pay nothing for it."""

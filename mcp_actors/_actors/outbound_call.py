@@ -11,7 +11,6 @@ from typing import Any, Literal, Protocol
 import attrs
 import trio
 
-from mcp_actors._actors.link import WaitingTasks
 from mcp_actors._wire.codec import JsonRpcError, JsonRpcResult, RequestId
 from mcp_actors.abc import Frame
 from mcp_actors.errors import CallTimeout
@@ -28,7 +27,39 @@ __all__ = [
     "OutboundCallStatistics",
     "Progress",
     "ProgressCallback",
+    "WaitingTasks",
 ]
+
+
+class WaitingTasks:
+    """Lets tasks wait until they are woken. It makes a `trio.lowlevel.ParkingLot` only when the first task waits."""
+
+    __slots__ = ("_lot",)
+
+    def __init__(self) -> None:
+        self._lot: trio.lowlevel.ParkingLot | None = None
+
+    def __repr__(self) -> str:
+        return f"<WaitingTasks {0 if self._lot is None else len(self._lot)}>"
+
+    def __bool__(self) -> bool:
+        return bool(self._lot)
+
+    async def park(self) -> None:
+        """Waits until this task is woken."""
+        if self._lot is None:
+            self._lot = trio.lowlevel.ParkingLot()
+        await self._lot.park()
+
+    def unpark(self) -> None:
+        """Wakes the task that has waited longest, if there is one."""
+        if self._lot is not None:
+            self._lot.unpark()
+
+    def unpark_all(self) -> None:
+        """Wakes every task that waits."""
+        if self._lot is not None:
+            self._lot.unpark_all()
 
 
 # -- Two clocks for every call of ours, ``min(now + idle, start + cap)``, and the one actor that watches them all ---

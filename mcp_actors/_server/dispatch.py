@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +12,6 @@ import msgspec
 from mcp_actors import types as t
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
-from mcp_actors._actors.observing import call_class_for
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._eras.era import Method
 from mcp_actors._eras.modern import LATEST_MODERN, MODERN
@@ -166,7 +166,7 @@ class FeatureTable(Protocol):
 class MethodDispatch:
     """Answers the calls of one `serve` with the handlers of the server."""
 
-    __slots__ = ("beats", "call_class", "features", "scope", "stamp", "telemetry")
+    __slots__ = ("beats", "features", "scope", "stamp", "telemetry")
 
     def __init__(
         self,
@@ -177,7 +177,8 @@ class MethodDispatch:
         telemetry: Telemetry | None = None,
     ) -> None:
         self.telemetry = telemetry
-        self.call_class = call_class_for(telemetry)
+        if telemetry is not None:  # it enters the classes of observed calls
+            importlib.import_module("mcp_actors._actors.observed")
         self.beats = beats
         self.scope = scope
         self.features = features

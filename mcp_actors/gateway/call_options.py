@@ -51,7 +51,7 @@ def call_options(ctx: Context[Any], connection: UpstreamConnection, present: Pre
     invocation, era = ctx.call.invocation, connection.era
     names_requests = connection.traits.names_requests
     # A task shows its reports to whoever looks at it.
-    wants_progress = invocation.progress_token is not None or ctx.call.voice is not None
+    wants_progress = invocation.progress_token is not None or ctx.call.client_link is not None
     if not (invocation.meta or wants_progress or names_requests or era.declares_in_requests):
         return defaults
     return CallOptions(

@@ -72,12 +72,12 @@ async def made_with_tasks(
             # It is no param of a caller without sessions (SEP-2663), and would be one of this server.
             params.pop("task", None)
         return await _made_in_session(connection, params, options, began), False
-    takes = ctx.era.declares_in_requests and ctx.call.voice is None and TASKS in ctx.extensions
+    takes = ctx.era.declares_in_requests and ctx.call.client_link is None and TASKS in ctx.extensions
     send = connection.client._requests.send
     try:
         result = await send(_METHOD, params, _with_tasks(options) if takes else options)
     except MissingCapability as error:
-        if takes or not _is_about_tasks(error) or (ctx.era.asks_by_retry and ctx.call.voice is None):
+        if takes or not _is_about_tasks(error) or (ctx.era.asks_by_retry and ctx.call.client_link is None):
             raise
         result = await send(_METHOD, params, _with_tasks(options))
     if result.get("resultType") != "task":
