@@ -14,7 +14,7 @@ from mcp_actors._actors.dispatcher import SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
-from mcp_actors._eras.legacy import LegacySessionState
+from mcp_actors._eras.server_negotiation import LegacySessionState
 from mcp_actors._server.invoke import ServingLoop
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors._server.subscriptions import SessionSubscriber

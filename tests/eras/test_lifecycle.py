@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._eras.legacy import LEGACY, LegacySessionState, negotiate
-from mcp_actors._eras.legacy import LifecycleEvent as Event
-from mcp_actors._eras.legacy import LifecycleState as State
+from mcp_actors._eras.legacy import LEGACY
+from mcp_actors._eras.server_negotiation import LegacySessionState, negotiate
+from mcp_actors._eras.server_negotiation import LifecycleEvent as Event
+from mcp_actors._eras.server_negotiation import LifecycleState as State
 from mcp_actors.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, RpcError
 from tests.messages import initialize_params
 
