@@ -87,7 +87,7 @@ def test_an_unknown_scheme_lists_what_there_is_and_how_to_add_one(installed: Pat
 
 @pytest.mark.parametrize("url", ["weather.py", "", ":x", "1x:y", "a b:c", "/path:with/colon"])
 def test_what_is_no_url_is_said_to_be_none(installed: Path, url: str) -> None:
-    with pytest.raises(TransportNotFound, match=r"is no transport URL; one begins with .*'pigeon-post:'"):
+    with pytest.raises(TransportNotFound, match=r"is not a transport URL; one begins with .*'pigeon-post:'"):
         discovery.client_transport(url)
 
 
@@ -110,7 +110,7 @@ def test_one_sided_transports_say_which_side(installed: Path) -> None:
 
 
 def test_a_scheme_must_be_one() -> None:
-    with pytest.raises(ValueError, match="no URL scheme"):
+    with pytest.raises(ValueError, match="not a URL scheme"):
         discovery.register_transport("a:b", Pigeon)
 
 

@@ -74,9 +74,6 @@ __all__ = [
 ]
 
 
-# -- The counters of a session and of all of them, and the snapshot of one and of everything below it ----
-
-
 @attrs.define(eq=False, repr=False)
 class Counters(ValueRecord):
     """The events on a session since it began, counted."""
@@ -90,7 +87,7 @@ class Counters(ValueRecord):
     late: int = 0
     """Cancellations of unknown or finished ids, answers that no request waits for, progress without a call."""
     malformed: int = 0
-    """Frames that were no message."""
+    """Frames that held no message."""
     refused: int = 0
     """Requests answered with an error before a handler saw them."""
 
@@ -204,7 +201,7 @@ class Carrier(Protocol):
         """Makes the exception for requests of ours that get no answer."""
 
     def request_ended(self, request: RequestId) -> None:
-        """Takes note that a request of ours is no longer waited for."""
+        """Takes note that no task waits for a request of ours any more."""
 
 
 def ignore(method: str, params: dict[str, Any]) -> None:
@@ -247,9 +244,8 @@ class Dispatcher:
         self.limiters = (
             Limiters(own, memory=memory) if limiter is None else Limiters(own, limiter, memory=memory)
         )
-        kinds = KINDS[responder.telemetry is not None]
-        self.call_class = kinds.inbound
-        self.outbound = kinds.outbound(carrier, limits, name, responder.telemetry)
+        telemetry = responder.telemetry
+        self.outbound = KINDS[telemetry is not None].outbound(carrier, limits, name, telemetry)
         # Called whenever the last call in flight has ended.
         self.on_idle: Callable[[], object] | None = None
         self._on_notification = on_notification
@@ -265,7 +261,7 @@ class Dispatcher:
         """The other end, for logs and telemetry; empty once the conversation has ended."""
         return "" if self.carrier is None else self.carrier.peer
 
-    # -- incoming: nothing waits below this line until the next heading ------------------------------------------------
+    # -- incoming: nothing waits in this part ------------------------------------------------
 
     def dispatch(self, message: Received, outlet: Outlet) -> None:
         """Takes one message; answers, at once or later, go to ``outlet``."""
@@ -281,7 +277,7 @@ class Dispatcher:
         elif kind is NoAnswer:
             self._unanswered(message)  # type: ignore[arg-type]
         elif kind is Waiting:
-            self.outbound.person_asked(message.over)  # type: ignore[union-attr]
+            self.outbound.suspend_idle_clock(message.over)  # type: ignore[union-attr]
         else:
             assert isinstance(message, MalformedMessage)
             self.malformed(message, outlet)
@@ -306,7 +302,7 @@ class Dispatcher:
     def open(
         self, request: JsonRpcRequest, outlet: Outlet, negotiation: Negotiation | None = None
     ) -> InboundCall | None:
-        """Returns a call that is admitted and stands in the table, or ``None`` for what needs none any more."""
+        """Returns a call that is admitted and in the table, or ``None`` for a request that was answered at once."""
         self.counters.requests += 1
         call: InboundCall | None = None
         try:
@@ -314,7 +310,7 @@ class Dispatcher:
             if taken and not self.rules.repeated_ids:
                 raise RpcError(INVALID_REQUEST, f"a request with the id {request.id!r} is in flight already")
             invocation = (negotiation or self.negotiation).open(request)
-            call = self.call_class(invocation, self, outlet)
+            call = self.responder.call_class(invocation, self, outlet)
             answer = call.answer_now()
             if answer is None:
                 params = request.params
@@ -343,13 +339,13 @@ class Dispatcher:
         return None
 
     def malformed(self, error: MalformedMessage, outlet: Outlet) -> None:
-        """Counts what was no message, and answers it where that is due."""
+        """Counts a malformed message, and answers it where that is due."""
         self.counters.malformed += 1
         log.debug("malformed message", session=self.name, error=str(error))
         if self.rules.answers_malformed:
             post_answer(refusal_frame(error.id, error.code, str(error)), outlet)
         else:
-            self.outbound.came_instead(error.beginning, self.name)
+            self.outbound.note_malformed(error.beginning, self.name)
 
     def refuse(self, id: RequestId | None, error: RpcError, outlet: Outlet) -> None:
         """Answers what cannot be served with an error."""
@@ -422,7 +418,7 @@ class Dispatcher:
             call.cancel(reason if isinstance(reason, str) else None)
 
     def _is_ambiguous(self, call: InboundCall) -> bool:
-        """Whether another call in flight has the same id: then it is better to cancel none than the wrong one."""
+        """Whether another call in flight has the same id: it is better to cancel neither than the wrong one."""
         return any(each.id == call.id and each is not call for each in self.calls.values())
 
     def forget(self, call: InboundCall) -> None:
@@ -477,7 +473,7 @@ class Dispatcher:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Ends the calls that would go on for ever."""
+        """Ends the calls that would run until the session ends."""
         for call in list(self.calls.values()):
             call.drain()
 
@@ -495,7 +491,7 @@ class Dispatcher:
                 call.cancel("the session ended")
 
     def end(self, broken: BaseException | None) -> None:
-        """No more messages come: requests of ours fail. Legal any number of times."""
+        """Ends the conversation: no more messages come, and requests of ours fail. Idempotent."""
         if self.carrier is not None:
             self.outbound.end(broken)
             if self.limiters.memory is not None:
@@ -504,7 +500,7 @@ class Dispatcher:
             self.carrier, self._on_notification = None, ignore
 
     def statistics(self, peer: str, link: LinkStatistics | None = None) -> SessionStatistics:
-        """Returns where the conversation and its calls stand."""
+        """Returns a snapshot of the conversation and its calls."""
         memory = self.limiters.memory
         return SessionStatistics(
             name=self.name,
@@ -518,7 +514,7 @@ class Dispatcher:
         )
 
 
-# -- Notifications of the peer that a function takes: calls that nobody waits for, and that are never answered ---
+# -- notifications of the peer that a function takes: calls that are never answered ------------------------------------
 
 
 class UnansweredOutlet:
@@ -535,7 +531,7 @@ class UnansweredOutlet:
 
     @property
     def longest(self) -> int:
-        """No answer is sent, so none is too long."""
+        """Unlimited, because no answer is sent."""
         return sys.maxsize
 
     def post(self, frame: Frame) -> None:
@@ -550,7 +546,7 @@ class UnansweredOutlet:
             await self._way_back().send(_about_nothing(frame))
 
     def settle(self) -> None:
-        """Does nothing, because nobody waits for an answer."""
+        """Does nothing, because no answer is expected."""
 
     def close_stream(self) -> None:
         """Does nothing, because no stream waits for an answer."""
@@ -571,7 +567,7 @@ def prepare_unanswered(
     dispatcher: Dispatcher, invocation: Invocation, arrived: Outlet | None = None
 ) -> InboundCall:
     """Returns the call for a notification; give it to `start_unanswered`."""
-    return dispatcher.call_class(invocation, dispatcher, UnansweredOutlet(dispatcher, arrived))
+    return dispatcher.responder.call_class(invocation, dispatcher, UnansweredOutlet(dispatcher, arrived))
 
 
 def start_unanswered(call: InboundCall, dispatcher: Dispatcher, function: Any, *args: Any) -> None:

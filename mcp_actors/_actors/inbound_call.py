@@ -134,7 +134,11 @@ class Responder(Protocol):
 
     @property
     def telemetry(self) -> Telemetry | None:
-        """What observes each call, in both directions; its calls are of the classes of `observed`."""
+        """The observer of each call, in both directions."""
+
+    @property
+    def call_class(self) -> type[InboundCall]:
+        """The class of the calls: the observed one where there is telemetry."""
 
     def is_registered(self, method: str, target: str) -> bool:
         """Whether ``target`` is a name that is registered at this side, and not only a text of the peer."""
@@ -253,7 +257,7 @@ class InboundCall:
 
     @property
     def client_link(self) -> Voice | None:
-        """What reaches the client of a detached call; ``None`` for a call that sends its own messages."""
+        """The way to the client of a detached call; ``None`` for a call that sends its own messages."""
         return None
 
     @property

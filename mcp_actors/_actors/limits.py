@@ -83,7 +83,7 @@ class Limits(ValueRecord):
     """Bytes of answers that a client keeps because the server said how long they are good for; the oldest go first."""
 
     drain_grace: float = 5.0
-    """How long calls in flight may go on after the server was told to stop."""
+    """How long calls in flight may go on after the server begins to stop."""
 
     end_grace: float = 0.8
     """How long calls in flight may go on after the peer has ended its input, if ``drain_grace`` is not shorter: with

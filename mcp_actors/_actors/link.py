@@ -90,7 +90,7 @@ class Link:
     # -- outgoing ------------------------------------------------------------------------------------------------
 
     def _opened(self) -> trio.MemorySendChannel[Frame]:
-        """Returns the outbox; raises `trio.ClosedResourceError` if there is none because the link was closed."""
+        """Returns the outbox; raises `trio.ClosedResourceError` after the link was closed."""
         if self._outbox is None:
             outbox, inbox = trio.open_memory_channel[Frame](self.limits.outbox)
             self._start_writer(inbox)
@@ -290,12 +290,12 @@ class Link:
     # -- incoming ------------------------------------------------------------------------------------------------
 
     def take_all(self, frames: list[Frame]) -> list[Received]:
-        """The messages that one read brought; those that are none stand in the list as `MalformedMessage`."""
+        """Returns what one read brought: messages, and a `MalformedMessage` for anything else."""
         self.in_burst = len(frames) > 1
         return [self._received(frame) for frame in frames]
 
     def _take(self, frame: Frame) -> bool:
-        """Takes what the channel delivers by itself, in the turn of whoever delivers it.
+        """Takes what the channel delivers by itself, in the turn of its sender.
 
         It takes nothing while the peer reads slowly, because the session's reader has to wait in `flow` then.
         """

@@ -1,4 +1,8 @@
-"""Requests of ours that telemetry is told of. They are made in place of plain ones where there is telemetry."""
+"""Calls in both directions that telemetry observes. With telemetry they are made in place of the plain ones.
+
+The table of kinds (`mcp_actors._actors.outbound.KINDS`) gets these classes when this module is imported. From then on
+the log also says which call a line belongs to.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +43,11 @@ __all__ = [
 ]
 
 
-# -- Inbound calls that telemetry is told of. They are made in place of plain ones where there is telemetry ---
-
-# Characters of an error's text that telemetry is told: it may repeat what a peer sent.
+# Characters of an error's text that telemetry receives: it may repeat what a peer sent.
 MESSAGE_CHARACTERS = 256
-# A quotation mark inside of a JSON string is escaped, so that this is no part of any text.
+# A quotation mark inside of a JSON string is escaped, so this cannot be part of a text.
 _IS_ERROR = b'"isError":true'
 
-# This module is imported where there is telemetry. From then on the log says which call a line belongs to.
 logging.members_of_call = log_members
 
 
@@ -65,7 +66,7 @@ def observed_request(invocation: Invocation, owner: CallOwner, *, is_task: bool 
         method.name,
         target,
         target is not None and owner.responder.is_registered(method.name, target),
-        # A notification has no id: the name of its method stands there.
+        # A notification has no id, and the name of its method in place of one.
         None if invocation.id == method.name else invocation.id,
         invocation.meta,
         invocation.era.version,
@@ -81,7 +82,7 @@ def ending_of_answer(data: bytes, is_failure: bool) -> tuple[EndingKind, int | N
 
     Args:
         data: The answer.
-        is_failure: Whether the call failed. An answer that cannot be told from a result by this alone is looked into.
+        is_failure: Whether the call failed. Otherwise an answer is decoded only if it may be an error of a tool.
     """
     if not is_failure and _IS_ERROR not in data:
         return "answered", None, None
@@ -100,7 +101,7 @@ def ending_of_answer(data: bytes, is_failure: bool) -> tuple[EndingKind, int | N
 
 
 class ObservedCall(InboundCall):
-    """A call that `Telemetry.inbound` is told of when it begins, and whose observer is told how it ended."""
+    """A call that `Telemetry.inbound` receives when it begins; its observer receives how it ended."""
 
     __slots__ = ("_ending", "_failure_of", "_observed", "_waited")
 
@@ -287,7 +288,7 @@ def _ending_of_outcome(answer: dict[str, Any] | None, seconds: float) -> CallEnd
     return CallEnding("tool_error" if is_error else "answered", seconds, size=len(encode_value(result)))
 
 
-# The member of params that says what is meant, by method; other methods have none that is worth telling.
+# The member of params that says what is meant, by method; other methods have none that is of interest.
 _TARGETS = {
     "tools/call": "name",
     "prompts/get": "name",
@@ -298,11 +299,11 @@ _TARGETS = {
 
 
 class ObservedOutboundCalls(OutboundCalls):
-    """The requests of one session, which `Telemetry.outbound` is told of.
+    """The requests of one session, each of which `Telemetry.outbound` receives.
 
     Args:
         name: The name of the session.
-        telemetry: Is told.
+        telemetry: Observes the requests.
     """
 
     def __init__(

@@ -162,7 +162,7 @@ class DeadlineClock:
         return self._stopped_at is not None
 
     def stop(self) -> None:
-        """Lets nothing expire until `go_on`: a person is asked, and nobody knows how long that takes."""
+        """Lets nothing expire until `go_on`: a person is asked, who may take any time."""
         if self._stopped_at is None:
             self._stopped_at = trio.current_time()
 
@@ -231,7 +231,7 @@ class CallOptions(ValueRecord):
     is_forwarded: bool = False
     """Whether ``meta`` is another client's, so that a trace of our own takes the place of the one in it."""
     envelope: Mapping[str, Any] | None = None
-    """Stands in place of what every request of the session carries in its ``_meta``: for a request that is made on
+    """Replaces what every request of the session carries in its ``_meta``: for a request that is made on
     behalf of another client."""
     on_message: MessageCallback | None = None
     """Is called, in the read path, with each notification that came with this request, where the binding tells that,
@@ -315,7 +315,7 @@ class OutboundCall:
             self.on_done = done
 
     def taken(self) -> JsonRpcResult | JsonRpcError:
-        """Returns the answer that `when_done` has told of; raises what `fail` was given."""
+        """Returns the answer that `when_done` has announced; raises what `fail` was given."""
         assert self._answer is not None
         if isinstance(self._answer, BaseException):
             raise self._answer
@@ -334,7 +334,7 @@ class OutboundCall:
             self._reporting = None
 
     def progressed(self, progress: Progress) -> None:
-        """Takes one progress report; the idle clock starts anew. What comes after the answer is not told."""
+        """Takes one progress report; the idle clock starts anew. Reports after the answer are dropped."""
         if self._answer is not None:
             return
         self.deadline.touch()

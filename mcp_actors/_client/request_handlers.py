@@ -15,6 +15,7 @@ from typing import Any
 import attrs
 
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
+from mcp_actors._actors.outbound import KINDS
 from mcp_actors._client.client_extension import AskedRequest
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.options import ClientOptions, as_roots, declared_capabilities, guarded
@@ -60,6 +61,7 @@ class RequestHandlers:
         self.telemetry = options.telemetry
         if options.telemetry is not None:  # it enters the classes of observed calls
             importlib.import_module("mcp_actors._actors.observed")
+        self.call_class = KINDS[options.telemetry is not None].inbound
         self._connectivity = connectivity
         self._roots: Callable[[], Any] | Sequence[Root] | None
         self._sampling = options.sampling and guarded("sampling", options.sampling)

@@ -209,7 +209,7 @@ Outcome = Mapping[str, Any] | McpError
 
 
 def versions_for(choice: str) -> tuple[str, ...]:
-    """Returns the versions that ``"auto"``, ``"legacy"``, ``"modern"`` or one version stand for, oldest first.
+    """Returns the versions that ``"auto"``, ``"legacy"``, ``"modern"`` or one version mean, oldest first.
 
     Raises `ValueError` for anything else.
     """

@@ -57,7 +57,7 @@ T = TypeVar("T")
 Hook = Callable[..., Any]
 """Takes the value and, as cattrs calls it, optionally the type."""
 
-# Class constants of the vocabulary that stand on the wire, with what a peer may leave out: `resultType` is absent from
+# Class constants of the vocabulary that are on the wire, with what a peer may leave out: `resultType` is absent from
 # results of older servers and means "complete", an elicitation without `mode` is a form.
 _CONSTANTS = ("type", "mode", "result_type")
 MAY_BE_ABSENT = {"resultType": "complete", "mode": "form"}
@@ -518,7 +518,7 @@ def writer_by_class(converter: BaseConverter) -> Hook:
         except KeyError:
             if not is_vocabulary(value.__class__):
                 raise TypeError(
-                    f"{value.__class__.__name__} is no object of the protocol: {value!r:.80}"
+                    f"{value.__class__.__name__} is not an object of the protocol: {value!r:.80}"
                 ) from None
             hook = hooks[value.__class__] = converter.get_unstructure_hook(value.__class__)
         return hook(value)

@@ -97,9 +97,9 @@ _ID = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z
 
 
 def check_id(id: object) -> str:
-    """Returns an extension's id; raises `ValueError` for what is none."""
+    """Returns an extension's id; raises `ValueError` for anything else."""
     if not isinstance(id, str) or not _ID.fullmatch(id):
-        raise ValueError(f'{id!r:.80} is no id of an extension: write one such as "com.example/name"')
+        raise ValueError(f'{id!r:.80} is not an id of an extension: write one such as "com.example/name"')
     return id
 
 
@@ -116,7 +116,7 @@ class ClientRules(msgspec.Struct, frozen=True):
     log_level_method: str | None
     """The request that sets the log level; ``None`` where each request carries it in its ``_meta``."""
     listen_method: str | None
-    """The request that subscribes for as long as it is not answered; ``None`` where a session is told unasked."""
+    """The request that subscribes for as long as it is not answered; ``None`` where a session gets changes unasked."""
     visits_urls_on_error: bool
     """Whether a server asks for a visit to a URL by the error -32042, after which the call is made again."""
     request_meta: Callable[[str, Any, Any, str | None], dict[str, Any]]
@@ -137,7 +137,7 @@ RESULT_STAMPS = ("resultType", "ttlMs", "cacheScope")
 """The members that only results of the stateless revisions have."""
 
 EraName = Literal["legacy", "modern"]
-"""Whether a revision has sessions (legacy) or each request stands for itself (modern)."""
+"""Whether a revision has sessions (legacy) or each request is complete by itself (modern)."""
 
 
 class Method(msgspec.Struct, frozen=True):

@@ -264,7 +264,7 @@ _ELSEWHERE = frozenset({*_SCHEMA, *_SCHEMAS, *_SCHEMAS_BY_NAME})
 def _param(schema: Mapping[str, Any], where: tuple[str, ...], path: tuple[str, ...] | None) -> MirroredParam:
     name = schema[ANNOTATION]
     if not path:
-        raise ValueError(f"{_at(where)}: {ANNOTATION} may stand only on what `properties` alone lead to")
+        raise ValueError(f"{_at(where)}: {ANNOTATION} is allowed only where `properties` alone lead")
     if not isinstance(name, str):
         raise ValueError(f"{_at(where)}: {ANNOTATION} must be a string")
     if not name:
@@ -435,7 +435,7 @@ def check_names(
             raise _differs(METHOD_HEADER, header, method)
     if target is not None:
         name = params.get(target)
-        # A name that is no string counts as absent: it is refused with the params later, but a header for it here.
+        # A name that is not a string counts as absent: it is refused with the params later, but a header for it here.
         _check_text(metadata, NAME_HEADER, name if isinstance(name, str) else None)
 
 
@@ -593,7 +593,7 @@ def open_request(
 ) -> Invocation:
     """Checks in the order that the revision prescribes: metadata keys, version, what is mirrored, method, the rest.
 
-    ``served`` are the modern versions that can be asked for, ``supported`` all that `server/discover` tells.
+    ``served`` are the modern versions that can be asked for, ``supported`` all that `server/discover` lists.
     ``metadata`` is what was mirrored, ``None`` where nothing is; ``mirrored_params`` are those of a tool.
     """
     if metadata is not None:

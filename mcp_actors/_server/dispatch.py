@@ -12,6 +12,7 @@ import msgspec
 from mcp_actors import types as t
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
+from mcp_actors._actors.outbound import KINDS
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._eras.era import Method
 from mcp_actors._eras.modern import LATEST_MODERN, MODERN
@@ -166,7 +167,7 @@ class FeatureTable(Protocol):
 class MethodDispatch:
     """Answers the calls of one `serve` with the handlers of the server."""
 
-    __slots__ = ("beats", "features", "scope", "stamp", "telemetry")
+    __slots__ = ("beats", "call_class", "features", "scope", "stamp", "telemetry")
 
     def __init__(
         self,
@@ -179,6 +180,7 @@ class MethodDispatch:
         self.telemetry = telemetry
         if telemetry is not None:  # it enters the classes of observed calls
             importlib.import_module("mcp_actors._actors.observed")
+        self.call_class = KINDS[telemetry is not None].inbound
         self.beats = beats
         self.scope = scope
         self.features = features

@@ -104,7 +104,7 @@ def parse(text: str) -> Iterator[str | Expression]:
 def _literal(literal: str, at: int, text: str) -> str:
     bad = re.search(_BAD_LITERAL, literal)
     if bad:
-        raise ValueError(f"URI template {text!r}: {bad[0]!r} at {at + bad.start()} may not stand there")
+        raise ValueError(f"URI template {text!r}: {bad[0]!r} at {at + bad.start()} is not allowed there")
     return quote(literal, safe=PRINTABLE)
 
 
@@ -114,7 +114,7 @@ def _expression(inside: str, text: str) -> Expression:
     for each in inside[len(operator) :].split(","):
         found = re.fullmatch(_VARIABLE, each)
         if not found:
-            raise ValueError(f"URI template {text!r}: {{{inside}}} is no expression")
+            raise ValueError(f"URI template {text!r}: {{{inside}}} is not an expression")
         variables.append(Variable(found[1], int(found[2]) if found[2] else None, bool(found[3])))
     return Expression(operator, tuple(variables))
 
@@ -358,7 +358,7 @@ class UriTemplate:
     def __init__(self, text: str) -> None:
         self.text = text
         self._parts = tuple(parse(text))
-        #: The names of the variables, in the order in which they first stand.
+        #: The names of the variables, in the order in which they first appear.
         self.variables = tuple(
             dict.fromkeys(
                 variable.name

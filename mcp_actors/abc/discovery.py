@@ -108,7 +108,7 @@ def register_transport(scheme: str, from_url: FromUrl) -> None:
         ValueError: for a text that is not a URL scheme.
     """
     if not _SCHEME.fullmatch(scheme.lower()):
-        raise ValueError(f"{scheme!r} is no URL scheme: a letter, then letters, digits, '+', '-' and '.'")
+        raise ValueError(f"{scheme!r} is not a URL scheme: a letter, then letters, digits, '+', '-' and '.'")
     _registered[scheme.lower()] = from_url
 
 
@@ -153,7 +153,7 @@ def _find(url: str) -> FromUrl:
     scheme = scheme.lower()
     if not colon or not _SCHEME.fullmatch(scheme):
         raise TransportNotFound(
-            f"{url!r} is no transport URL; one begins with {_url_beginnings()}{_meant(url)}"
+            f"{url!r} is not a transport URL; one begins with {_url_beginnings()}{_meant(url)}"
         )
     _require_port(url)
     if scheme in _registered:

@@ -113,7 +113,7 @@ class AsgiServer(Protocol):
     """The paths of public documents, from the root of the host: the metadata of ``auth``. Empty without it."""
 
     # Starlette types a scope and the messages as mutable mappings, Hypercorn and Quart each as a typed dictionary,
-    # which is none: only `Any` lets the application stand in the tables of all of them.
+    # which is not one: only `Any` fits the tables of all of them.
     async def __call__(
         self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
     ) -> None:

@@ -246,7 +246,7 @@ class AuthorizationError(ConnectFailed):
 
 
 class LoginRequired(AuthorizationError):
-    """A person must log in, and there is nobody who could: no terminal and no browser.
+    """A person must log in, and cannot be asked: there is no terminal and no browser.
 
     Args:
         message: What to do, such as a command to run once.
