@@ -514,7 +514,7 @@ class Dispatcher:
         )
 
 
-# -- notifications of the peer that a function takes: calls that are never answered ------------------------------------
+# -- notifications of the peer that a function takes: calls that are never answered --------------------------------
 
 
 class UnansweredOutlet:
@@ -593,7 +593,7 @@ def start_unanswered(call: InboundCall, dispatcher: Dispatcher, function: Any, *
     dispatcher.pool.start(call)
 
 
-# -- a JSON-RPC batch: the answers to its requests go back together, as one array, in any order -----------------------
+# -- a JSON-RPC batch: the answers to its requests go back together, as one array, in any order --------------------
 
 # Bytes that are kept free for each answer to come: the error that says that an answer is too long, without its id.
 _SHORTEST_ANSWER = 256

@@ -582,7 +582,7 @@ class InboundCall:
         return statistics_of(self.invocation, trio.current_time() - self.started, self.state)
 
 
-# -- calls whose function goes on without its request -----------------------------------------------------------------
+# -- calls whose function goes on without its request --------------------------------------------------------------
 
 
 class Voice(Protocol):
@@ -673,7 +673,7 @@ class _NoOutlet:
         """Does nothing."""
 
 
-# -- the snapshot of a call ---------------------------------------------------------------------------------------
+# -- the snapshot of a call ----------------------------------------------------------------------------------------
 
 
 @attrs.frozen(eq=False, repr=False)

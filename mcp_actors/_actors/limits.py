@@ -1,4 +1,4 @@
-"""Every bound of the engine, named, with its default and the reason for it."""
+"""Every bound of the engine, named, with its default and the reason for it, and the limiters that keep the bounds."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ __all__ = [
     "MemoryStatistics",
 ]
 
-
-# ----------------------------------------------------------------------------------------------------
 
 MIB = 1024 * 1024
 
@@ -96,7 +94,7 @@ class Limits(ValueRecord):
     """How long a question to the client may take: a person may have to read it."""
 
 
-# -- The budgets of a server: the bytes that its clients make it hold ------------------------------------
+# -- the budgets of a server: the bytes that its clients make it hold ----------------------------------------------
 
 # Bytes of params from which on a call is weighed: below it, the limit on the number of calls is enough.
 WEIGHED_BYTES = 16 * 1024
@@ -187,7 +185,7 @@ class ClientMemory:
         return holder_of(invocation.address, invocation.principal)
 
 
-# -- The bounds on calls: a number of them runs at once, a number waits for that, and the others are refused ---
+# -- the bounds on calls: some run at once, some wait, and the others are refused ----------------------------------
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -1,4 +1,4 @@
-"""Requests of ours: made here, answered by the session's reader, timed by one clock."""
+"""All requests of ours in one session: made here, answered by the session's reader, timed by one clock."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class OutboundCalls:
         """Remembers and logs the first malformed messages."""
         if beginning and len(self.received) < MAX_REMEMBERED:
             self.received += (beginning,)
-            log.warning("the server sent what is no message", session=session, text=beginning)
+            log.warning("the server sent text that is not a message", session=session, text=beginning)
 
     @property
     def waits_for_person(self) -> bool:

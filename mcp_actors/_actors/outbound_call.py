@@ -1,4 +1,4 @@
-"""A pending call: a request of ours that waits for its answer, seen from the task that waits."""
+"""An outbound call: a request of ours that waits for its answer, with its options and its two clocks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class WaitingTasks:
             self._lot.unpark_all()
 
 
-# -- Two clocks for every call of ours, ``min(now + idle, start + cap)``, and the one actor that watches them all ---
+# -- two clocks for every call of ours, ``min(now + idle, start + cap)``, and the one actor that watches them ------
 #
 # A cancel scope with a deadline for each call would cost more than sending it; one task per session that sleeps until
 # the earliest deadline costs a comparison.
@@ -192,9 +192,6 @@ class DeadlineClock:
             self._wakes_at = earliest
             with trio.move_on_at(earliest):
                 await self._parked.park()
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(eq=False, repr=False)

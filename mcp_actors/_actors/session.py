@@ -1,4 +1,4 @@
-"""A session with a connection: it reads until the peer ends, then drains and closes."""
+"""A session with a connection, and its pace: it reads until the peer ends, then drains and closes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from mcp_actors.supervision.task_kinds import CONNECTION_WRITER, SESSION
 __all__ = ["ReadingPace", "Session"]
 
 
-# -- A budget of notifications for connections that share it; over it they are not read for a while ------
+# -- the budget of notifications that connections share; beyond it they are not read for a while -------------------
 #
 # Requests and answers are bounded by their number in flight. Nothing bounds what a peer tells unasked, and each message
 # takes its part of the loop: so the reader waits, and the peer feels it.
@@ -70,9 +70,6 @@ class ReadingPace:
         self._taken = max(0.0, self._taken - (now - self._at) * self._rate) + count
         self._at = now
         return max(0.0, self._taken / self._rate - 1.0)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class Session:

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-# -- The names on the wire and the constants of a class of the vocabulary, as the hooks need them --------
+# -- the names on the wire and the constants of a class, as the hooks need them ------------------------------------
 #
 # Tables have the classes by their names in `mcp_actors.types`, which loads a class when it is first asked for.
 
@@ -115,7 +115,7 @@ def is_constant(cls: type, name: str) -> bool:
     return isinstance(getattr(cls, name, None), str) and name not in attrs.fields_dict(cls)
 
 
-# -- Makes the cattrs hooks that structure JSON into the classes of `mcp_actors.types`, strict about every type ---
+# -- hooks that structure JSON, strict about every type ------------------------------------------------------------
 #
 # A hook iterates over the members of the message, so its cost depends on the message and not on the class.
 
@@ -423,7 +423,7 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
 
 
-# -- Makes the cattrs hooks that unstructure the classes of `mcp_actors.types` to JSON -------------------
+# -- hooks that unstructure to JSON --------------------------------------------------------------------------------
 #
 # Members that are absent, or that the revision does not have, are left out.
 
@@ -526,9 +526,6 @@ def writer_by_class(converter: BaseConverter) -> Hook:
     return write
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 def structure_error_text(error: BaseException) -> str:
     """Returns one line on why structuring failed, which may be sent to the peer."""
     if isinstance(error, BaseValidationError):
@@ -575,7 +572,7 @@ def make_converter(
     return converter
 
 
-# -- The form of the messages of a sampling request, checked by who sends them and by who receives them --------------
+# -- the form of the messages of a sampling request, checked on both sides -----------------------------------------
 
 
 def history_problem(messages: Sequence[types.SamplingMessage]) -> str | None:

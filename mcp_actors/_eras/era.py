@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-# -- The kinds of changes on a server, and the notification of each, which is the same in both eras ------
+# -- the kinds of changes on a server, and the notification of each ------------------------------------------------
 
 EventKind = Literal["tools", "prompts", "resources", "resource_updated"]
 """The subject of a change: one of the lists, or one resource."""
@@ -72,7 +72,7 @@ def shared_kinds(kinds: frozenset[EventKind]) -> frozenset[EventKind]:
     return kinds
 
 
-# -- The dotted names of capabilities that the method tables use (`Method.requires`) ---------------------
+# -- the dotted names of capabilities that the method tables use (`Method.requires`) -------------------------------
 
 
 def declared_names(capabilities: ServerCapabilities) -> frozenset[str]:
@@ -89,7 +89,7 @@ def declared_names(capabilities: ServerCapabilities) -> frozenset[str]:
     return frozenset(names)
 
 
-# -- The ids of extensions (SEP-2133) --------------------------------------------------------------------
+# -- the ids of extensions (SEP-2133) ------------------------------------------------------------------------------
 
 # A reverse domain as prefix, a slash and a name, both as keys of _meta have them.
 _LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -103,7 +103,7 @@ def check_id(id: object) -> str:
     return id
 
 
-# -- The differences for clients between the revisions with sessions and the stateless ones, as one value ---
+# -- the differences for clients, as one value ---------------------------------------------------------------------
 
 
 class ClientRules(msgspec.Struct, frozen=True):
@@ -128,8 +128,6 @@ class ClientRules(msgspec.Struct, frozen=True):
     mirrored_params: Callable[[Mapping[str, Any]], tuple[Any, ...]]
     """Finds the parameters that a tool's input schema wants mirrored; raises `ValueError` for a bad annotation."""
 
-
-# ----------------------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 

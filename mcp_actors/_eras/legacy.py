@@ -64,7 +64,7 @@ __all__ = [
 ]
 
 
-# -- requests and notifications ----------------------------------------------------------------------------------------
+# -- requests and notifications ------------------------------------------------------------------------------------
 
 _SERVER = (
     Method("initialize", "InitializeParams", "InitializeResult"),
@@ -169,7 +169,7 @@ def _table(methods: Iterable[Method]) -> Mapping[str, Any]:
     return MappingProxyType({method.name: method for method in methods})
 
 
-# -- replacements of objects that the peer's revision lacks; an argument that can stay is returned --------------------
+# -- replacements of objects that the peer's revision lacks; an argument that can stay is returned -----------------
 
 
 def audio_as_text(block: AudioContent) -> TextContent:
@@ -309,7 +309,7 @@ def refuse_input_required(result: t.InputRequiredResult) -> NoReturn:
     raise LocalProtocolError("a session is asked by requests: its revision has no input-required results")
 
 
-# -- what each revision added ------------------------------------------------------------------------------------------
+# -- what each revision added --------------------------------------------------------------------------------------
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Oldest first. They compare as text only among themselves."""
@@ -441,7 +441,7 @@ def downgraded_in(revision: str) -> dict[str, Callable[[Any], Any]]:
     return replacements
 
 
-# -- the revisions as values -------------------------------------------------------------------------------------------
+# -- the revisions as values ---------------------------------------------------------------------------------------
 
 
 def _request_meta(version: str, capabilities: Any, info: Any, log_level: str | None) -> dict[str, Any]:

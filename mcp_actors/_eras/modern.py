@@ -96,7 +96,7 @@ SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
 
-# -- requests and notifications ----------------------------------------------------------------------------------------
+# -- requests and notifications ------------------------------------------------------------------------------------
 
 
 def _table(methods: Iterable[Method]) -> Mapping[str, Method]:
@@ -169,7 +169,7 @@ SERVER_NOTIFICATIONS = frozenset(
 )
 
 
-# -- annotations of an input schema: the parameters that are also sent in headers (SEP-2243) ---------------------------
+# -- annotations of an input schema: the parameters that are also sent in headers (SEP-2243) -----------------------
 #
 # An annotation is allowed only at a string, an integer or a boolean that is reached from the root by ``properties``
 # alone. A tool with an annotation elsewhere, or with a malformed one, is invalid as a whole.
@@ -281,7 +281,7 @@ def _at(where: tuple[str, ...]) -> str:
     return ".".join(where) or "the schema itself"
 
 
-# -- header mirroring (SEP-2243) ---------------------------------------------------------------------------------------
+# -- header mirroring (SEP-2243) -----------------------------------------------------------------------------------
 #
 # A client makes the headers (`mirrored`). A server must refuse a request whose headers differ from its body, and checks
 # in this order: the version header is present, the metadata keys are present (`open_request`), the two agree, the
@@ -482,7 +482,7 @@ def _differs(name: str, header: str, text: str) -> HeaderMismatch:
     return HeaderMismatch(f"header mismatch: {name} says {_shown(header)}, the body says {_shown(text)}")
 
 
-# -- a client ----------------------------------------------------------------------------------------------------------
+# -- a client ------------------------------------------------------------------------------------------------------
 
 
 def _request_meta(version: str, capabilities: Any, info: Any, log_level: str | None) -> dict[str, Any]:
@@ -505,7 +505,7 @@ CLIENT_RULES = ClientRules(
 )
 
 
-# -- the revisions as values -------------------------------------------------------------------------------------------
+# -- the revisions as values ---------------------------------------------------------------------------------------
 
 # A URL is visited for an input-required result, and what is not found are wrong params (SEP-2164).
 ERROR_CODES = {ResourceNotFound.CODE: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
@@ -577,7 +577,7 @@ MODERN: Mapping[str, Era] = MappingProxyType({"2026-07-28": _make_era("2026-07-2
 LATEST_MODERN = MODERN["2026-07-28"]
 
 
-# -- opening a request -------------------------------------------------------------------------------------------------
+# -- opening a request ---------------------------------------------------------------------------------------------
 
 
 def open_request(
@@ -649,8 +649,6 @@ def _read_retry(invocation: Invocation, params: dict[str, Any]) -> None:
         raise RpcError(INVALID_PARAMS, "requestState must be a string")
     invocation.answers, invocation.state = answers, state
 
-
-# ----------------------------------------------------------------------------------------------------
 
 STATE_LIFETIME = 3600.0
 """Seconds. A person may come back to a form within an hour, and a leaked state soon expires."""

@@ -192,7 +192,7 @@ def params_of(request: Any) -> dict[str, Any]:
     return params
 
 
-# -- the legacy session of a connection --------------------------------------------------------------------------------
+# -- the legacy session of a connection ----------------------------------------------------------------------------
 
 # The tutorials that show the bare method are wrong, but their clients are out there.
 INITIALIZED = frozenset({"notifications/initialized", "initialized"})
@@ -345,7 +345,7 @@ def _size(name: str, value: Any) -> int:
     return size
 
 
-# -- connections and single exchanges ---------------------------------------------------------------------------------
+# -- connections and single exchanges ------------------------------------------------------------------------------
 
 
 class ServerNegotiation:

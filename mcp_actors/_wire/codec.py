@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-# -- The four forms of JSON-RPC messages, with their payloads still encoded ------------------------------
+# -- the four forms of JSON-RPC messages, with their payloads still encoded ----------------------------------------
 #
 # None of them can be part of a reference cycle, so the garbage collector need not track them (``gc=False``).
 
@@ -82,8 +82,6 @@ class JsonRpcError(msgspec.Struct, frozen=True, gc=False):
 
 JsonRpcMessage = JsonRpcRequest | JsonRpcNotification | JsonRpcResult | JsonRpcError
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # Levels of nesting. No real message needs more, and CPython's own limit differs between versions.
 MAX_DEPTH = 128

@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-# -- Parses the text of a URI template (RFC 6570 section 2) ----------------------------------------------
+# -- parsing the text of a template (RFC 6570 section 2) -----------------------------------------------------------
 
 # Characters; far more than a person writes.
 MAX_TEMPLATE = 4096
@@ -119,7 +119,7 @@ def _expression(inside: str, text: str) -> Expression:
     return Expression(operator, tuple(variables))
 
 
-# -- Matches URIs against the parts of a template, in time linear in the length of the URI ---------------
+# -- matching a URI, in time linear in its length ------------------------------------------------------------------
 #
 # The URI comes from any peer, so the matching must not backtrack: positions in the URI are the bits of one large
 # integer, and every part of the template is a few shifts, masks and additions on it.
@@ -339,8 +339,6 @@ def _named_values(step: Step, span: bytes) -> Iterator[tuple[Variable, str]]:
     for name, texts in lists.items():
         yield by_name[name], ",".join(texts)
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # Characters of a URI. Servers of HTTP commonly take 8 KiB (RFC 9110 section 4.1 asks for 8000 octets at least); a
 # longer one would keep the event loop busy while it is matched and decoded.

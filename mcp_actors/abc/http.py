@@ -1,4 +1,4 @@
-"""The types of the ASGI specification, version 3.0, and of the application that a `Server` makes of itself."""
+"""Contracts over HTTP: single requests of a client, and the ASGI application that a `Server` makes of itself."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ __all__ = [
 ]
 
 
-# -- Single HTTP requests, below the messages: what a client's binding over HTTP offers to tools that look at a server
-# ---
+# -- single HTTP requests, below the messages: what a client's binding offers to tools that look at a server -------
 #
 # A channel hides statuses, headers and sessions, because programs have no use for them. A tool that says whether a
 # server follows the rules of Streamable HTTP needs nothing else.
@@ -95,8 +94,6 @@ class HttpRequestTransport(Protocol):
             ValueError: The URL or an option cannot be used.
         """
 
-
-# ----------------------------------------------------------------------------------------------------
 
 AsgiMessage = MutableMapping[str, Any]
 """A scope, or a message of either side."""

@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-# -- A request over HTTP as the program behind a binding sees it -----------------------------------------
+# -- a request over HTTP as the program behind a binding sees it ---------------------------------------------------
 
 
 class HttpRequest(Protocol):
@@ -89,7 +89,7 @@ class HttpRequest(Protocol):
         """The caller that the binding authenticated, with the scopes of the latest token it showed for this."""
 
 
-# -- The units that cross a channel: encoded messages, with what a binding may need to place them --------
+# -- the units that cross a channel: encoded messages, with what a binding may need to place them ------------------
 
 # Of a JSON-RPC request, with its JSON type; null is not an id in MCP.
 RequestId = int | str
@@ -140,9 +140,6 @@ class Waiting(Frame):
     """
 
     over: bool = False
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class FrameChannel(trio.abc.Channel[Frame]):

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-# -- The error codes of JSON-RPC 2.0, section 5.1, and of the protocol, that have no class of their own ---
+# -- the error codes of JSON-RPC 2.0, section 5.1, and of the protocol, that have no class of their own ------------
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -47,9 +47,6 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 URL_ELICITATION_REQUIRED = -32042
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class McpError(Exception):
@@ -114,7 +111,7 @@ class Unavailable(RemoteProtocolError):
         self.retry_after = retry_after
 
 
-# -- Error responses: one class for each code that a program may want to catch ---------------------------
+# -- error responses: one class for each code that a program may want to catch -------------------------------------
 
 SharedRole = Literal["sessions", "events", "bus", "tasks", "replays"]
 """A part of the state that several processes share; see `mcp_actors.abc`."""
@@ -459,7 +456,7 @@ def invalid_params(message: str) -> RpcError:
     return RpcError(INVALID_PARAMS, message)
 
 
-# -- Configurations of servers that cannot be used -------------------------------------------------------
+# -- configurations of servers that cannot be used -----------------------------------------------------------------
 
 # Characters of a name from a configuration that a message shows.
 SHOWN = 80

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-# -- Unwraps exception groups that hold a single exception: nurseries wrap every exception that leaves them ---
+# -- exception groups of one exception, in which nurseries wrap what leaves them -----------------------------------
 
 
 def sole_cause(error: BaseException) -> BaseException:
@@ -83,7 +83,7 @@ class one_error:
             del cause, context, error, traceback
 
 
-# -- The last crashes of tasks in this process, to be looked at from outside ---------------------
+# -- the last crashes of tasks in this process ---------------------------------------------------------------------
 #
 # A crash is contained and logged by `mcp_actors.supervision.containment`. It is also counted here, and the last ones
 # are kept, so that metrics and a live view can say how often a kind of task has failed, and why it was started again.
@@ -150,7 +150,7 @@ if sys.platform != "win32":  # which has no fork
     os.register_at_fork(after_in_child=crash_log.unlock)
 
 
-# -- A count of the HTTP requests that listeners of this process have refused before there was a call ----
+# -- the HTTP requests that listeners of this process refused before there was a call ------------------------------
 #
 # A peer that tries tokens, or calls a server by a name that it does not have, is not a caller yet: no other number
 # and no line of the log at a usual level shows it.
@@ -158,8 +158,6 @@ if sys.platform != "win32":  # which has no fork
 http_refusals: Counter[int] = Counter()
 """Refusals by status. There are at most 200 of them, because a refusal has a status between 400 and 599."""
 
-
-# ----------------------------------------------------------------------------------------------------
 
 Cost = Literal["nothing", "member", "call", "session", "connection", "transport", "server"]
 """What ends when a task of a kind crashes; ``member`` is one of those that the task serves."""

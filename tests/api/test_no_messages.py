@@ -16,7 +16,7 @@ from mcp_actors.testing import raw_server
 
 from .peers import play_initialize
 
-EVENT = "the server sent what is no message"
+EVENT = "the server sent text that is not a message"
 CAME = (
     "\nwhat came was no JSON-RPC message (a program on stdio prints to stderr, never to stdout):\n"
     "  Welcome!\n  Listening on port 9000"
