@@ -15,10 +15,9 @@ from typing import Any, Generic, NoReturn, TypeVar, overload
 import attrs
 import trio
 
-from mcp_actors._actors.dispatcher import Counters, SessionStatistics
+from mcp_actors._actors.dispatcher import Counters, LinkStatistics, SessionStatistics
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.link import LinkStatistics
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics, Progress, ProgressCallback
 from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors._client.connectivity import Connectivity

@@ -5,7 +5,6 @@ Beside `Server` this module has the types of what its users hold or write: middl
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -49,7 +48,7 @@ from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT, state_key_of_environment
 from mcp_actors._server.tools import TaskRules, Tools
 from mcp_actors.abc import ServerTransport, SharedState, Telemetry
-from mcp_actors.abc.discovery import server_transport
+from mcp_actors.abc.discovery import find_application, server_transport
 from mcp_actors.abc.http import AsgiServer
 from mcp_actors.bridges.bridged_call import calling_bridge, refuse_asyncio
 from mcp_actors.shared import MemoryShared
@@ -667,9 +666,8 @@ class Server(Generic[StateT]):
         Raises:
             ImportError, TypeError, ValueError: A setting is wrong, or needs an extra that is missing.
         """
-        binding = importlib.import_module("mcp_transports.http.asgi")
-        application: AsgiServer = binding.AsgiApp(self, path=path, websocket=websocket, **settings)
-        return application
+        served: AsgiServer = find_application("asgi")(self, path=path, websocket=websocket, **settings)
+        return served
 
     def stop(self) -> None:
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.

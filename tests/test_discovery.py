@@ -12,6 +12,7 @@ import pytest
 
 from mcp_actors.abc import ClientTransport, ServerTransport, discovery
 from mcp_actors.errors import TransportNotFound
+from mcp_actors.tasks import Tasks
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,6 +41,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
         "Pigeon-Post = pigeons_for_test:from_url\n"
         "broken = pigeons_broken_for_test:from_url\n"
         "lacking = pigeons_for_test:no_such_name\n"
+        "[mcp_actors.extensions]\npigeons = pigeons_for_test:Pigeon\n"
     )
     (tmp_path / "pigeons_for_test.py").write_text(
         "class Pigeon:\n    def __init__(self, url): self.url = url\n    def connect(self): ...\n"
@@ -85,7 +87,7 @@ def test_an_unknown_scheme_lists_what_there_is_and_how_to_add_one(installed: Pat
 
 @pytest.mark.parametrize("url", ["weather.py", "", ":x", "1x:y", "a b:c", "/path:with/colon"])
 def test_what_is_no_url_is_said_to_be_none(installed: Path, url: str) -> None:
-    with pytest.raises(TransportNotFound, match=r"is no transport URL; one begins with .*'pigeon-post:'"):
+    with pytest.raises(TransportNotFound, match=r"is not a transport URL; one begins with .*'pigeon-post:'"):
         discovery.client_transport(url)
 
 
@@ -108,7 +110,7 @@ def test_one_sided_transports_say_which_side(installed: Path) -> None:
 
 
 def test_a_scheme_must_be_one() -> None:
-    with pytest.raises(ValueError, match="no URL scheme"):
+    with pytest.raises(ValueError, match="not a URL scheme"):
         discovery.register_transport("a:b", Pigeon)
 
 
@@ -134,9 +136,15 @@ def test_a_checkout_without_metadata_has_the_bindings_of_this_project() -> None:
 def test_the_bindings_that_are_known_are_those_that_are_published() -> None:
     published = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
 
-    assert {scheme: f"{module}:from_url" for scheme, module in discovery._OURS.items()} == published[
-        "mcp_actors.transports"
-    ]
+    assert {group: published[f"mcp_actors.{group}"] for group in discovery._OURS} == discovery._OURS
+
+
+def test_what_is_not_a_transport_is_found_by_its_name(installed: Path) -> None:
+    assert discovery.find_extension("tasks") is Tasks
+    assert discovery.find_extension("pigeons").__name__ == "Pigeon"
+    assert discovery.find_application("asgi").__name__ == "AsgiApp"
+    with pytest.raises(LookupError, match=r"no 'owls' is installed: .*'mcp_actors\.extensions'"):
+        discovery.find_extension("owls")
 
 
 @pytest.mark.parametrize(

@@ -113,11 +113,11 @@ class ProgressReports:
         self.stop()
 
     def stop(self) -> None:
-        """No more beats are sent. Legal any number of times."""
+        """No more beats are sent. Idempotent."""
         self._beats.forget(self)
 
     def _next_value(self) -> float | None:
-        """Returns the smallest number that is greater than all that was told, or ``None`` if there is none."""
+        """Returns the smallest number that is greater than all that were sent, or ``None`` if no number is."""
         if self._last_value is None:
             return FIRST
         try:

@@ -1,7 +1,9 @@
-"""A session that no connection carries: its binding brings messages as they come, each with an outlet for its answers.
+"""Calls without a connection: sessions whose binding brings single messages, and exchanges without a session.
 
-It is an actor only while it has work: its calls run in tasks that it shares with its siblings, and an idle session is
-nothing but its tables, so that a process can hold tens of thousands of them.
+Each message comes with an outlet for its answers. A `ConnectionlessSession` is an actor only while it has work: its
+calls run in tasks that it shares with its siblings, and an idle session is nothing but its tables, so that a process
+can hold tens of thousands of them. `StatelessCalls` are all single exchanges of one server: requests that came by
+themselves, each answered where it came from.
 """
 
 from __future__ import annotations
@@ -31,8 +33,6 @@ from mcp_actors.supervision.task_kinds import EXCHANGE
 
 __all__ = ["ConnectionlessSession", "StatelessCalls"]
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # Each of two requests with one id has an outlet of its own: that of the exchange which brought it.
 SESSION_RULES = DispatchRules(answers_malformed=True, repeated_ids=True)
@@ -168,11 +168,9 @@ class ConnectionlessSession:
         return lost
 
     def statistics(self) -> SessionStatistics:
-        """Returns where the session and its calls stand."""
+        """Returns a snapshot of the session and its calls."""
         return self.dispatcher.statistics(self.peer)
 
-
-# -- The single exchanges of a server: requests that came by themselves, each answered where it came from ---
 
 ExchangeNotificationHandler = Callable[[JsonRpcNotification, Outlet, ExchangeNegotiation], None]
 
@@ -276,7 +274,7 @@ class StatelessCalls:
             dispatcher.refuse(None, error, outlet)
         elif isinstance(message, JsonRpcNotification):
             self._on_notification(message, outlet, negotiation)
-        # What is left is an answer to a question that nobody asked: nothing to do.
+        # Anything else is an answer to a question that was never asked, and is ignored.
         return []
 
     def _open_batch(

@@ -13,26 +13,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Literal, Protocol
 
 import attrs
 import trio
 
 from mcp_actors._actors.inbound_call import (
-    Batch,
     CallStatistics,
     Continuation,
-    Deferred,
     DispatchRules,
     InboundCall,
     Responder,
+    SupportsWaitUntilRead,
 )
 from mcp_actors._actors.limits import WEIGHED_BYTES, ClientMemory, ConcurrencyLimiter, Limiters, Limits
-from mcp_actors._actors.link import LinkStatistics, Received
-from mcp_actors._actors.observing import outbound_calls_for
+from mcp_actors._actors.outbound import KINDS
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics
-from mcp_actors._actors.responses import post_answer, refusal_frame, result_frame
+from mcp_actors._actors.responses import post_answer, refusal_frame, too_long_frame
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.era import Invocation, NotAnswered
 from mcp_actors._wire.codec import (
@@ -55,9 +52,8 @@ from mcp_actors.errors import (
     RpcError,
     SessionExpired,
 )
-from mcp_actors.supervision.containment import Containment, TaskKind
+from mcp_actors.supervision.containment import TaskKind
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import CALL_WORKER
 from mcp_actors.types.records import Number, ValueRecord
 
 __all__ = [
@@ -65,19 +61,17 @@ __all__ = [
     "Counters",
     "DispatchRules",
     "Dispatcher",
+    "LinkStatistics",
     "Loss",
     "Negotiation",
+    "Received",
     "SessionStatistics",
     "Totals",
     "UnansweredOutlet",
-    "begun_without_task",
     "ignore",
     "prepare_unanswered",
     "start_unanswered",
 ]
-
-
-# -- The counters of a session and of all of them, and the snapshot of one and of everything below it ----
 
 
 @attrs.define(eq=False, repr=False)
@@ -93,7 +87,7 @@ class Counters(ValueRecord):
     late: Number = 0
     """Cancellations of unknown or finished ids, answers that no request waits for, progress without a call."""
     malformed: Number = 0
-    """Frames that were no message."""
+    """Frames that held no message."""
     refused: Number = 0
     """Requests answered with an error before a handler saw them."""
 
@@ -104,6 +98,22 @@ class Counters(ValueRecord):
         self.late += other.late
         self.malformed += other.malformed
         self.refused += other.refused
+
+
+@attrs.frozen(eq=False, repr=False)
+class LinkStatistics(ValueRecord):
+    """A snapshot of a link."""
+
+    outbox: Number
+    """Frames that wait for the writer."""
+    outbox_limit: Number
+    """Frames the outbox takes before senders wait."""
+    blocked: Number
+    """Senders that wait for room."""
+    frames_in: Number
+    frames_out: Number
+    bytes_in: Number
+    bytes_out: Number
 
 
 @attrs.define(eq=False, repr=False)
@@ -160,65 +170,7 @@ class SessionStatistics(ValueRecord):
     """Requests a second since the snapshot before, in a live view; ``None`` in its first."""
 
 
-# -- Calls without a task of their own: what they wait for is one answer, which is read in somebody else's turn ---
-#
-# ==============================  =====================================================================================
-# what happens to such a call     what becomes of it
-# ==============================  =====================================================================================
-# there is an outcome             it is sent in the turn of whoever read it, or the call gets a task for the rest
-# the peer cancels it             it is abandoned, and nothing is sent
-# whoever runs the server ends    it is abandoned, and the error is sent
-# it
-# its session ends                the session waits for it as for its tasks; it is abandoned when these are cancelled
-# ==============================  =====================================================================================
-
-
-def begun_without_task(call: InboundCall, pool: TaskPool) -> bool:
-    """Begins a call whose continuation can do without a task now; returns false, having done nothing, if it needs one.
-
-    Args:
-        call: The call, which has entered every limiter, or waits for one.
-        pool: Starts the task that the rest of it may need.
-    """
-    deferred = call.continuation
-    assert call.admission is not None
-    # Calls begin in the order of their requests. Telemetry is told when the task of a call goes on, and the task of a
-    # call passes reports of progress on.
-    if (
-        not isinstance(deferred, Deferred)
-        or call.__class__ is not InboundCall
-        or call.admission.ahead
-        or call.invocation.progress_token is not None
-        or pool.has_queue
-    ):
-        return False
-    deferred.begun = True
-    try:
-        deferred.begun = deferred.begin(partial(_done, call, deferred, pool))
-    except Exception as error:
-        call.end_now(call.failure(error))
-        return True
-    return deferred.begun
-
-
-def _done(call: InboundCall, deferred: Deferred, pool: TaskPool) -> None:
-    # Whoever reads the answer serves other calls too, for which this one must not fail.
-    with Containment(CALL_WORKER, call.fail):
-        call.continuation = None
-        try:
-            result = deferred.outcome()
-            if isinstance(result, Continuation):
-                call.continuation = result
-                pool.start(call)
-                return
-            frame = result_frame(call.invocation, result, call.owner.responder.stamp, call.outlet.longest)
-        except Exception as error:
-            frame = call.failure(error)
-        call.end_now(frame)
-
-
-# ----------------------------------------------------------------------------------------------------
-
+Received = JsonRpcMessage | NoAnswer | Waiting | MalformedMessage | list[JsonRpcMessage | MalformedMessage]
 Loss = ConnectionLost | SessionExpired
 NotificationHandler = Callable[[str, dict[str, Any]], None]
 
@@ -255,7 +207,7 @@ class Carrier(Protocol):
         """Makes the exception for requests of ours that get no answer."""
 
     def request_ended(self, request: RequestId) -> None:
-        """Takes note that a request of ours is no longer waited for."""
+        """Takes note that no task waits for a request of ours any more."""
 
 
 def ignore(method: str, params: dict[str, Any]) -> None:
@@ -298,7 +250,8 @@ class Dispatcher:
         self.limiters = (
             Limiters(own, memory=memory) if limiter is None else Limiters(own, limiter, memory=memory)
         )
-        self.outbound = outbound_calls_for(responder.telemetry, carrier, limits, name)
+        telemetry = responder.telemetry
+        self.outbound = KINDS[telemetry is not None].outbound(carrier, limits, name, telemetry)
         # Called whenever the last call in flight has ended.
         self.on_idle: Callable[[], object] | None = None
         self._on_notification = on_notification
@@ -314,7 +267,7 @@ class Dispatcher:
         """The other end, for logs and telemetry; empty once the conversation has ended."""
         return "" if self.carrier is None else self.carrier.peer
 
-    # -- incoming: nothing waits below this line until the next heading ------------------------------------------------
+    # -- incoming: nothing waits in this part ------------------------------------------------
 
     def dispatch(self, message: Received, outlet: Outlet) -> None:
         """Takes one message; answers, at once or later, go to ``outlet``."""
@@ -330,7 +283,7 @@ class Dispatcher:
         elif kind is NoAnswer:
             self._unanswered(message)  # type: ignore[arg-type]
         elif kind is Waiting:
-            self.outbound.person_asked(message.over)  # type: ignore[union-attr]
+            self.outbound.suspend_idle_clock(message.over)  # type: ignore[union-attr]
         else:
             assert isinstance(message, MalformedMessage)
             self.malformed(message, outlet)
@@ -343,14 +296,19 @@ class Dispatcher:
         if call is not None:
             pool = self.pool
             assert pool is not None
-            if call.continuation.__class__ is Continuation or not begun_without_task(call, pool):
+            if (
+                call.continuation.__class__ is Continuation
+                # Calls begin in the order of their requests.
+                or pool.has_queue
+                or not call.begin_without_task(pool.start)
+            ):
                 pool.start(call)
         return call
 
     def open(
         self, request: JsonRpcRequest, outlet: Outlet, negotiation: Negotiation | None = None
     ) -> InboundCall | None:
-        """Returns a call that is admitted and stands in the table, or ``None`` for what needs none any more."""
+        """Returns a call that is admitted and in the table, or ``None`` for a request that was answered at once."""
         self.counters.requests += 1
         call: InboundCall | None = None
         try:
@@ -387,13 +345,13 @@ class Dispatcher:
         return None
 
     def malformed(self, error: MalformedMessage, outlet: Outlet) -> None:
-        """Counts what was no message, and answers it where that is due."""
+        """Counts a malformed message, and answers it where that is due."""
         self.counters.malformed += 1
         log.debug("malformed message", session=self.name, error=str(error))
         if self.rules.answers_malformed:
             post_answer(refusal_frame(error.id, error.code, str(error)), outlet)
         else:
-            self.outbound.came_instead(error.beginning, self.name)
+            self.outbound.note_malformed(error.beginning, self.name)
 
     def refuse(self, id: RequestId | None, error: RpcError, outlet: Outlet) -> None:
         """Answers what cannot be served with an error."""
@@ -466,7 +424,7 @@ class Dispatcher:
             call.cancel(reason if isinstance(reason, str) else None)
 
     def _is_ambiguous(self, call: InboundCall) -> bool:
-        """Whether another call in flight has the same id: then it is better to cancel none than the wrong one."""
+        """Whether another call in flight has the same id: it is better to cancel neither than the wrong one."""
         return any(each.id == call.id and each is not call for each in self.calls.values())
 
     def forget(self, call: InboundCall) -> None:
@@ -521,7 +479,7 @@ class Dispatcher:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Ends the calls that would go on for ever."""
+        """Ends the calls that would run until the session ends."""
         for call in list(self.calls.values()):
             call.drain()
 
@@ -539,7 +497,7 @@ class Dispatcher:
                 call.cancel("the session ended")
 
     def end(self, broken: BaseException | None) -> None:
-        """No more messages come: requests of ours fail. Legal any number of times."""
+        """Ends the conversation: no more messages come, and requests of ours fail. Idempotent."""
         if self.carrier is not None:
             self.outbound.end(broken)
             if self.limiters.memory is not None:
@@ -548,7 +506,7 @@ class Dispatcher:
             self.carrier, self._on_notification = None, ignore
 
     def statistics(self, peer: str, link: LinkStatistics | None = None) -> SessionStatistics:
-        """Returns where the conversation and its calls stand."""
+        """Returns a snapshot of the conversation and its calls."""
         memory = self.limiters.memory
         return SessionStatistics(
             name=self.name,
@@ -564,7 +522,7 @@ class Dispatcher:
         )
 
 
-# -- Notifications of the peer that a function takes: calls that nobody waits for, and that are never answered ---
+# -- notifications of the peer that a function takes: calls that are never answered --------------------------------
 
 
 class UnansweredOutlet:
@@ -581,7 +539,7 @@ class UnansweredOutlet:
 
     @property
     def longest(self) -> int:
-        """No answer is sent, so none is too long."""
+        """Unlimited, because no answer is sent."""
         return sys.maxsize
 
     def post(self, frame: Frame) -> None:
@@ -596,7 +554,7 @@ class UnansweredOutlet:
             await self._way_back().send(_about_nothing(frame))
 
     def settle(self) -> None:
-        """Does nothing, because nobody waits for an answer."""
+        """Does nothing, because no answer is expected."""
 
     def close_stream(self) -> None:
         """Does nothing, because no stream waits for an answer."""
@@ -641,3 +599,68 @@ def start_unanswered(call: InboundCall, dispatcher: Dispatcher, function: Any, *
     dispatcher.calls[call.key] = call
     assert dispatcher.pool is not None
     dispatcher.pool.start(call)
+
+
+# -- a JSON-RPC batch: the answers to its requests go back together, as one array, in any order --------------------
+
+# Bytes that are kept free for each answer to come: the error that says that an answer is too long, without its id.
+_SHORTEST_ANSWER = 256
+
+
+class Batch:
+    """An outlet that holds the answers back until every request of the batch has ended, with or without one.
+
+    An answer with which the array would be too long to be sent is replaced by an error that says so.
+    """
+
+    def __init__(self, outlet: Outlet, expected: int) -> None:
+        self._outlet = outlet
+        self.longest = outlet.longest
+        self.http_request: HttpRequest | None = getattr(outlet, "http_request", None)
+        self._expected = expected
+        self._answers: list[bytes] = []
+        self._size = len(b"[]")
+
+    def post(self, frame: Frame) -> None:
+        if not frame.last:
+            self._outlet.post(frame)
+        elif (whole := self._collect(frame)) is not None:
+            self._outlet.post(whole)
+
+    async def send(self, frame: Frame) -> None:
+        if not frame.last:
+            await self._outlet.send(frame)
+        elif (whole := self._collect(frame)) is not None:
+            await self._outlet.send(whole)
+
+    def send_nowait(self, frame: Frame) -> bool:
+        if not frame.last:
+            return self._outlet.send_nowait(frame)
+        self.post(frame)
+        return True
+
+    async def wait_until_read(self) -> bool:
+        """See `SupportsWaitUntilRead`."""
+        return not isinstance(self._outlet, SupportsWaitUntilRead) or await self._outlet.wait_until_read()
+
+    def settle(self) -> None:
+        """One request of the batch ended without an answer: it was cancelled."""
+        if (whole := self._collect(None)) is not None:
+            self._outlet.post(whole)
+        elif not self._expected:
+            self._outlet.settle()
+
+    def close_stream(self) -> None:
+        self._outlet.close_stream()
+
+    def _collect(self, answer: Frame | None) -> Frame | None:
+        self._expected -= 1
+        if answer is not None:
+            room = self.longest - self._size - self._expected * _SHORTEST_ANSWER
+            if len(answer.data) > room:
+                answer = too_long_frame(answer.about, len(answer.data), max(room, 0))
+            self._answers.append(answer.data)
+            self._size += len(answer.data) + len(b",")
+        if self._expected or not self._answers:
+            return None
+        return Frame(b"[" + b",".join(self._answers) + b"]", last=True)

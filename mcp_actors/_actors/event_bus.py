@@ -1,9 +1,9 @@
-"""The bus: what changed on the server, handed to whoever asked for it.
+"""The bus: changes on the server, delivered to the subscribers that asked for them.
 
 Publishing never waits and never fails because of a subscriber. Each subscription has a mailbox that coalesces: an
 event that is already waiting there is not put a second time, because its reader will look at the newest state anyway.
-A mailbox holds at most one event for each kind of list and one for each subscribed uri, so a slow reader holds
-nobody up and nothing grows.
+A mailbox holds at most one event for each kind of list and one for each subscribed uri, so a slow reader delays
+no one and nothing grows.
 
 A subscribed uri also covers what lies below it (MCP 2025-11-25, Schema, ``notifications/resources/updated``):
 ``file:///a`` covers ``file:///a/b.txt``.
@@ -19,40 +19,37 @@ comes from there is delivered here.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Literal, Protocol, cast, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Literal, cast, get_args
 
 import attrs
 import trio
 
-from mcp_actors._actors.link import WaitingTasks
+from mcp_actors._actors.outbound_call import WaitingTasks
 from mcp_actors._eras.era import Event, EventKind, shared_kinds
 from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.abc import Bus
 from mcp_actors.errors import LocalProtocolError, Overloaded, invalid_params
 from mcp_actors.supervision.budget import Account
 from mcp_actors.supervision.logging import log
+from mcp_actors.types import SubscriptionFilter
 from mcp_actors.types.records import ValueRecord
 
 __all__ = [
     "EventBus",
     "EventBusStatistics",
-    "Filter",
     "Subscription",
     "SubscriptionStatistics",
-    "covering",
     "covers",
     "levels",
+    "uris_above",
 ]
 
 
-# -- The subscribed uris that cover a uri: it itself and those above it ----------------------------------
+def uris_above(uri: str, subscribed: Mapping[str, object]) -> Iterable[str]:
+    """Returns the subscribed uris that are ``uri`` or lie above it.
 
-
-def covering(uri: str, subscribed: Mapping[str, object]) -> Iterable[str]:
-    """The subscribed uris that are ``uri`` or lie above it, nearest first.
-
-    Nearest first, so that a subscriber to several of them hears of the nearest, once. It looks at the levels of
+    The nearest is first, so that a subscriber to several of them hears of the nearest, once. It looks at the levels of
     ``uri`` or at all that is subscribed, whichever is fewer: a path of endless slashes costs nothing special.
     """
     if 2 * uri.count("/") >= len(subscribed):
@@ -75,26 +72,9 @@ def levels(uri: str) -> Iterator[str]:
         shortest = end
 
 
-# -- A subscriber's mailbox on the bus, in which events that say the same are one ------------------------
-
-
-class SubscriptionIndex(Protocol):
-    """The bus, seen from a subscription."""
-
-    def add_uri(self, subscription: Subscription, uri: str) -> None: ...
-
-    def discard_uri(self, subscription: Subscription, uri: str) -> None: ...
-
-    def add_key(self, subscription: Subscription, topic: str, key: str) -> None: ...
-
-    def discard_key(self, subscription: Subscription, topic: str, key: str) -> None: ...
-
-    def forget(self, subscription: Subscription) -> None: ...
-
-
 @attrs.frozen(eq=False, repr=False)
 class SubscriptionStatistics(ValueRecord):
-    """A look at one subscription."""
+    """A snapshot of one subscription."""
 
     pending: int
     """Events that wait to be received."""
@@ -119,7 +99,7 @@ class Subscription:
 
     def __init__(
         self,
-        bus: SubscriptionIndex,
+        bus: EventBus,
         kinds: frozenset[EventKind],
         on_pending: Callable[[], None] | None,
         account: Account | None,
@@ -141,7 +121,7 @@ class Subscription:
 
     @property
     def kinds(self) -> frozenset[EventKind]:
-        """The lists that this subscription hears of."""
+        """The lists that this subscription covers."""
         return self._kinds
 
     @property
@@ -151,11 +131,11 @@ class Subscription:
 
     @property
     def uris(self) -> tuple[str, ...]:
-        """The resources that it hears of, with what lies below them, in the order of subscribing."""
+        """The resources that it covers, with what lies below them, in the order of subscribing."""
         return tuple(self.known_uris)
 
     def add_uri(self, uri: str) -> None:
-        """Hears of ``uri`` from now on; nothing happens when it does already.
+        """Subscribes to ``uri``; nothing happens if that is subscribed to already.
 
         Raises `RpcError` (-32602) beyond the bus's limits, `Overloaded` when the client, or all, make the server keep
         too many bytes, `LocalProtocolError` after the end, and what
@@ -164,18 +144,18 @@ class Subscription:
         self._bus.add_uri(self, uri)
 
     def discard_uri(self, uri: str) -> None:
-        """Hears no more of ``uri``, not even what was pending, unless another subscribed uri covers it.
+        """Ends the subscription to ``uri``, and drops what was pending unless another subscribed uri covers it.
 
         What was pending for several resources below ``uri`` goes to every subscribed uri there.
         """
         self._bus.discard_uri(self, uri)
 
     def add_key(self, topic: str, key: str) -> None:
-        """Hears of ``key`` of a topic that an extension has; raises as `add_uri` does."""
+        """Subscribes to ``key`` of a topic that an extension has; raises as `add_uri` does."""
         self._bus.add_key(self, topic, key)
 
     def discard_key(self, topic: str, key: str) -> None:
-        """Hears no more of ``key`` of a topic, not even what was pending."""
+        """Ends the subscription to ``key`` of a topic, and drops what was pending."""
         self._bus.discard_key(self, topic, key)
 
     async def receive_many(self) -> list[Event]:
@@ -197,14 +177,14 @@ class Subscription:
         return self.take()
 
     def take(self) -> list[Event]:
-        """All events that are pending, oldest first; an empty list when there are none. Never waits."""
+        """Returns all events that are pending, oldest first, without waiting."""
         events = list(self._pending.values())
         self._pending.clear()
         self._delivered += len(events)
         return events
 
     def take_keys(self) -> list[tuple[str, str]]:
-        """The topics and keys of extensions that are pending, oldest first. Never waits."""
+        """Returns the topics and keys of extensions that are pending, oldest first, without waiting."""
         keys = list(self._pending_keys)
         self._pending_keys.clear()
         self._delivered += len(keys)
@@ -213,7 +193,7 @@ class Subscription:
     def end(self) -> None:
         """No more events will come: `receive_many` gives what is pending, then raises `trio.EndOfChannel`.
 
-        Legal from any task, any number of times.
+        Idempotent, and legal from any task.
         """
         if self._state == "open":
             self._state = "ending"
@@ -221,7 +201,7 @@ class Subscription:
             self._parked.unpark_all()
 
     def close(self) -> None:
-        """Ends it at once: nothing is received after this. Legal from any task, any number of times."""
+        """Ends it at once: nothing is received after this. Idempotent, and legal from any task."""
         if self._state != "closed":
             self._state = "closed"
             self._pending.clear()
@@ -287,43 +267,28 @@ class Subscription:
         return f"<Subscription {self._state}: {kinds}, {len(self.known_uris)} uris, {len(self._pending)} pending>"
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _KINDS: frozenset[str] = frozenset(get_args(EventKind))
 
 # What one subscriber may make the server remember. Far above honest use, and 100 subscribers stay within some 20 MB.
 DEFAULT_MAX_URIS = 1024
 
 
-class Filter(Protocol):
-    """The events that a subscriber wants, in the form of `mcp_actors.types.SubscriptionFilter`."""
-
-    @property
-    def tools_list_changed(self) -> bool | None: ...
-    @property
-    def prompts_list_changed(self) -> bool | None: ...
-    @property
-    def resources_list_changed(self) -> bool | None: ...
-    @property
-    def resource_subscriptions(self) -> Sequence[str] | None: ...
-
-
 @attrs.frozen(eq=False, repr=False)
 class EventBusStatistics(ValueRecord):
-    """A look at the bus."""
+    """A snapshot of the bus."""
 
     subscriptions: int
     """Subscriptions that are open."""
     uris: int
-    """Different resources that somebody subscribed to."""
+    """Different resources that have a subscriber."""
     published: int
-    """Events that were published so far, whether anybody wanted them or not."""
+    """Events that were published so far, whether they had subscribers or not."""
     pending: int
     """Events that wait in all mailboxes together."""
 
 
 class EventBus:
-    """Hands events from whoever changes something to whoever subscribed.
+    """Hands events from publishers to subscribers.
 
     ``on_first_subscriber(uri)`` is called before the first subscription to a uri begins, and whatever it raises
     refuses that subscription; ``on_last_unsubscribed(uri)`` is called after the last one ended. Both may be set
@@ -349,13 +314,13 @@ class EventBus:
         self._by_key: dict[tuple[str, str], dict[Subscription, None]] = {}
         self._attached: list[Bus] = []
         self.changes = dict.fromkeys(get_args(EventKind), 0)
-        """How often each kind of event was delivered here, for whoever keeps what a change makes stale."""
+        """How often each kind of event was delivered here, for caches that a change makes stale."""
         self._published = 0
         self._loop: tuple[int, trio.lowlevel.TrioToken] | None = None
 
     def subscribe(
         self,
-        filter: Filter,
+        filter: SubscriptionFilter,
         *,
         on_pending: Callable[[], None] | None = None,
         account: Account | None = None,
@@ -380,7 +345,7 @@ class EventBus:
         return subscription
 
     def publish(self, kind: EventKind, uri: str | None = None) -> None:
-        """Tells every subscriber that wants to know. Never waits; from another thread it takes effect soon after.
+        """Delivers an event to every matching subscriber. Never waits; from another thread it takes effect soon after.
 
         Its cost is that of the subscribers that match, not of all. Raises `LocalProtocolError` for an unknown
         kind, or a uri where none belongs (``resource_updated`` needs one, the others have none).
@@ -394,7 +359,7 @@ class EventBus:
         self._in_loop(topic, key)
 
     def subscribed_keys(self, topic: str) -> list[str]:
-        """Returns the keys of a topic that anybody has subscribed to here."""
+        """Returns the keys of a topic that have subscribers here."""
         return [key for each, key in self._by_key if each == topic]
 
     def attach(self, bus: Bus) -> Callable[[], None]:
@@ -426,7 +391,7 @@ class EventBus:
             bus.publish(kind, key or "")
 
     def _arrived(self, topic: str, key: str) -> None:
-        """Takes an event of another node, which is told to nobody else. An unknown one is that of a newer program."""
+        """Delivers an event of another node here only. An unknown one is that of a newer program."""
         if topic == "resource_updated" and key:
             self._deliver(topic, key)
         elif topic != "resource_updated":
@@ -469,23 +434,23 @@ class EventBus:
                 subscription.put(event, None)
             return
         served: set[Subscription] = set()
-        for above in covering(key, self._by_uri):
+        for above in uris_above(key, self._by_uri):
             for subscription in tuple(self._by_uri.get(above, ())):
                 if subscription not in served:
                     served.add(subscription)
                     subscription.put(event, above)
 
     def report_to(self, other: EventBus) -> None:
-        """Tells from now on whoever ``other`` tells of first subscribers, and of all resources that have some.
+        """Reports first subscribers to the callbacks of ``other`` from now on, and all resources that have some.
 
-        Those whom this bus has told are told that there are none any more.
+        The callbacks of this bus so far learn that there are no subscribers any more.
         """
         for uri in self._by_uri:
             if other.on_first_subscriber is not None:
                 try:
                     other.on_first_subscriber(uri)
                 except Exception:
-                    # The clients were told that they are subscribed.
+                    # The clients know already that they are subscribed.
                     log.exception("on_subscribe failed", uri=uri)
             self._notify_unsubscribed(uri)
         self.on_first_subscriber = other.on_first_subscriber
@@ -543,10 +508,10 @@ class EventBus:
         self._unindex(subscription, uri)
         if orphan is None or orphan.uri is None:
             return
-        for above in covering(orphan.uri, subscription.known_uris):
+        for above in uris_above(orphan.uri, subscription.known_uris):
             subscription.put(orphan, above)
             return
-        # The event may stand for several updates below its uri, and nobody knows which: all that is left there is told.
+        # The event may mean several updates below its uri, not known which: every subscribed uri there gets it.
         for below in subscription.known_uris:
             if covers(orphan.uri, below):
                 subscription.put(Event(orphan.kind, below), below)
@@ -566,11 +531,11 @@ class EventBus:
         try:
             self.on_last_unsubscribed(uri)
         except Exception:
-            # Nobody is left who could be told, and the rest of the subscriptions must still be taken down.
+            # The subscriber is gone, and the rest of the subscriptions must still be taken down.
             log.exception("on_unsubscribe failed", uri=uri)
 
     def forget(self, subscription: Subscription) -> None:
-        """Takes out a subscription that has ended. Legal any number of times."""
+        """Takes out a subscription that has ended. Idempotent."""
         if subscription not in self._subscriptions:
             return
         del self._subscriptions[subscription]
@@ -590,7 +555,7 @@ def _release(account: Account | None, uri: str) -> None:
         account.keep(max(0, account.held - len(uri)))
 
 
-def _wanted_kinds(filter: Filter) -> Iterable[EventKind]:
+def _wanted_kinds(filter: SubscriptionFilter) -> Iterable[EventKind]:
     if filter.tools_list_changed:
         yield "tools"
     if filter.prompts_list_changed:

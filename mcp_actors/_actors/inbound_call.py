@@ -1,16 +1,33 @@
-"""An inbound call: a request of the peer in flight. It has one task, one cancel scope and at most one answer.
+"""An inbound call: a request of the peer in flight. It has at most one task, one cancel scope and one answer.
 
 How a call ends, by the first row that fits:
 
 ===============================================  ==============================================================
 the peer cancelled it                            nothing is sent, whatever the handler returned or raised
 the handler asked for input                      the input-required result that it left (`InboundCall.replace`)
+an operator ended it                             the error that was given (`InboundCall.end_with`)
 the handler returned                             the result, in the form of the request's revision
 `RpcError`                                       that error
-any other exception, `BaseException` included,   what the responder makes of it (`Responder.failure`)
-and a `trio.Cancelled` that nothing accounts for
+any other exception, `BaseException` included,   the answer that the responder makes of it (`Responder.failure`)
+and an unexplained `trio.Cancelled`
 the session ends                                 nothing is sent
 ===============================================  ==============================================================
+
+A handler is called in the turn of the reader. It returns its result, which is sent at once (`InboundCall.answer_now`),
+or the rest of its work as a `Continuation`, which runs in a task (`mcp_actors._actors.task_pool`). A `Deferred` needs
+no task while it waits for one answer, which is read in the turn of another task (`InboundCall.begin_without_task`):
+
+=====================================  ========================================================================
+what happens to a call without a task  how it goes on
+=====================================  ========================================================================
+the outcome arrives                    it is sent in the turn of its reader, or the rest of the call gets a task
+the peer cancels it                    it is abandoned, and nothing is sent
+an operator ends it                    it is abandoned, and the error is sent
+its session ends                       the session waits for it as for a task, and abandons it when tasks are cancelled
+=====================================  ========================================================================
+
+A function may go on after its request was answered, or run without one: then it is a `DetachedCall`, whose answer is
+returned and not sent, and whose client is reached through a `Voice`.
 """
 
 from __future__ import annotations
@@ -29,17 +46,17 @@ from mcp_actors import types as t
 from mcp_actors._actors.beats import Beats, ProgressReports
 from mcp_actors._actors.limits import Admission, Limiters
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._actors.responses import failure_frame, post_answer, result_frame, too_long_frame
+from mcp_actors._actors.responses import InvalidResult, failure_frame, post_answer, too_long, too_long_frame
 from mcp_actors._eras.era import Invocation
-from mcp_actors._wire.codec import RequestId, decode_value, encode_notification
+from mcp_actors._wire.codec import RequestId, decode_value, encode_notification, encode_reply
 from mcp_actors.abc import Frame, HttpRequest, Outlet, Telemetry
-from mcp_actors.errors import LocalProtocolError, McpError, RpcError
-from mcp_actors.supervision.containment import cancellation_in, crash_in, sole_cause
+from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError, McpError, RpcError
+from mcp_actors.supervision.containment import Containment, cancellation_in, crash_in, sole_cause
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import CALL_WORKER
 from mcp_actors.types.records import ValueRecord
 
 __all__ = [
-    "Batch",
     "CallOwner",
     "CallStatistics",
     "Continuation",
@@ -51,11 +68,7 @@ __all__ = [
     "SupportsWaitUntilRead",
     "Voice",
     "statistics_of",
-    "wait_for_last_report",
 ]
-
-
-# -- The differences between dispatchers, as a value -----------------------------------------------------
 
 
 class DispatchRules(msgspec.Struct, frozen=True):
@@ -69,31 +82,27 @@ class DispatchRules(msgspec.Struct, frozen=True):
     """Whether there is a session: without one nothing is remembered, and the client cannot be sent requests."""
 
 
-# -- The values that a handler returns when its answer has to wait for something -------------------------
-
-
 class Continuation(partial[Any]):
     """The rest of a handler's work: called without arguments, in the call's own task, it returns an awaitable result.
 
-    A handler is called once, in the turn of whoever read the request. It returns its result if it has it, and a
-    continuation if the call needs a task. A continuation that is never called has done nothing.
+    A continuation that is never called has done nothing.
     """
 
     begun = False
-    """Whether it was begun without a task, and waits for what somebody else reads."""
+    """Whether it was begun without a task, and waits for an answer that another task reads."""
 
 
 class Deferred(Continuation):
-    """A continuation that may do without a task: all it waits for is one answer, and somebody else reads that.
+    """A continuation that may need no task: it waits for one answer only, and another task reads that.
 
-    It is either called, as any continuation, or begun. What was begun ends by `outcome` or by `abandon`.
+    It is either called, as any continuation, or begun. Once begun, it ends by `outcome` or by `abandon`.
     """
 
     def begin(self, done: Callable[[], None]) -> bool:
         """Begins without waiting; returns false, having done nothing, where that is not possible.
 
         Args:
-            done: Is called once, when there is an outcome. A peer in this process may have sent it before this returns.
+            done: Is called once, when the outcome is there. A peer in this process may send it before this returns.
 
         Raises:
             RpcError: The call fails; it was not begun.
@@ -101,131 +110,19 @@ class Deferred(Continuation):
         raise NotImplementedError
 
     def outcome(self) -> Any:
-        """Returns the result, or a `Continuation` where something else has to be waited for; raises why there is none.
+        """Returns the result, or a `Continuation` that waits for something else; raises the reason why the call failed.
 
         It is called once, after ``done``.
         """
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Ends it without an outcome: nobody waits for that any more. Never waits."""
+        """Ends it without an outcome, which is not needed any more. Never waits."""
         raise NotImplementedError
 
 
-# -- The way by which a function that no call waits for any more tells and asks its client ---------------
-
-
-class Voice(Protocol):
-    """Takes what a detached function tells and asks its client; an extension gives it (`mcp_actors.extensions`)."""
-
-    async def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Takes a report of progress: `Context.progress`."""
-
-    async def notify(self, method: str, params: dict[str, Any]) -> None:
-        """Takes a notification: `Context.log` and `Context.notify`."""
-
-    async def ask(self, questions: Mapping[str, t.InputRequest]) -> Mapping[str, t.InputResponse]:
-        """Returns the client's answers by the same keys: `Context.ask`. The client has declared that it can answer."""
-
-    def stop(self) -> None:
-        """Is called by the engine when a call gets no more beats; a voice has none."""
-
-
-# -- The distance between the last report of progress of a call and its answer ---------------------------
-#
-# The official TypeScript clients handle answers at once but notifications a step later, and forget the callback for the
-# reports of a call when its answer comes. What one read brings them is handled in one step, so a report that is read
-# together with the answer is lost. Therefore the answer to a call that reported is sent only when the peer has read the
-# report, or is likely to have. Only that call waits: the others on its connection, and calls without reports, do not.
-
-# Seconds that an answer waits at most. Over a network that is slower than this the two arrive apart anyway.
-READING_LIMIT = 0.1
-# Seconds between the two where nothing tells whether the peer has read.
-READING_TIME = 0.005
-_PING = CallOptions(idle=math.inf, cap=math.inf, cancellable=False)
-
-# Names and versions of clients that handle what they read strictly in order: ours, and the official Python SDK's if
-# the program that uses it gives no other. `None` is any version. A wrong name costs the peer that gives it a report.
-_HANDLE_IN_ORDER: frozenset[tuple[str, str | None]] = frozenset((("mcp-actors", None), ("mcp", "0.1.0")))
-
-
-@runtime_checkable
-class SupportsWaitUntilRead(Protocol):
-    """An outlet on which messages of one call may be read together. Those with a stream for each call are none."""
-
-    async def wait_until_read(self) -> bool:
-        """Waits until the peer has read what was sent before, and returns true; false if that cannot be known."""
-
-
-class Asker(Protocol):
-    """The dispatcher of a call, by which the peer can be sent a request."""
-
-    async def request(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]: ...
-
-
-async def wait_for_last_report(invocation: Invocation, outlet: Outlet, owner: Asker) -> None:
-    """Waits as long as the answer to a call that reported progress has to, for at most `READING_LIMIT`.
-
-    Where the binding cannot tell what the peer has read, a ``ping`` does, which every peer of the legacy era answers
-    (MCP 2025-11-25, Ping). Cancelled, it has changed nothing.
-    """
-    if not isinstance(outlet, SupportsWaitUntilRead) or _handles_in_order(invocation.peer.raw_info):
-        return
-    with trio.move_on_after(READING_LIMIT), suppress(McpError):
-        if not await outlet.wait_until_read():
-            if "ping" in invocation.era.client_methods:
-                await owner.request("ping", {}, _PING)
-            else:
-                await trio.sleep(READING_TIME)
-
-
-def _handles_in_order(info: Any) -> bool:
-    name, version = (info.get("name"), info.get("version")) if isinstance(info, dict) else (None, None)
-    return isinstance(name, str) and (
-        (name, None) in _HANDLE_IN_ORDER or (isinstance(version, str) and (name, version) in _HANDLE_IN_ORDER)
-    )
-
-
-# -- The snapshot of an inbound call ---------------------------------------------------------------------
-
-
-@attrs.frozen(eq=False, repr=False)
-class CallStatistics(ValueRecord):
-    """A snapshot of an inbound call."""
-
-    id: RequestId
-    method: str
-    target: str | None
-    """The tool, prompt or resource that is called."""
-    age: float
-    """Seconds since it arrived."""
-    state: str
-    """``waiting`` for a place, ``running``, ``cancelled`` (its handler cleans up) or ``replaced`` (likewise, and the
-    client is asked for input, or is sent the error with which an operator has ended the call)."""
-    principal: str | None = None
-    """The caller's name, if the transport has authenticated it."""
-    session: str | None = None
-    """The name of its session; ``None`` for a call that came by itself."""
-    key: str | None = None
-    """Names the call in an action of the live view, as long as it is in flight; ``None`` elsewhere."""
-
-
-def statistics_of(
-    invocation: Invocation, age: float, state: str, session: str | None = None
-) -> CallStatistics:
-    """Returns the snapshot of a call in flight, by its request."""
-    method, principal = invocation.method, invocation.principal
-    target = invocation.params.get(method.target) if method.target and method.shown else None
-    name = target if isinstance(target, str) else None
-    user = None if principal is None else principal.subject
-    return CallStatistics(invocation.id, method.name, name, age, state, user, session)
-
-
-# ----------------------------------------------------------------------------------------------------
-
-
 class Responder(Protocol):
-    """The floor above: it knows what the methods do."""
+    """The side that a dispatcher belongs to: it knows what the methods do."""
 
     @property
     def stamp(self) -> Mapping[str, Any]:
@@ -237,23 +134,23 @@ class Responder(Protocol):
 
     @property
     def telemetry(self) -> Telemetry | None:
-        """The receiver of each call, in both directions."""
+        """The observer of each call, in both directions."""
 
     @property
     def call_class(self) -> type[InboundCall]:
-        """The class of the calls: that of observed ones where there is telemetry."""
+        """The class of the calls: the observed one where there is telemetry."""
 
     def is_registered(self, method: str, target: str) -> bool:
-        """Whether ``target`` is the name of something that this side has, and not only a text of the peer."""
+        """Whether ``target`` is a name that is registered at this side, and not only a text of the peer."""
 
     def runs_in_place(self, method: str, target: str | None) -> bool:
-        """Whether `respond` may run a function of the user's; if not, none runs before the call has a task."""
+        """Whether `respond` may run a function of the user's; if not, that runs in the task of the call."""
 
     def respond(self, call: InboundCall) -> Any:
         """Returns the result, or a `Continuation` when the call needs a task. Never waits."""
 
     def failure(self, call: InboundCall, error: BaseException) -> Any:
-        """Returns what answers a call whose handler raised ``error``, which is no `RpcError`.
+        """Returns what answers a call whose handler raised ``error``, which is not an `RpcError`.
 
         It is a result, an `RpcError`, or another exception: it is logged, and answered with -32603 without its text.
         """
@@ -275,7 +172,38 @@ class CallOwner(Protocol):
     ) -> dict[str, Any]: ...
 
     def forget(self, call: InboundCall) -> None:
-        """Takes the call out of the table, so that its id may be used again. Legal any number of times."""
+        """Takes the call out of the table, so that its id may be used again. Idempotent."""
+
+
+# The official TypeScript clients handle answers at once but notifications a step later, and forget the callback for the
+# reports of a call when its answer comes. What one read brings them is handled in one step, so a report that is read
+# together with the answer is lost. Therefore the answer to a call that reported is sent only when the peer has read the
+# report, or is likely to have. Only that call waits: the others on its connection, and calls without reports, do not.
+
+# Seconds that an answer waits at most. Over a network that is slower than this the two arrive apart anyway.
+READING_LIMIT = 0.1
+# Seconds between the two where neither the binding nor a ping can show that the peer has read.
+READING_TIME = 0.005
+_PING = CallOptions(idle=math.inf, cap=math.inf, cancellable=False)
+
+# Names and versions of clients that handle what they read strictly in order: ours, and the official Python SDK's if
+# the program that uses it gives no other. `None` is any version. A wrong name costs the peer that gives it a report.
+_HANDLE_IN_ORDER: frozenset[tuple[str, str | None]] = frozenset((("mcp-actors", None), ("mcp", "0.1.0")))
+
+
+@runtime_checkable
+class SupportsWaitUntilRead(Protocol):
+    """An outlet on which messages of one call may be read together, unlike those with a stream for each call."""
+
+    async def wait_until_read(self) -> bool:
+        """Waits until the peer has read what was sent before, and returns true; false if that cannot be known."""
+
+
+def _handles_in_order(info: Any) -> bool:
+    name, version = (info.get("name"), info.get("version")) if isinstance(info, dict) else (None, None)
+    return isinstance(name, str) and (
+        (name, None) in _HANDLE_IN_ORDER or (isinstance(version, str) and (name, version) in _HANDLE_IN_ORDER)
+    )
 
 
 class InboundCall:
@@ -313,7 +241,7 @@ class InboundCall:
         self.admission: Admission | None = None
         self.continuation: Continuation | None = None
         self.state = "running"
-        # What is sent in place of the function's result: questions, or the error of whoever runs the server.
+        # What is sent in place of the function's result: questions, or the error with which an operator ended the call.
         self.replacement: Any = None
         self._on_drain: Callable[[], None] | None = None
 
@@ -328,8 +256,8 @@ class InboundCall:
         return self.invocation.id
 
     @property
-    def voice(self) -> Voice | None:
-        """The way to the client of a call that is not waited for; ``None`` while the call speaks for itself."""
+    def client_link(self) -> Voice | None:
+        """The way to the client of a detached call; ``None`` for a call that sends its own messages."""
         return None
 
     @property
@@ -339,17 +267,17 @@ class InboundCall:
 
     @property
     def cut_short(self) -> bool:
-        """Whether its scope was cancelled, by `cancel` or `replace`. Asking the scope is dearer."""
+        """Whether its scope was cancelled, by `cancel`, `replace` or `end_with`. Asking the scope takes longer."""
         return self.state == "cancelled" or self.state == "replaced"
 
     @property
     def has_no_task(self) -> bool:
-        """Whether it was begun, and no task waits for it (`mcp_actors._actors.dispatcher`)."""
+        """Whether it was begun without a task."""
         return self.continuation is not None and self.continuation.begun
 
     @property
-    def stands(self) -> bool:
-        """Whether it is not about to be answered: a subscription goes on until the session ends."""
+    def is_open_ended(self) -> bool:
+        """Whether the call runs until the session ends, as a subscription does."""
         return self._on_drain is not None
 
     def cancel(self, reason: str | None = None) -> None:
@@ -359,7 +287,7 @@ class InboundCall:
             self._unwind(f"cancelled by the peer: {reason or 'no reason given'}")
 
     def end_with(self, error: RpcError) -> None:
-        """Whoever runs the server ends the call: the handler sees `trio.Cancelled`, and the peer is sent ``error``."""
+        """An operator ends the call: the handler sees `trio.Cancelled`, and the peer is sent ``error``."""
         if self.state == "running" or self.state == "waiting":
             self.state = "replaced"
             self.replacement = error
@@ -384,16 +312,16 @@ class InboundCall:
         self.close()
 
     def drain(self) -> None:
-        """The connection is about to end: a call that would go on for ever ends now."""
+        """Ends a call that would run until the session ends, because the connection is about to end."""
         if self._on_drain is not None:
             self._on_drain()
 
     # -- for the handler's context ---------------------------------------------------------------------------------
 
     def on_drain(self, callback: Callable[[], None]) -> None:
-        """Registers how a call that would go on for ever (a subscription) is ended gracefully. It gets no beats."""
+        """Registers how a call that runs until the session ends (a subscription) is ended gracefully."""
         self._on_drain = callback
-        # It has no progress, and nobody waits for its end.
+        # It has no progress and is not expected to end, so it needs no beats.
         if self.reports is not None:
             self.reports.stop()
 
@@ -410,7 +338,7 @@ class InboundCall:
             try:
                 await self.outlet.send(Frame(encode_notification(method, params), self.id, method=method))
             except trio.BrokenResourceError:
-                # A client may leave at any time: what its handler makes of that is no failure of the handler.
+                # A client may leave at any time, which is not a failure of the handler.
                 self.cancel("the client left")
                 raise
 
@@ -419,7 +347,7 @@ class InboundCall:
         return await self.owner.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
 
     def close_stream(self) -> None:
-        """Closes the stream that waits for this call, if the client comes back by itself for the rest."""
+        """Closes the stream on which the answer is awaited, if the client comes back by itself for the rest."""
         if self.state == "running":
             self.outlet.close_stream()
 
@@ -442,7 +370,7 @@ class InboundCall:
         try:
             result = self.owner.responder.respond(self)
             if not isinstance(result, Continuation):
-                return result_frame(self.invocation, result, self.owner.responder.stamp, self.outlet.longest)
+                return self._result_frame(result)
             self.continuation = result
         except KeyboardInterrupt:
             raise
@@ -450,10 +378,48 @@ class InboundCall:
             return self.failure(error)
         return None
 
+    def begin_without_task(self, start: Callable[[InboundCall], None]) -> bool:
+        """Begins a call whose continuation needs no task now; returns false, having done nothing, if it needs one.
+
+        Args:
+            start: Starts the task that the rest of it may need.
+        """
+        deferred = self.continuation
+        assert self.admission is not None
+        # Calls begin in the order of their requests, and the task of a call passes reports of progress on.
+        if (
+            not isinstance(deferred, Deferred)
+            or self.admission.ahead
+            or self.invocation.progress_token is not None
+        ):
+            return False
+        deferred.begun = True
+        try:
+            deferred.begun = deferred.begin(partial(self._deferred_done, deferred, start))
+        except Exception as error:
+            self.end_now(self.failure(error))
+            return True
+        return deferred.begun
+
+    def _deferred_done(self, deferred: Deferred, start: Callable[[InboundCall], None]) -> None:
+        # The task that reads the answer serves other calls too, for which this one must not fail.
+        with Containment(CALL_WORKER, self.fail):
+            self.continuation = None
+            try:
+                result = deferred.outcome()
+                if isinstance(result, Continuation):
+                    self.continuation = result
+                    start(self)
+                    return
+                frame = self._result_frame(result)
+            except Exception as error:
+                frame = self.failure(error)
+            self.end_now(frame)
+
     async def run(self, scope: trio.CancelScope) -> bool:
         """Runs the continuation inside ``scope`` and sends what comes of it.
 
-        Returns whether it was `cut_short`: then `finish` and `close` are to be called outside of it; else it is closed.
+        Returns whether it was `cut_short`: then call `finish` and `close` outside of the scope; else it is closed.
         """
         self.scope = scope
         token = self.invocation.progress_token
@@ -464,7 +430,7 @@ class InboundCall:
         try:
             frame = await self._outcome()
             if self.invocation.reported:
-                await wait_for_last_report(self.invocation, self.outlet, self.owner)
+                await self._wait_for_last_report()
             if self.state == "running":
                 await self._send(frame)
         finally:
@@ -475,11 +441,11 @@ class InboundCall:
         return state != "answered"
 
     async def finish(self) -> None:
-        """Sends what is left to be sent outside of the scope that was cancelled."""
+        """Sends what replaces the answer, outside of the scope that was cancelled."""
         frame = None
         if self.state == "replaced":
             if self.invocation.reported:
-                await wait_for_last_report(self.invocation, self.outlet, self.owner)
+                await self._wait_for_last_report()
             try:
                 frame = self._frame_of(self.replacement)
             except Exception as error:
@@ -487,18 +453,18 @@ class InboundCall:
         await self._send(frame)
 
     def refuse(self, error: RpcError) -> None:
-        """The call gets no place, and its request is answered with ``error``: it is closed without having run."""
+        """Closes a call that gets no place, and whose request is answered with ``error``."""
         self.state = "answered"
         self.close()
 
     def fail(self, error: BaseException) -> None:
-        """Answers with an error what a defect of the engine has ended, unless the call itself was cancelled."""
+        """Answers a call that a defect of the engine has ended, unless the call itself was cancelled."""
         if self.state != "answered" and crash_in(error) is not None:
             self.end_now(failure_frame(self.invocation, error))
         self.close()
 
     def close(self) -> None:
-        """The call is over: its id may be used again, its place and its scope are free. Legal any number of times."""
+        """Ends the call: its id may be used again, and its place and its scope are free. Idempotent."""
         # The scope, the continuation and what it leads to refer to each other and to what the peer sent.
         self.scope = self.continuation = self._on_drain = self.replacement = None
         if self.reports is not None:
@@ -538,11 +504,11 @@ class InboundCall:
             if self.state != "running":
                 await trio.lowlevel.checkpoint()
             result = await continuation()
-            return result_frame(self.invocation, result, self.owner.responder.stamp, self.outlet.longest)
+            return self._result_frame(result)
         except (Exception, GeneratorExit) as error:
             return self._failed(sole_cause(error))
         except BaseException as error:
-            # No name may be given to what was raised: this frame stands in its traceback.
+            # What was raised is not given a name: this frame is in its traceback.
             if crash_in(error) is error:
                 return self._failed(sole_cause(error))
             if crash_in(error) is None:
@@ -576,91 +542,75 @@ class InboundCall:
     def _frame_of(self, answer: Any) -> Frame:
         if isinstance(answer, BaseException):
             return failure_frame(self.invocation, answer)
-        return result_frame(self.invocation, answer, self.owner.responder.stamp, self.outlet.longest)
+        return self._result_frame(answer)
+
+    def _result_frame(self, result: Any) -> Frame:
+        """Returns the successful response, in the form of the request's revision.
+
+        Raises:
+            RpcError: It is longer than the outlet takes.
+            InvalidResult: JSON cannot hold the result.
+        """
+        invocation, longest = self.invocation, self.outlet.longest
+        try:
+            sealed = invocation.era.seal(result, invocation.method, self.owner.responder.stamp)
+            data = encode_reply(invocation.id, sealed)
+        except (TypeError, ValueError) as error:
+            raise InvalidResult(str(error)) from error
+        if len(data) > longest:
+            raise RpcError(INTERNAL_ERROR, too_long(len(data), longest))
+        return Frame(data, invocation.id, True)
+
+    async def _wait_for_last_report(self) -> None:
+        """Waits as long as the answer to a call that reported progress has to, for at most `READING_LIMIT`.
+
+        Where the binding cannot tell what the peer has read, a ``ping`` does, which every peer of the legacy era
+        answers (MCP 2025-11-25, Ping). Cancelled, it has changed nothing.
+        """
+        outlet, peer = self.outlet, self.invocation.peer
+        if not isinstance(outlet, SupportsWaitUntilRead) or _handles_in_order(peer.raw_info):
+            return
+        with trio.move_on_after(READING_LIMIT), suppress(McpError):
+            if not await outlet.wait_until_read():
+                if "ping" in self.invocation.era.client_methods:
+                    await self.owner.request("ping", {}, _PING)
+                else:
+                    await trio.sleep(READING_TIME)
 
     def statistics(self) -> CallStatistics:
-        """Returns where the call stands."""
+        """Returns a snapshot of the call."""
         session = self.owner.name if self.owner.rules.session else None
         return statistics_of(self.invocation, trio.current_time() - self.started, self.state, session)
 
 
-# -- A JSON-RPC batch: the answers to its requests go back together, as one array, in any order ----------
-
-# Bytes that are kept free for each answer to come: the error that says that an answer is too long, without its id.
-_SHORTEST_ANSWER = 256
+# -- calls whose function goes on without its request --------------------------------------------------------------
 
 
-class Batch:
-    """An outlet that holds the answers back until every request of the batch has ended, with or without one.
+class Voice(Protocol):
+    """Takes what a detached function sends and asks its client; an extension gives it (`mcp_actors.extensions`)."""
 
-    An answer with which the array would be too long to be sent is replaced by an error that says so.
-    """
+    async def report(self, progress: float, total: float | None, message: str | None) -> None:
+        """Takes a report of progress: `Context.progress`."""
 
-    def __init__(self, outlet: Outlet, expected: int) -> None:
-        self._outlet = outlet
-        self.longest = outlet.longest
-        self.http_request: HttpRequest | None = getattr(outlet, "http_request", None)
-        self._expected = expected
-        self._answers: list[bytes] = []
-        self._size = len(b"[]")
+    async def notify(self, method: str, params: dict[str, Any]) -> None:
+        """Takes a notification: `Context.log` and `Context.notify`."""
 
-    def post(self, frame: Frame) -> None:
-        if not frame.last:
-            self._outlet.post(frame)
-        elif (whole := self._collect(frame)) is not None:
-            self._outlet.post(whole)
+    async def ask(self, questions: Mapping[str, t.InputRequest]) -> Mapping[str, t.InputResponse]:
+        """Returns the client's answers by the same keys: `Context.ask`. The client has declared that it can answer."""
 
-    async def send(self, frame: Frame) -> None:
-        if not frame.last:
-            await self._outlet.send(frame)
-        elif (whole := self._collect(frame)) is not None:
-            await self._outlet.send(whole)
-
-    def send_nowait(self, frame: Frame) -> bool:
-        if not frame.last:
-            return self._outlet.send_nowait(frame)
-        self.post(frame)
-        return True
-
-    async def wait_until_read(self) -> bool:
-        """See `SupportsWaitUntilRead`."""
-        return not isinstance(self._outlet, SupportsWaitUntilRead) or await self._outlet.wait_until_read()
-
-    def settle(self) -> None:
-        """One request of the batch ended without an answer: it was cancelled."""
-        if (whole := self._collect(None)) is not None:
-            self._outlet.post(whole)
-        elif not self._expected:
-            self._outlet.settle()
-
-    def close_stream(self) -> None:
-        self._outlet.close_stream()
-
-    def _collect(self, answer: Frame | None) -> Frame | None:
-        self._expected -= 1
-        if answer is not None:
-            room = self.longest - self._size - self._expected * _SHORTEST_ANSWER
-            if len(answer.data) > room:
-                answer = too_long_frame(answer.about, len(answer.data), max(room, 0))
-            self._answers.append(answer.data)
-            self._size += len(answer.data) + len(b",")
-        if self._expected or not self._answers:
-            return None
-        return Frame(b"[" + b",".join(self._answers) + b"]", last=True)
-
-
-# -- A call whose function goes on after its request was answered, or without one: it reaches its client by a voice ---
+    def stop(self) -> None:
+        """Is called by the engine when a call gets no more beats, of which a voice sends none."""
 
 
 class DetachedCall(InboundCall):
-    """A call that has no outlet, no place among the calls in flight, and no answer but what `outcome` returns.
+    """A call without an outlet and without a place among the calls in flight; its answer is what `outcome` returns.
 
     Args:
         invocation: The request; it is kept for as long as the function runs.
-        owner: Whose rules for failures apply: the session of the request, or the server.
+        owner: Its rules for failures apply: the session of the request, or the server.
         http_request: The request over HTTP that began it, ``None`` with other bindings.
         longest: Bytes of the longest outcome.
-        voice: Takes what the function tells and asks the client.
+        voice: Takes what the function sends and asks the client.
     """
 
     __slots__ = ("_voice",)
@@ -681,16 +631,16 @@ class DetachedCall(InboundCall):
         return f"<DetachedCall {self.invocation.method.name}>"
 
     @property
-    def voice(self) -> Voice:
+    def client_link(self) -> Voice:
         return self._voice
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         await self._voice.notify(method, params)
 
     async def outcome(self, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
-        """Returns what the client of a plain call is sent: an object with either ``result`` or ``error``.
+        """Runs ``function`` and returns what the client of a plain call is sent: either ``result`` or ``error``.
 
-        What ``function`` raises is logged, masked and told as it is for any call.
+        What ``function`` raises is logged and masked as it is for any call.
         """
         self.continuation = Continuation(function)
         frame = await self._outcome()
@@ -702,7 +652,7 @@ class DetachedCall(InboundCall):
 
 
 class _NoOutlet:
-    """The outlet of a call that nobody waits for."""
+    """The outlet of a detached call: it drops everything."""
 
     def __init__(self, http_request: HttpRequest | None, longest: int) -> None:
         self.http_request = http_request
@@ -722,3 +672,38 @@ class _NoOutlet:
 
     def close_stream(self) -> None:
         """Does nothing."""
+
+
+# -- the snapshot of a call ----------------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False, repr=False)
+class CallStatistics(ValueRecord):
+    """A snapshot of an inbound call."""
+
+    id: RequestId
+    method: str
+    target: str | None
+    """The tool, prompt or resource that is called."""
+    age: float
+    """Seconds since it arrived."""
+    state: str
+    """``waiting`` for a place, ``running``, ``cancelled`` (its handler cleans up) or ``replaced`` (likewise, and the
+    client is asked for input, or is sent the error with which an operator has ended the call)."""
+    principal: str | None = None
+    """The caller's name, if the transport has authenticated it."""
+    session: str | None = None
+    """The name of its session; ``None`` for a call that came by itself."""
+    key: str | None = None
+    """Names the call in an action of the live view, as long as it is in flight; ``None`` elsewhere."""
+
+
+def statistics_of(
+    invocation: Invocation, age: float, state: str, session: str | None = None
+) -> CallStatistics:
+    """Returns the snapshot of a call in flight, by its request."""
+    method, principal = invocation.method, invocation.principal
+    target = invocation.params.get(method.target) if method.target and method.shown else None
+    name = target if isinstance(target, str) else None
+    user = None if principal is None else principal.subject
+    return CallStatistics(invocation.id, method.name, name, age, state, user, session)

@@ -1,4 +1,4 @@
-"""Every bound of the engine, named, with its default and the reason for it."""
+"""Every bound of the engine, named, with its default and the reason for it, and the limiters that keep the bounds."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ __all__ = [
     "MemoryStatistics",
 ]
 
-
-# ----------------------------------------------------------------------------------------------------
 
 MIB = 1024 * 1024
 
@@ -83,7 +81,7 @@ class Limits(ValueRecord):
     """Bytes of answers that a client keeps because the server said how long they are good for; the oldest go first."""
 
     drain_grace: float = 5.0
-    """How long calls in flight may go on after the server was told to stop."""
+    """How long calls in flight may go on after the server begins to stop."""
 
     end_grace: float = 0.8
     """How long calls in flight may go on after the peer has ended its input, if ``drain_grace`` is not shorter: with
@@ -96,7 +94,7 @@ class Limits(ValueRecord):
     """How long a question to the client may take: a person may have to read it."""
 
 
-# -- The budgets of a server: the bytes that its clients make it hold ------------------------------------
+# -- the budgets of a server: the bytes that its clients make it hold ----------------------------------------------
 
 # Bytes of params from which on a call is weighed: below it, the limit on the number of calls is enough.
 WEIGHED_BYTES = 16 * 1024
@@ -187,7 +185,7 @@ class ClientMemory:
         return holder_of(invocation.address, invocation.principal)
 
 
-# -- The bounds on calls: a number of them runs at once, a number waits for that, and the others are refused ---
+# -- the bounds on calls: some run at once, some wait, and the others are refused ----------------------------------
 
 
 @attrs.frozen(eq=False, repr=False)

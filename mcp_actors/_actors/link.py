@@ -7,147 +7,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn
 
-import attrs
 import trio
 
+from mcp_actors._actors.dispatcher import Dispatcher, LinkStatistics, Received
 from mcp_actors._actors.limits import Limits
-from mcp_actors._wire.codec import JsonRpcError, JsonRpcMessage, JsonRpcNotification, decode
-from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Outlet, Waiting
+from mcp_actors._actors.outbound_call import WaitingTasks
+from mcp_actors._wire.codec import JsonRpcError, JsonRpcNotification, decode
+from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Waiting
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
-from mcp_actors.types.records import Number, ValueRecord
 
-__all__ = ["Link", "LinkStatistics", "Received", "WaitingTasks", "received"]
-
-
-# -- A parking lot that costs next to nothing until a task waits in it: in most sessions none ever does ---
+__all__ = ["Link"]
 
 
-class WaitingTasks:
-    """Lets tasks wait until they are woken, as a `trio.lowlevel.ParkingLot` does, which it makes when one waits."""
-
-    __slots__ = ("_lot",)
-
-    def __init__(self) -> None:
-        self._lot: trio.lowlevel.ParkingLot | None = None
-
-    def __repr__(self) -> str:
-        return f"<WaitingTasks {0 if self._lot is None else len(self._lot)}>"
-
-    def __bool__(self) -> bool:
-        return bool(self._lot)
-
-    async def park(self) -> None:
-        """Waits until this task is woken."""
-        if self._lot is None:
-            self._lot = trio.lowlevel.ParkingLot()
-        await self._lot.park()
-
-    def unpark(self) -> None:
-        """Wakes the task that has waited longest, if there is one."""
-        if self._lot is not None:
-            self._lot.unpark()
-
-    def unpark_all(self) -> None:
-        """Wakes every task that waits."""
-        if self._lot is not None:
-            self._lot.unpark_all()
-
-
-# -- Makes a message of a frame that has arrived, or says what came instead ------------------------------
-
-# Characters that are told of what came instead of a message: a line for a person.
+# Characters of the beginning of a malformed message that are shown to people.
 BEGINNING = 200
-
-Received = JsonRpcMessage | NoAnswer | Waiting | MalformedMessage | list[JsonRpcMessage | MalformedMessage]
-
-
-def received(frame: Frame) -> Received:
-    """Returns the message in a frame; what is none is returned as a `MalformedMessage`."""
-    try:
-        return decode(frame.data) if frame.about is None else _about(frame)
-    except MalformedMessage as error:
-        if isinstance(frame, Waiting):
-            return frame
-        error.beginning = _beginning(frame.data)
-        return error
-
-
-def _beginning(data: bytes) -> str:
-    text = data[: 4 * BEGINNING].decode("utf-8", "replace")
-    return text if len(text) <= BEGINNING and len(data) <= 4 * BEGINNING else f"{text[:BEGINNING]} …"
-
-
-def _about(frame: Frame) -> Received:
-    """A binding knows which request of ours this is about, even when the message itself does not say."""
-    if isinstance(frame, NoAnswer):
-        return frame
-    message = decode(frame.data)
-    if isinstance(message, JsonRpcError) and message.id is None and frame.about is not None:
-        return JsonRpcError(frame.about, message.code, message.message, message.data)
-    if isinstance(message, JsonRpcNotification):
-        return JsonRpcNotification(message.method, message.params, frame.about)
-    return message
-
-
-# ----------------------------------------------------------------------------------------------------
-
 # One write: large enough that its cost does not matter, small enough that a slow reader's progress is seen.
 MAX_BURST_BYTES = 256 * 1024
 MAX_BURST_FRAMES = 64
 # Messages of a burst that are looked at before the writer has its turn: peers work side by side, not in turns.
 MESSAGES_IN_A_TURN = 16
-
-
-@attrs.frozen(eq=False, repr=False)
-class LinkStatistics(ValueRecord):
-    """A snapshot of a link."""
-
-    outbox: Number
-    """Frames that wait for the writer."""
-    outbox_limit: Number
-    """Frames the outbox takes before senders wait."""
-    blocked: Number
-    """Senders that wait for room."""
-    frames_in: Number
-    frames_out: Number
-    bytes_in: Number
-    bytes_out: Number
-
-
-class LinkOwner(Protocol):
-    """The dispatcher that takes the messages of a link, seen from the link."""
-
-    @property
-    def calls(self) -> Mapping[Any, CallInFlight]: ...
-
-    @property
-    def outbound(self) -> Pending: ...
-
-    def dispatch(self, message: Received, outlet: Outlet) -> None: ...
-
-
-class CallInFlight(Protocol):
-    """A call of the peer."""
-
-    @property
-    def stands(self) -> bool:
-        """Whether it is not about to be answered."""
-
-
-class Pending(Protocol):
-    """The requests of ours that wait for an answer."""
-
-    @property
-    def pending(self) -> Mapping[Any, object]: ...
-
-    @property
-    def standing(self) -> int:
-        """The number of these requests that are not about to be answered."""
-
-    @property
-    def waits_for_person(self) -> bool: ...
 
 
 def _no_crash(error: BaseException) -> None:
@@ -172,7 +52,7 @@ class Link:
         self.channel = channel
         self.limits = limits
         self._on_broken = on_broken
-        self._served: LinkOwner | None = None
+        self._served: Dispatcher | None = None
         self._on_crash: Callable[[Exception], None] = _no_crash
         # Opened, with the task that empties it, when a frame cannot be written at once for the first time: of many
         # sessions most never come to that, and both take more memory than all the rest of the link.
@@ -197,7 +77,7 @@ class Link:
     def __repr__(self) -> str:
         return f"<Link {self.channel.peer} outbox={self._unwritten}/{self.limits.outbox}>"
 
-    def attach(self, served: LinkOwner, on_crash: Callable[[Exception], None]) -> None:
+    def attach(self, served: Dispatcher, on_crash: Callable[[Exception], None]) -> None:
         """Connects the link with what its messages are for; ``on_crash`` takes what dispatching one of them raised."""
         self._served = served
         self._on_crash = on_crash
@@ -210,7 +90,7 @@ class Link:
     # -- outgoing ------------------------------------------------------------------------------------------------
 
     def _opened(self) -> trio.MemorySendChannel[Frame]:
-        """Returns the outbox; raises `trio.ClosedResourceError` if there is none because the link was closed."""
+        """Returns the outbox; raises `trio.ClosedResourceError` after the link was closed."""
         if self._outbox is None:
             outbox, inbox = trio.open_memory_channel[Frame](self.limits.outbox)
             self._start_writer(inbox)
@@ -352,7 +232,7 @@ class Link:
         running = len(served.calls)
         if running == 1 and (frame.last or frame.request is not None):
             (call,) = served.calls.values()
-            return call.stands
+            return call.is_open_ended
         return not running
 
     async def run(self, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
@@ -410,12 +290,12 @@ class Link:
     # -- incoming ------------------------------------------------------------------------------------------------
 
     def take_all(self, frames: list[Frame]) -> list[Received]:
-        """The messages that one read brought; those that are none stand in the list as `MalformedMessage`."""
+        """Returns what one read brought: messages, and a `MalformedMessage` for anything else."""
         self.in_burst = len(frames) > 1
         return [self._received(frame) for frame in frames]
 
     def _take(self, frame: Frame) -> bool:
-        """Takes what the channel delivers by itself, in the turn of whoever delivers it.
+        """Takes what the channel delivers by itself, in the turn of its sender.
 
         It takes nothing while the peer reads slowly, because the session's reader has to wait in `flow` then.
         """
@@ -428,9 +308,16 @@ class Link:
         return True
 
     def _received(self, frame: Frame) -> Received:
+        """Returns the message in a frame; anything else becomes a `MalformedMessage`."""
         self._frames_in += 1
         self._bytes_in += len(frame.data)
-        return received(frame)
+        try:
+            return decode(frame.data) if frame.about is None else _about(frame)
+        except MalformedMessage as error:
+            if isinstance(frame, Waiting):
+                return frame
+            error.beginning = _beginning(frame.data)
+            return error
 
     def statistics(self) -> LinkStatistics:
         """Returns a snapshot of the link."""
@@ -443,3 +330,20 @@ class Link:
             bytes_in=self._bytes_in,
             bytes_out=self._bytes_out,
         )
+
+
+def _about(frame: Frame) -> Received:
+    """Returns the message in a frame of which the binding knows the request that it is about."""
+    if isinstance(frame, NoAnswer):
+        return frame
+    message = decode(frame.data)
+    if isinstance(message, JsonRpcError) and message.id is None and frame.about is not None:
+        return JsonRpcError(frame.about, message.code, message.message, message.data)
+    if isinstance(message, JsonRpcNotification):
+        return JsonRpcNotification(message.method, message.params, frame.about)
+    return message
+
+
+def _beginning(data: bytes) -> str:
+    text = data[: 4 * BEGINNING].decode("utf-8", "replace")
+    return text if len(text) <= BEGINNING and len(data) <= 4 * BEGINNING else f"{text[:BEGINNING]} …"

@@ -1,4 +1,8 @@
-"""Requests of ours that telemetry is told of. They are made in place of plain ones where there is telemetry."""
+"""Calls in both directions that telemetry observes. With telemetry they are made in place of the plain ones.
+
+The table of kinds (`mcp_actors._actors.outbound.KINDS`) gets these classes when this module is imported. From then on
+the log also says which call a line belongs to.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ import trio
 
 from mcp_actors._actors.inbound_call import CallOwner, DetachedCall, InboundCall
 from mcp_actors._actors.limits import Admission, Limits
-from mcp_actors._actors.outbound import CallCarrier, OutboundCalls
+from mcp_actors._actors.outbound import KINDS, CallCarrier, CallKinds, OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._eras.era import Invocation
 from mcp_actors._wire.codec import decode_value, encode_value
@@ -31,22 +35,19 @@ from mcp_actors.supervision import logging
 __all__ = [
     "MESSAGE_CHARACTERS",
     "ObservedCall",
+    "ObservedDetachedCall",
     "ObservedOutboundCalls",
     "ending_of_answer",
     "failed",
-    "observed_outcome",
     "observed_request",
 ]
 
 
-# -- Inbound calls that telemetry is told of. They are made in place of plain ones where there is telemetry ---
-
-# Characters of an error's text that telemetry is told: it may repeat what a peer sent.
+# Characters of an error's text that telemetry receives: it may repeat what a peer sent.
 MESSAGE_CHARACTERS = 256
-# A quotation mark inside of a JSON string is escaped, so that this is no part of any text.
+# A quotation mark inside of a JSON string is escaped, so this cannot be part of a text.
 _IS_ERROR = b'"isError":true'
 
-# This module is imported where there is telemetry. From then on the log says which call a line belongs to.
 logging.members_of_call = log_members
 
 
@@ -65,7 +66,7 @@ def observed_request(invocation: Invocation, owner: CallOwner, *, is_task: bool 
         method.name,
         target,
         target is not None and owner.responder.is_registered(method.name, target),
-        # A notification has no id: the name of its method stands there.
+        # A notification has no id, and the name of its method in place of one.
         None if invocation.id == method.name else invocation.id,
         invocation.meta,
         invocation.era.version,
@@ -81,7 +82,7 @@ def ending_of_answer(data: bytes, is_failure: bool) -> tuple[EndingKind, int | N
 
     Args:
         data: The answer.
-        is_failure: Whether the call failed. An answer that cannot be told from a result by this alone is looked into.
+        is_failure: Whether the call failed. Otherwise an answer is decoded only if it may be an error of a tool.
     """
     if not is_failure and _IS_ERROR not in data:
         return "answered", None, None
@@ -100,7 +101,7 @@ def ending_of_answer(data: bytes, is_failure: bool) -> tuple[EndingKind, int | N
 
 
 class ObservedCall(InboundCall):
-    """A call that `Telemetry.inbound` is told of when it begins, and whose observer is told how it ended."""
+    """A call that `Telemetry.inbound` receives when it begins; its observer receives how it ended."""
 
     __slots__ = ("_ending", "_failure_of", "_observed", "_waited")
 
@@ -125,6 +126,10 @@ class ObservedCall(InboundCall):
             if observation is not None:
                 self._observed = request, observation
         return self._observed
+
+    def begin_without_task(self, start: Callable[[InboundCall], None]) -> bool:
+        """An observed call always has a task, in which its observer is entered."""
+        return False
 
     # The two that follow are the hot path of each observed call, so they name the class and call nothing in between.
 
@@ -245,48 +250,45 @@ class ObservedCall(InboundCall):
                 failed(error)
 
 
-# -- The run of a task, which telemetry is told of as a call of its own: the call that created it was answered before
-# ---
+class ObservedDetachedCall(DetachedCall):
+    """A detached call, which is a call of its own to telemetry: the call that created it was answered before."""
+
+    __slots__ = ()
+
+    async def outcome(self, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
+        request, observation = guarded(self._observe) or (None, None)
+        if request is None or observation is None:
+            return await super().outcome(function)
+        token, began = current_call.set((request, observation)), trio.current_time()
+        guarded(observation.enter)
+        answer: dict[str, Any] | None = None
+        try:
+            answer = await super().outcome(function)
+        finally:
+            guarded(observation.leave)
+            current_call.reset(token)
+            guarded(observation.ended, _ending_of_outcome(answer, trio.current_time() - began))
+        return answer
+
+    def _observe(self) -> tuple[ObservedRequest, Observation | None]:
+        telemetry = self.owner.responder.telemetry
+        assert telemetry is not None
+        request = observed_request(self.invocation, self.owner, is_task=True)
+        return request, telemetry.inbound(request)
 
 
-async def observed_outcome(call: DetachedCall, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
-    """Returns `DetachedCall.outcome`, and tells telemetry of the run. Cancelled, it raises `trio.Cancelled`."""
-    request, observation = guarded(_observe, call) or (None, None)
-    if request is None or observation is None:
-        return await call.outcome(function)
-    token, began = current_call.set((request, observation)), trio.current_time()
-    guarded(observation.enter)
-    answer: dict[str, Any] | None = None
-    try:
-        answer = await call.outcome(function)
-    finally:
-        guarded(observation.leave)
-        current_call.reset(token)
-        guarded(observation.ended, _ending(answer, trio.current_time() - began))
-    return answer
-
-
-def _observe(call: DetachedCall) -> tuple[ObservedRequest, Observation | None]:
-    telemetry = call.owner.responder.telemetry
-    assert telemetry is not None
-    request = observed_request(call.invocation, call.owner, is_task=True)
-    return request, telemetry.inbound(request)
-
-
-def _ending(answer: dict[str, Any] | None, seconds: float) -> CallEnding:
+def _ending_of_outcome(answer: dict[str, Any] | None, seconds: float) -> CallEnding:
     if answer is None:
         return CallEnding("cancelled", seconds)
     error = answer.get("error")
     if error is not None:
         return CallEnding("error", seconds, error["code"], error["message"][:MESSAGE_CHARACTERS])
     result = answer["result"]
-    failed = type(result) is dict and result.get("isError") is True
-    return CallEnding("tool_error" if failed else "answered", seconds, size=len(encode_value(result)))
+    is_error = type(result) is dict and result.get("isError") is True
+    return CallEnding("tool_error" if is_error else "answered", seconds, size=len(encode_value(result)))
 
 
-# ----------------------------------------------------------------------------------------------------
-
-# The member of params that says what is meant, by method; other methods have none that is worth telling.
+# The member of params that says what is meant, by method; other methods have none that is of interest.
 _TARGETS = {
     "tools/call": "name",
     "prompts/get": "name",
@@ -297,14 +299,17 @@ _TARGETS = {
 
 
 class ObservedOutboundCalls(OutboundCalls):
-    """The requests of one session, which `Telemetry.outbound` is told of.
+    """The requests of one session, each of which `Telemetry.outbound` receives.
 
     Args:
         name: The name of the session.
-        telemetry: Is told.
+        telemetry: Observes the requests.
     """
 
-    def __init__(self, carrier: CallCarrier, limits: Limits, name: str, telemetry: Telemetry) -> None:
+    def __init__(
+        self, carrier: CallCarrier, limits: Limits, name: str = "", telemetry: Telemetry | None = None
+    ) -> None:
+        assert telemetry is not None
         super().__init__(carrier, limits)
         self._name = name
         self._telemetry = telemetry
@@ -401,3 +406,6 @@ def _ending_of(error: BaseException, seconds: float) -> CallEnding:
     if isinstance(error, Exception):
         return CallEnding("error", seconds, None, type(error).__name__)
     return CallEnding("cancelled", seconds)
+
+
+KINDS[True] = CallKinds(ObservedCall, ObservedDetachedCall, ObservedOutboundCalls)

@@ -1,15 +1,15 @@
-"""Requests of ours: made here, answered by the session's reader, timed by one clock."""
+"""All requests of ours in one session: made here, answered by the session's reader, timed by one clock."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol, TypeGuard
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 import trio
 
-from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._actors.inbound_call import DetachedCall, InboundCall
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions, DeadlineClock, OutboundCall, Progress
 from mcp_actors._wire.codec import (
@@ -20,7 +20,7 @@ from mcp_actors._wire.codec import (
     encode_notification,
     encode_request,
 )
-from mcp_actors.abc import Frame, Outlet
+from mcp_actors.abc import Frame, Outlet, Telemetry
 from mcp_actors.errors import (
     CallTimeout,
     ConnectionLost,
@@ -32,7 +32,7 @@ from mcp_actors.errors import (
 from mcp_actors.supervision.containment import TaskKind
 from mcp_actors.supervision.logging import log
 
-__all__ = ["OutboundCalls"]
+__all__ = ["KINDS", "CallKinds", "OutboundCalls"]
 
 # How much of what came instead of messages is remembered: enough to recognize a banner or a stray print.
 MAX_REMEMBERED = 3
@@ -55,9 +55,11 @@ class CallCarrier(Protocol):
 
 
 class OutboundCalls:
-    """The requests of ours that one session waits for, by id."""
+    """The requests of ours that one session waits for, by id; ``name`` and ``telemetry`` are for observed ones."""
 
-    def __init__(self, carrier: CallCarrier, limits: Limits) -> None:
+    def __init__(
+        self, carrier: CallCarrier, limits: Limits, name: str = "", telemetry: Telemetry | None = None
+    ) -> None:
         self.pending: dict[RequestId, OutboundCall] = {}
         self.standing = 0
         """How many of them are subscriptions, which are answered when they end."""
@@ -73,7 +75,7 @@ class OutboundCalls:
         self.on_wait: Callable[[bool], object] | None = None
         """Is called with true when a person begins to be asked before requests can go on, and with false at the end."""
         self.received: tuple[str, ...] = ()
-        """The beginnings of the first things that came and were no messages, for whoever waits in vain."""
+        """The beginnings of the first malformed messages, for the error of a caller that waits in vain."""
 
     def __repr__(self) -> str:
         return f"<OutboundCalls {'open' if self._lost is None else 'ended'} pending={len(self.pending)}>"
@@ -112,7 +114,7 @@ class OutboundCalls:
             CallTimeout: A clock of ``options`` ran out.
             ConnectionLost: There is no connection, or it ended before the answer.
             SessionExpired: The server has forgotten the session.
-            RemoteProtocolError: The result is no object.
+            RemoteProtocolError: The result is not an object.
         """
         pending, outlet = self.begin(method, params, options, call=call, id=id, metadata=metadata)
         try:
@@ -182,7 +184,7 @@ class OutboundCalls:
         return _result_of(answer)
 
     def give_up(self, pending: OutboundCall, options: CallOptions) -> None:
-        """Nobody waits any more for a request that was begun: the peer is sent a cancellation."""
+        """Gives up a request that was begun: the peer is sent a cancellation."""
         del self.pending[pending.id]
         pending.on_done = None
         self._gave_up(pending, None, options)
@@ -200,7 +202,7 @@ class OutboundCalls:
         options: CallOptions,
         call: InboundCall | None = None,
     ) -> None:
-        """Nobody waits for the answer any more: the peer is told, if it may have anything left to do."""
+        """Ends the wait for an answer; the peer is sent a cancellation if it may have work left."""
         # For an answer it was said when that arrived, before reports of progress that its caller has to see first.
         carrier = self._carrier
         if carrier is not None:
@@ -214,9 +216,9 @@ class OutboundCalls:
     def _take_back(self, id: RequestId, timed_out: bool, outlet: Outlet, about: RequestId | None) -> None:
         method = "notifications/cancelled"
         reason = "timed out" if timed_out else "the caller gave up"
-        told = encode_notification(method, {"requestId": id, "reason": reason})
+        data = encode_notification(method, {"requestId": id, "reason": reason})
         with suppress(trio.BrokenResourceError):
-            outlet.post(Frame(told, about, method=method, cancels=id))
+            outlet.post(Frame(data, about, method=method, cancels=id))
 
     async def _send(self, frame: Frame, pending: OutboundCall, outlet: Outlet) -> None:
         """Waits for room, but no longer than for the answer: then it was not sent."""
@@ -232,18 +234,18 @@ class OutboundCalls:
                 pending.expire()
                 return
 
-    def came_instead(self, beginning: str, session: str) -> None:
-        """Remembers, and tells the log of, the first things that came and were no messages."""
+    def note_malformed(self, beginning: str, session: str) -> None:
+        """Remembers and logs the first malformed messages."""
         if beginning and len(self.received) < MAX_REMEMBERED:
             self.received += (beginning,)
-            log.warning("the server sent what is no message", session=session, text=beginning)
+            log.warning("the server sent text that is not a message", session=session, text=beginning)
 
     @property
     def waits_for_person(self) -> bool:
         """Whether a person is asked before requests can go on."""
         return self.clock.is_stopped
 
-    def person_asked(self, over: bool) -> None:
+    def suspend_idle_clock(self, over: bool) -> None:
         """Stops the clocks of all requests while a person is asked."""
         if over is not self.clock.is_stopped:
             return
@@ -255,7 +257,7 @@ class OutboundCalls:
             self.on_wait(not over)
 
     def answered(self, answer: JsonRpcResult | JsonRpcError) -> bool:
-        """Wakes whoever waits for this answer; false if nobody does."""
+        """Wakes the task that waits for this answer; returns false if no request does."""
         pending = None if answer.id is None else self.pending.get(answer.id)
         if pending is None:
             return False
@@ -266,7 +268,7 @@ class OutboundCalls:
         return True
 
     def unanswered(self, id: RequestId, reason: McpError | None) -> bool:
-        """There will be no answer to this one request; false if nobody waits for it."""
+        """Ends a request that will get no answer; returns false if it is not pending."""
         pending = self.pending.get(id)
         if pending is None:
             return False
@@ -276,7 +278,7 @@ class OutboundCalls:
         return True
 
     def progressed(self, params: dict[str, Any]) -> bool:
-        """Hands a progress report to its call; false if there is none, or it is no report."""
+        """Hands a progress report to its call; returns false without a call or for anything else."""
         token, amount = params.get("progressToken"), params.get("progress")
         # 1 == True for a dict, but not for JSON.
         pending = self.pending.get(token) if type(token) is int or isinstance(token, str) else None
@@ -333,7 +335,7 @@ def _result_of(answer: JsonRpcResult | JsonRpcError) -> dict[str, Any]:
         raise RpcError.from_wire(answer.code, answer.message, answer.data)
     result = decode_value(answer.result)
     if not isinstance(result, dict):
-        raise RemoteProtocolError("the peer answered with a result that is no object")
+        raise RemoteProtocolError("the peer answered with a result that is not an object")
     return result
 
 
@@ -342,3 +344,16 @@ def _forget_frames(error: BaseException | None) -> None:
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
+
+
+class CallKinds(NamedTuple):
+    """The classes by which the calls of a conversation are made."""
+
+    inbound: type[InboundCall]
+    detached: type[DetachedCall]
+    outbound: type[OutboundCalls]
+
+
+KINDS = {False: CallKinds(InboundCall, DetachedCall, OutboundCalls)}
+"""The kinds of calls, by whether telemetry observes them. `mcp_actors._actors.observed` enters its own kinds when it is
+imported; a side with telemetry imports it before its first conversation, and others pay nothing for it."""

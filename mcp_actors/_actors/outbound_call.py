@@ -1,4 +1,4 @@
-"""A pending call: a request of ours that waits for its answer, seen from the task that waits."""
+"""An outbound call: a request of ours that waits for its answer, with its options and its two clocks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Literal, Protocol
 import attrs
 import trio
 
-from mcp_actors._actors.link import WaitingTasks
 from mcp_actors._wire.codec import JsonRpcError, JsonRpcResult, RequestId
 from mcp_actors.abc import Frame
 from mcp_actors.errors import CallTimeout
@@ -28,10 +27,42 @@ __all__ = [
     "OutboundCallStatistics",
     "Progress",
     "ProgressCallback",
+    "WaitingTasks",
 ]
 
 
-# -- Two clocks for every call of ours, ``min(now + idle, start + cap)``, and the one actor that watches them all ---
+class WaitingTasks:
+    """Lets tasks wait until they are woken. It makes a `trio.lowlevel.ParkingLot` only when the first task waits."""
+
+    __slots__ = ("_lot",)
+
+    def __init__(self) -> None:
+        self._lot: trio.lowlevel.ParkingLot | None = None
+
+    def __repr__(self) -> str:
+        return f"<WaitingTasks {0 if self._lot is None else len(self._lot)}>"
+
+    def __bool__(self) -> bool:
+        return bool(self._lot)
+
+    async def park(self) -> None:
+        """Waits until this task is woken."""
+        if self._lot is None:
+            self._lot = trio.lowlevel.ParkingLot()
+        await self._lot.park()
+
+    def unpark(self) -> None:
+        """Wakes the task that has waited longest, if there is one."""
+        if self._lot is not None:
+            self._lot.unpark()
+
+    def unpark_all(self) -> None:
+        """Wakes every task that waits."""
+        if self._lot is not None:
+            self._lot.unpark_all()
+
+
+# -- two clocks for every call of ours, ``min(now + idle, start + cap)``, and the one actor that watches them ------
 #
 # A cancel scope with a deadline for each call would cost more than sending it; one task per session that sleeps until
 # the earliest deadline costs a comparison.
@@ -131,7 +162,7 @@ class DeadlineClock:
         return self._stopped_at is not None
 
     def stop(self) -> None:
-        """Lets nothing expire until `go_on`: a person is asked, and nobody knows how long that takes."""
+        """Lets nothing expire until `go_on`: a person is asked, who may take any time."""
         if self._stopped_at is None:
             self._stopped_at = trio.current_time()
 
@@ -161,9 +192,6 @@ class DeadlineClock:
             self._wakes_at = earliest
             with trio.move_on_at(earliest):
                 await self._parked.park()
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -200,7 +228,7 @@ class CallOptions(ValueRecord):
     is_forwarded: bool = False
     """Whether ``meta`` is another client's, so that a trace of our own takes the place of the one in it."""
     envelope: Mapping[str, Any] | None = None
-    """Stands in place of what every request of the session carries in its ``_meta``: for a request that is made on
+    """Replaces what every request of the session carries in its ``_meta``: for a request that is made on
     behalf of another client."""
     on_message: MessageCallback | None = None
     """Is called, in the read path, with each notification that came with this request, where the binding tells that,
@@ -284,7 +312,7 @@ class OutboundCall:
             self.on_done = done
 
     def taken(self) -> JsonRpcResult | JsonRpcError:
-        """Returns the answer that `when_done` has told of; raises what `fail` was given."""
+        """Returns the answer that `when_done` has announced; raises what `fail` was given."""
         assert self._answer is not None
         if isinstance(self._answer, BaseException):
             raise self._answer
@@ -303,7 +331,7 @@ class OutboundCall:
             self._reporting = None
 
     def progressed(self, progress: Progress) -> None:
-        """Takes one progress report; the idle clock starts anew. What comes after the answer is not told."""
+        """Takes one progress report; the idle clock starts anew. Reports after the answer are dropped."""
         if self._answer is not None:
             return
         self.deadline.touch()

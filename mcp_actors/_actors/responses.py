@@ -1,14 +1,17 @@
-"""JSON-RPC responses as frames: results, errors and refusals."""
+"""Error responses as frames, and how an answer is sent without waiting.
+
+A successful response is made by its call (`mcp_actors._actors.inbound_call`). A refusal is an error response to a
+message that cannot be served as it is; bindings with a status of their own, such as HTTP, map it to that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import trio
 
 from mcp_actors._eras.era import Invocation
-from mcp_actors._wire.codec import RequestId, encode_failure, encode_reply
+from mcp_actors._wire.codec import RequestId, encode_failure
 from mcp_actors.abc import Frame, Outlet
 from mcp_actors.errors import (
     INTERNAL_ERROR,
@@ -27,7 +30,7 @@ __all__ = [
     "failure_frame",
     "post_answer",
     "refusal_frame",
-    "result_frame",
+    "too_long",
     "too_long_frame",
 ]
 
@@ -39,36 +42,16 @@ class InvalidResult(Exception):
     """A function of the user returned a value that cannot be sent. The text says why."""
 
 
-# Errors about a request that cannot be served as it stands; bindings with a status of their own map them to it.
 _REFUSALS = (MethodNotFound, MissingCapability, Overloaded, InsufficientScope)
-
-
-def result_frame(invocation: Invocation, result: Any, stamp: Mapping[str, Any], longest: int) -> Frame:
-    """Returns the successful response, in the form of the request's revision.
-
-    Args:
-        stamp: What the modern era adds to results (see `Era.seal`).
-        longest: Bytes of the longest frame that the outlet takes.
-
-    Raises:
-        RpcError: The response is longer than ``longest``.
-        InvalidResult: JSON cannot hold the result.
-    """
-    try:
-        data = encode_reply(invocation.id, invocation.era.seal(result, invocation.method, stamp))
-    except (TypeError, ValueError) as error:
-        raise InvalidResult(str(error)) from error
-    if len(data) > longest:
-        raise RpcError(INTERNAL_ERROR, _too_long(len(data), longest))
-    return Frame(data, invocation.id, True)
 
 
 def too_long_frame(id: RequestId | None, size: int, longest: int) -> Frame:
     """Returns the error response in place of one of ``size`` bytes that an outlet refused as too long."""
-    return error_frame(id, INTERNAL_ERROR, _too_long(size, longest))
+    return error_frame(id, INTERNAL_ERROR, too_long(size, longest))
 
 
-def _too_long(size: int, longest: int) -> str:
+def too_long(size: int, longest: int) -> str:
+    """Returns the message of that error."""
     return f"the answer is too long to be sent: it has {size} bytes, the limit is {longest}"
 
 
@@ -93,7 +76,7 @@ def post_answer(frame: Frame, outlet: Outlet) -> None:
         except LocalProtocolError:
             outlet.post(too_long_frame(frame.about, len(frame.data), outlet.longest))
     except LocalProtocolError as error:
-        # An outlet that takes less than an error without data is of no use to any client.
+        # An outlet that takes less than an error without data is useless to any client.
         log.warning("answer not sent", id=frame.about, error=str(error))
     except trio.BrokenResourceError:
         log.debug("answer not sent: the connection is gone", id=frame.about)
@@ -115,7 +98,7 @@ def error_frame(id: RequestId | None, code: int, message: str, data: Any = None)
 
 
 def refusal_frame(id: RequestId | None, code: int, message: str, data: Any = None) -> Frame:
-    """Returns an error response to a message that cannot be served as it stands, marked for bindings that map it."""
+    """Returns an error response that is marked as a refusal for bindings that map it."""
     frame = error_frame(id, code, message, data)
     frame.refusal = code
     return frame

@@ -1,4 +1,4 @@
-"""A session with a connection: it reads until the peer ends, then drains and closes."""
+"""A session with a connection, and its pace: it reads until the peer ends, then drains and closes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from mcp_actors.supervision.task_kinds import CONNECTION_WRITER, SESSION
 __all__ = ["ReadingPace", "Session"]
 
 
-# -- A budget of notifications for connections that share it; over it they are not read for a while ------
+# -- the budget of notifications that connections share; beyond it they are not read for a while -------------------
 #
 # Requests and answers are bounded by their number in flight. Nothing bounds what a peer tells unasked, and each message
 # takes its part of the loop: so the reader waits, and the peer feels it.
@@ -70,9 +70,6 @@ class ReadingPace:
         self._taken = max(0.0, self._taken - (now - self._at) * self._rate) + count
         self._at = now
         return max(0.0, self._taken / self._rate - 1.0)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class Session:
@@ -156,7 +153,7 @@ class Session:
 
     @property
     def ended(self) -> trio.Event:
-        """Set when the session has ended; made at first use, since nobody asks the many sessions of a server for it."""
+        """Set when the session has ended; made at first use, since most sessions of a server never need it."""
         if self._ended is None:
             self._ended = trio.Event()
         return self._ended
@@ -192,7 +189,7 @@ class Session:
             dispatcher.drain()
 
     def lose(self, reason: str) -> None:
-        """Ends the connection as if it had broken, for ``reason``; calls raise `ConnectionLost`. Legal any time."""
+        """Ends the connection as if it had broken, for ``reason``; calls raise `ConnectionLost`. Legal at any time."""
         self._broken(trio.BrokenResourceError(reason))
 
     def stop(self) -> None:
@@ -201,12 +198,12 @@ class Session:
         Calls that a peer has left behind by ending its input have had their grace: they are cancelled at once.
         """
         if self._peer_left and self._nursery is not None:
-            self._nursery.cancel_scope.cancel(reason="the peer has left, and the session is told to stop")
-        self._reading.cancel(reason="the session is told to stop")
+            self._nursery.cancel_scope.cancel(reason="the peer has left, and the session is stopping")
+        self._reading.cancel(reason="the session is stopping")
 
     @property
     def _peer_left(self) -> bool:
-        """Whether the session ended because the peer ended its input, and not because it was told to stop."""
+        """Whether the session ended because the peer ended its input, and not because it was stopped."""
         return self.dispatcher.state == "ended" and not self._reading.cancel_called
 
     def _grace(self) -> float:
@@ -254,7 +251,7 @@ class Session:
         link.in_burst = False
 
     def _crashed(self, error: Exception) -> None:
-        """Dispatching a message failed in the task of whoever delivered it, which is not to blame."""
+        """Dispatching a message failed in the task that delivered it, which is not to blame."""
         with Containment(SESSION, details={"session": self.dispatcher.name}):
             raise error
         self._breaking = trio.BrokenResourceError("a message could not be dispatched")
@@ -264,7 +261,7 @@ class Session:
         self._breaking = error
         self._reading.cancel(reason="the link broke")
         if self.dispatcher.state == "ended" and self._nursery is not None:
-            # The link broke while the session drained: nobody is left to answer.
+            # The link broke while the session drained: there is no peer left to answer.
             self._nursery.cancel_scope.cancel(reason="the connection broke")
 
     # -- as the carrier of its dispatcher ----------------------------------------------------------------------------
@@ -319,5 +316,5 @@ class Session:
         await self.dispatcher.notify(method, params, metadata)
 
     def statistics(self) -> SessionStatistics:
-        """Returns where the session, its calls and its link stand."""
+        """Returns a snapshot of the session, its calls and its link."""
         return self.dispatcher.statistics(self.peer, self.link.statistics())

@@ -138,7 +138,7 @@ class TaskPool:
         if self._closed or len(self._idle) >= self._max_idle:
             return False
         self._idle.append(task)
-        # What a call has set in its context is nobody's any more.
+        # What a call has set in its context must not reach another one.
         task.context, task.name = self._context, _IDLE
 
         def abort(raise_cancel: Any) -> trio.lowlevel.Abort:
@@ -205,7 +205,7 @@ class _Isolated:
         self._call = call
         self._task = task
         # The coroutine's own methods, without a frame of ours between: Trio sends an exception as a value, and a
-        # frame that has it as a local would stand in its traceback.
+        # frame that has it as a local would be in its traceback.
         self.send = coroutine.send
         self.throw = coroutine.throw
         self.close = coroutine.close

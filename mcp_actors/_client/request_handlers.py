@@ -6,6 +6,7 @@ they are part of a result that asks for input (MCP 2026-07-28, Multi Round-Trip 
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from typing import Any
 import attrs
 
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
-from mcp_actors._actors.observing import call_class_for
+from mcp_actors._actors.outbound import KINDS
 from mcp_actors._client.client_extension import AskedRequest
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.options import ClientOptions, as_roots, declared_capabilities, guarded
@@ -58,7 +59,9 @@ class RequestHandlers:
         self.stamp: Mapping[str, Any] = {}
         self.beats = None
         self.telemetry = options.telemetry
-        self.call_class = call_class_for(options.telemetry)
+        if options.telemetry is not None:  # it enters the classes of observed calls
+            importlib.import_module("mcp_actors._actors.observed")
+        self.call_class = KINDS[options.telemetry is not None].inbound
         self._connectivity = connectivity
         self._roots: Callable[[], Any] | Sequence[Root] | None
         self._sampling = options.sampling and guarded("sampling", options.sampling)

@@ -28,7 +28,6 @@ import trio
 from mcp_actors._actors.inbound_call import DispatchRules
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.session import Session
-from mcp_actors._actors.session_reports import report_begin, report_end
 from mcp_actors._client.connectivity import OPENED_BEFORE, ClientEvent, Connectivity, Negotiated
 from mcp_actors._client.handshake import ConnectAnew, Handshake, Preference
 from mcp_actors._client.notifications import Notifications, Subscriptions
@@ -40,6 +39,7 @@ from mcp_actors._eras.era import Era
 from mcp_actors._eras.legacy import LATEST_LEGACY
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors.abc import ClientTransport, FrameChannel
+from mcp_actors.abc.telemetry import ObservedSession, guarded
 from mcp_actors.errors import (
     AuthorizationError,
     AuthorizationUnavailable,
@@ -268,7 +268,7 @@ class Supervisor:
                 self._connectivity.attempted = session
                 telemetry, began = self._options.telemetry, trio.current_time()
                 if telemetry is not None:
-                    report_begin(telemetry, "client")
+                    guarded(telemetry.session_began, "client")
                 try:
                     if self._prior is not None:
                         prior, self._prior = self._prior, None
@@ -288,7 +288,12 @@ class Supervisor:
                 finally:
                     self._connectivity.disconnected(session.loss)
                     if telemetry is not None:
-                        report_end(telemetry, "client", session, session.outbound.version, began)
+                        name, version = session.dispatcher.name, session.outbound.version
+                        seconds = trio.current_time() - began
+                        ended = ObservedSession(
+                            "client", name, session.peer, version, seconds, session.is_broken
+                        )
+                        guarded(telemetry.session_ended, ended)
                     nursery.cancel_scope.cancel(reason="the connection ended")
         if failure is not None:
             raise failure

@@ -1,4 +1,7 @@
-"""The client's side of the eras: what its requests say about it, and which requests a server may send to it."""
+"""The client's side of negotiation: how it finds the era of its server, and which requests a server may send to it.
+
+What an answer to ``server/discover`` or ``initialize`` leads to is one table of decisions (docs/eras.md shows it).
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ __all__ = [
 ]
 
 
-# -- The decisions of a client about the era of its server as a table; nothing else decides what an answer means ---
+# -- the table of decisions; nothing else decides what an answer means ---------------------------------------------
 #
 # MCP 2026-07-28, Versioning and Discovery, Backward Compatibility; MCP 2025-11-25, Lifecycle, Initialization. Rules:
 #
@@ -82,7 +85,7 @@ class Answer(Enum):
     SILENT = "nothing for `probe_timeout`"
     LATE = "nothing within the bound"
     LOST = "the end of the connection or of the process"
-    UNREACHABLE = "nobody there, 401, 403, or a request that cannot be sent"
+    UNREACHABLE = "no connection, 401, 403, or a request that cannot be sent"
 
 
 class NextStep(Enum):
@@ -199,8 +202,7 @@ DECISIONS: Mapping[tuple[Asked, Answer], Decision] = MappingProxyType(
 """A pair that is missing here cannot come up: only discovery is given up on after `probe_timeout`."""
 
 
-# -- Reads what a server answers to a client's ``server/discover`` or ``initialize``; `decisions` says what follows
-# ---
+# -- reading an answer to ``server/discover`` or ``initialize`` ----------------------------------------------------
 #
 # MCP 2026-07-28, Versioning and Discovery, Backward Compatibility.
 
@@ -209,7 +211,7 @@ Outcome = Mapping[str, Any] | McpError
 
 
 def versions_for(choice: str) -> tuple[str, ...]:
-    """Returns the versions that ``"auto"``, ``"legacy"``, ``"modern"`` or one version stand for, oldest first.
+    """Returns the versions that ``"auto"``, ``"legacy"``, ``"modern"`` or one version mean, oldest first.
 
     Raises `ValueError` for anything else.
     """
@@ -289,9 +291,6 @@ def _failed(error: McpError) -> Answer:
     if isinstance(error, Unavailable | ConnectionLost):
         return Answer.UNAVAILABLE
     return Answer.REFUSED if isinstance(error, RpcError | RemoteProtocolError) else Answer.UNREACHABLE
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 def request_meta(

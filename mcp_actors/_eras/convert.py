@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-# -- The names on the wire and the constants of a class of the vocabulary, as the hooks need them --------
+# -- the names on the wire and the constants of a class, as the hooks need them ------------------------------------
 #
 # Tables have the classes by their names in `mcp_actors.types`, which loads a class when it is first asked for.
 
@@ -57,7 +57,7 @@ T = TypeVar("T")
 Hook = Callable[..., Any]
 """Takes the value and, as cattrs calls it, optionally the type."""
 
-# Class constants of the vocabulary that stand on the wire, with what a peer may leave out: `resultType` is absent from
+# Class constants of the vocabulary that are on the wire, with what a peer may leave out: `resultType` is absent from
 # results of older servers and means "complete", an elicitation without `mode` is a form.
 _CONSTANTS = ("type", "mode", "result_type")
 MAY_BE_ABSENT = {"resultType": "complete", "mode": "form"}
@@ -115,7 +115,7 @@ def is_constant(cls: type, name: str) -> bool:
     return isinstance(getattr(cls, name, None), str) and name not in attrs.fields_dict(cls)
 
 
-# -- Makes the cattrs hooks that structure JSON into the classes of `mcp_actors.types`, strict about every type ---
+# -- hooks that structure JSON, strict about every type ------------------------------------------------------------
 #
 # A hook iterates over the members of the message, so its cost depends on the message and not on the class.
 
@@ -423,7 +423,7 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
 
 
-# -- Makes the cattrs hooks that unstructure the classes of `mcp_actors.types` to JSON -------------------
+# -- hooks that unstructure to JSON --------------------------------------------------------------------------------
 #
 # Members that are absent, or that the revision does not have, are left out.
 
@@ -518,15 +518,12 @@ def writer_by_class(converter: BaseConverter) -> Hook:
         except KeyError:
             if not is_vocabulary(value.__class__):
                 raise TypeError(
-                    f"{value.__class__.__name__} is no object of the protocol: {value!r:.80}"
+                    f"{value.__class__.__name__} is not an object of the protocol: {value!r:.80}"
                 ) from None
             hook = hooks[value.__class__] = converter.get_unstructure_hook(value.__class__)
         return hook(value)
 
     return write
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 def structure_error_text(error: BaseException) -> str:
@@ -575,7 +572,7 @@ def make_converter(
     return converter
 
 
-# -- The form of the messages of a sampling request, checked by who sends them and by who receives them --------------
+# -- the form of the messages of a sampling request, checked on both sides -----------------------------------------
 
 
 def history_problem(messages: Sequence[types.SamplingMessage]) -> str | None:

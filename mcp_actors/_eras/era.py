@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-# -- The kinds of changes on a server, and the notification of each, which is the same in both eras ------
+# -- the kinds of changes on a server, and the notification of each ------------------------------------------------
 
 EventKind = Literal["tools", "prompts", "resources", "resource_updated"]
 """The subject of a change: one of the lists, or one resource."""
@@ -72,7 +72,7 @@ def shared_kinds(kinds: frozenset[EventKind]) -> frozenset[EventKind]:
     return kinds
 
 
-# -- The dotted names of capabilities that the method tables use (`Method.requires`) ---------------------
+# -- the dotted names of capabilities that the method tables use (`Method.requires`) -------------------------------
 
 
 def declared_names(capabilities: ServerCapabilities) -> frozenset[str]:
@@ -89,7 +89,7 @@ def declared_names(capabilities: ServerCapabilities) -> frozenset[str]:
     return frozenset(names)
 
 
-# -- The ids of extensions (SEP-2133) --------------------------------------------------------------------
+# -- the ids of extensions (SEP-2133) ------------------------------------------------------------------------------
 
 # A reverse domain as prefix, a slash and a name, both as keys of _meta have them.
 _LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
@@ -97,13 +97,13 @@ _ID = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z
 
 
 def check_id(id: object) -> str:
-    """Returns an extension's id; raises `ValueError` for what is none."""
+    """Returns an extension's id; raises `ValueError` for anything else."""
     if not isinstance(id, str) or not _ID.fullmatch(id):
-        raise ValueError(f'{id!r:.80} is no id of an extension: write one such as "com.example/name"')
+        raise ValueError(f'{id!r:.80} is not an id of an extension: write one such as "com.example/name"')
     return id
 
 
-# -- The differences for clients between the revisions with sessions and the stateless ones, as one value ---
+# -- the differences for clients, as one value ---------------------------------------------------------------------
 
 
 class ClientRules(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ class ClientRules(msgspec.Struct, frozen=True):
     log_level_method: str | None
     """The request that sets the log level; ``None`` where each request carries it in its ``_meta``."""
     listen_method: str | None
-    """The request that subscribes for as long as it is not answered; ``None`` where a session is told unasked."""
+    """The request that subscribes for as long as it is not answered; ``None`` where a session gets changes unasked."""
     visits_urls_on_error: bool
     """Whether a server asks for a visit to a URL by the error -32042, after which the call is made again."""
     request_meta: Callable[[str, Any, Any, str | None], dict[str, Any]]
@@ -129,15 +129,13 @@ class ClientRules(msgspec.Struct, frozen=True):
     """Finds the parameters that a tool's input schema wants mirrored; raises `ValueError` for a bad annotation."""
 
 
-# ----------------------------------------------------------------------------------------------------
-
 T = TypeVar("T")
 
 RESULT_STAMPS = ("resultType", "ttlMs", "cacheScope")
 """The members that only results of the stateless revisions have."""
 
 EraName = Literal["legacy", "modern"]
-"""Whether a revision has sessions (legacy) or each request stands for itself (modern)."""
+"""Whether a revision has sessions (legacy) or each request is complete by itself (modern)."""
 
 
 class Method(msgspec.Struct, frozen=True):

@@ -1,9 +1,21 @@
-"""A legacy session's memory on the server side: which revision was agreed, who the client is, where we stand."""
+"""The revisions with sessions as values: their methods, what each of them added, and how a message is written for each.
+
+==========  ===========================================================================================================
+2024-11-05  the first: tools, resources, prompts, sampling, roots, logging, and completion that is not declared
+2025-03-26  audio, annotations of tools, messages of progress, declared completion; JSON-RPC batches, here only
+2025-06-18  titles, output schemas, structured content, resource links, elicitation; HTTP mirrors the version
+2025-11-25  icons, tasks, tools in sampling, elicitation by URL, choices with titles; event streams can be resumed
+==========  ===========================================================================================================
+
+`CHANGES_BY_REVISION` is this table member by member. What a revision added is missing in every earlier one: a member is
+left out when it is written, and kept in ``extra`` when it is received. An object that cannot simply be left out is
+replaced, such as a content block by a text block that describes it. A request that the revision cannot express is
+refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -17,15 +29,11 @@ from mcp_actors._wire.codec import RequestId, encode_value
 from mcp_actors.errors import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
-    INVALID_REQUEST,
     URL_ELICITATION_REQUIRED,
     LocalProtocolError,
-    MethodNotFound,
     MissingCapability,
-    Overloaded,
     RpcError,
 )
-from mcp_actors.supervision.budget import Account
 from mcp_actors.types import (
     UNSET,
     AudioContent,
@@ -44,24 +52,19 @@ __all__ = [
     "DEFAULT_LOG_LEVEL",
     "LATEST_LEGACY",
     "LEGACY",
-    "NEXT_STATE",
     "REVISIONS",
-    "LegacySessionState",
-    "LifecycleEvent",
-    "LifecycleState",
     "Revision",
     "absent_in",
     "client_methods",
     "client_notifications",
     "downgraded_in",
-    "negotiate",
     "open_method",
     "server_methods",
     "server_notifications",
 ]
 
 
-# -- The requests and notifications of the revisions with sessions ---------------------------------------
+# -- requests and notifications ------------------------------------------------------------------------------------
 
 _SERVER = (
     Method("initialize", "InitializeParams", "InitializeResult"),
@@ -166,9 +169,7 @@ def _table(methods: Iterable[Method]) -> Mapping[str, Any]:
     return MappingProxyType({method.name: method for method in methods})
 
 
-# -- Replaces objects that the peer's revision does not have by objects that it has ----------------------
-#
-# Each function returns its argument if that needs no change.
+# -- replacements of objects that the peer's revision lacks; an argument that can stay is returned -----------------
 
 
 def audio_as_text(block: AudioContent) -> TextContent:
@@ -245,14 +246,14 @@ def _joined(blocks: list[t.SamplingContent]) -> t.SamplingContent:
 
 
 def tool_with_object_output(tool: Tool) -> Tool:
-    """Returns the tool without an output schema that describes no object, which only stateless revisions have."""
+    """Returns the tool without an output schema of another type than object, which only stateless revisions have."""
     if tool.output_schema is None or tool.output_schema.get("type") == "object":
         return tool
     return attrs.evolve(tool, output_schema=None)
 
 
 def object_output_only(result: CallToolResult | t.ToolResultContent) -> CallToolResult | t.ToolResultContent:
-    """Returns the result without structured content that is no object, which only stateless revisions have.
+    """Returns the result without structured content of another type than object, which only stateless revisions have.
 
     Its text stays in ``content``.
     """
@@ -308,17 +309,13 @@ def refuse_input_required(result: t.InputRequiredResult) -> NoReturn:
     raise LocalProtocolError("a session is asked by requests: its revision has no input-required results")
 
 
-# -- The differences between the revisions with sessions, in one table -----------------------------------
-#
-# Each row has what a revision added, so every earlier revision lacks it. A member that the peer's revision lacks is
-# left out when it is written, and kept in ``extra`` when it is received. An object that cannot simply be left out is
-# replaced: a content block by a text block that describes it. A request that the revision cannot express is refused.
+# -- what each revision added --------------------------------------------------------------------------------------
 
 REVISIONS = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
 """Oldest first. They compare as text only among themselves."""
 
 _STATELESS = "stateless"
-"""Stands for all revisions without sessions. It sorts after every date."""
+"""All revisions without sessions. It sorts after every date."""
 
 
 class Revision(msgspec.Struct, frozen=True, eq=False):
@@ -444,10 +441,11 @@ def downgraded_in(revision: str) -> dict[str, Callable[[Any], Any]]:
     return replacements
 
 
-# -- A client in the revisions with sessions: the handshake says everything once, so requests repeat nothing ---
+# -- the revisions as values ---------------------------------------------------------------------------------------
 
 
 def _request_meta(version: str, capabilities: Any, info: Any, log_level: str | None) -> dict[str, Any]:
+    """The handshake says everything once, so requests repeat nothing."""
     return {}
 
 
@@ -466,8 +464,6 @@ CLIENT_RULES = ClientRules(
     mirrored_params=_mirrored_params,
 )
 
-
-# -- The revisions with sessions as values ---------------------------------------------------------------
 
 DEFAULT_LOG_LEVEL = "info"
 
@@ -531,71 +527,6 @@ LEGACY: Mapping[str, Era] = MappingProxyType({revision: _make_era(revision) for 
 LATEST_LEGACY = LEGACY[REVISIONS[-1]]
 
 
-# -- The lifecycle of a session as a state table. Nothing else decides which message is allowed in which state ---
-#
-# The rules (MCP 2025-11-25, Lifecycle; the same in earlier revisions):
-#
-# * Before the result of ``initialize`` the client may send only ``initialize`` and ``ping``.
-# * ``initialize`` is sent once, and never in a batch.
-# * After the result of ``initialize`` requests are accepted even before ``notifications/initialized``: over HTTP the
-#   two arrive in separate POSTs, which may overtake each other.
-# * Until ``notifications/initialized`` the server sends only pings and log messages. A request from the client counts
-#   as this notification, for clients that forget to send it.
-
-
-class LifecycleState(Enum):
-    """The states of a session on the server's side."""
-
-    # The hash of Enum is written in Python, which is slow, and every request is looked up in the table.
-    __hash__ = object.__hash__
-
-    NEW = "new"
-    ANSWERED = "answered"
-    OPERATING = "operating"
-
-
-class LifecycleEvent(Enum):
-    """The messages of a client that the states tell apart."""
-
-    __hash__ = object.__hash__
-
-    INITIALIZE = "initialize"
-    INITIALIZED = "notifications/initialized"
-    PING = "ping"
-    REQUEST = "any other request"
-
-
-# A message is refused in a state if the pair is missing here.
-NEXT_STATE: dict[tuple[LifecycleState, LifecycleEvent], LifecycleState] = {
-    (LifecycleState.NEW, LifecycleEvent.INITIALIZE): LifecycleState.ANSWERED,
-    (LifecycleState.NEW, LifecycleEvent.PING): LifecycleState.NEW,
-    (LifecycleState.ANSWERED, LifecycleEvent.INITIALIZED): LifecycleState.OPERATING,
-    (LifecycleState.ANSWERED, LifecycleEvent.PING): LifecycleState.ANSWERED,
-    (LifecycleState.ANSWERED, LifecycleEvent.REQUEST): LifecycleState.OPERATING,
-    (LifecycleState.OPERATING, LifecycleEvent.INITIALIZED): LifecycleState.OPERATING,
-    (LifecycleState.OPERATING, LifecycleEvent.PING): LifecycleState.OPERATING,
-    (LifecycleState.OPERATING, LifecycleEvent.REQUEST): LifecycleState.OPERATING,
-}
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# The tutorials that show the bare method are wrong, but their clients are out there.
-INITIALIZED = frozenset({"notifications/initialized", "initialized"})
-
-# Bytes of a client's capabilities, and of its description, which a session keeps for as long as it lives: icons fit.
-KEPT_BYTES = 64 * 1024
-
-# Named here because looking a member up in its Enum is a function call in Python 3.11, made for every request.
-_INITIALIZE, _REQUEST = LifecycleEvent.INITIALIZE, LifecycleEvent.REQUEST
-_EVENT_BY_METHOD = {"initialize": _INITIALIZE, "ping": LifecycleEvent.PING}
-
-
-def negotiate(requested: str, served: Sequence[str]) -> Era:
-    """The version that was asked for if it is served, else our newest: the client decides whether that fits it."""
-    return LEGACY[requested if requested in served else served[-1]]
-
-
 def open_method(era: Era, method: Method, id: RequestId, params: dict[str, Any], peer: Peer) -> Invocation:
     """Takes ``_meta`` out of ``params``."""
     meta = params.pop("_meta", None)
@@ -604,103 +535,3 @@ def open_method(era: Era, method: Method, id: RequestId, params: dict[str, Any],
     if not isinstance(meta, dict):
         raise RpcError(INVALID_PARAMS, "_meta must be an object")
     return Invocation(era, method, params, meta, peer, id, progress_token(meta), peer.log_level)
-
-
-def _do_nothing() -> None:
-    """Takes the beginning of a session that has ended."""
-
-
-class LegacySessionState:
-    """Turns a client's requests into invocations, or refuses them by the lifecycle table.
-
-    ``on_operating`` is called once, when the server may begin to tell things unasked. ``account`` is charged for what
-    is kept of the client; ``None`` where nothing is kept.
-    """
-
-    __slots__ = ("account", "era", "on_operating", "peer", "served", "state")
-
-    def __init__(
-        self,
-        served: Sequence[str],
-        on_operating: Callable[[], None] = _do_nothing,
-        account: Account | None = None,
-    ) -> None:
-        self.served = served
-        self.account = account
-        self.on_operating = on_operating
-        self.state = LifecycleState.NEW
-        self.era: Era | None = None
-        self.peer: Peer | None = None
-
-    def __repr__(self) -> str:
-        return f"<LegacySessionState {self.state.value} {self.era.version if self.era else '-'}>"
-
-    def open(self, id: RequestId, name: str, params: dict[str, Any], method: Method | None) -> Invocation:
-        """Raises `RpcError` for what the table, or the negotiated revision, does not allow.
-
-        ``method`` overrides the revision's table: a custom method, which every revision tolerates.
-        """
-        event = _EVENT_BY_METHOD.get(name, _REQUEST)
-        next_state = NEXT_STATE.get((self.state, event))
-        if next_state is None:
-            raise RpcError(INVALID_REQUEST, self._refusal(event), {"supported": list(self.served)})
-        if event is _INITIALIZE:
-            peer = self._introduced(params)
-        else:
-            # Only a ping comes before initialize; every revision answers it alike.
-            peer = self.peer or Peer(LEGACY[self.served[-1]], {}, None, None)
-        era = peer.era
-        method = method or era.server_methods.get(name)
-        if method is None:
-            raise MethodNotFound(name)
-        invocation = open_method(era, method, id, params, peer)
-        # Not before the request was found good: one that is refused moves nothing.
-        if event is _INITIALIZE:
-            self.era, self.peer = era, peer
-        if next_state is not self.state:
-            self._move(next_state)
-        return invocation
-
-    @property
-    def wanted_log_level(self) -> str | None:
-        """The least severe level that the client wants to hear, ``None`` before it has begun its session."""
-        return None if self.peer is None else self.peer.log_level or DEFAULT_LOG_LEVEL
-
-    def notified(self, name: str) -> None:
-        if name in INITIALIZED:
-            self._move(NEXT_STATE.get((self.state, LifecycleEvent.INITIALIZED), self.state))
-
-    def end(self) -> None:
-        """The session has ended. What would be called refers to it, and it must not wait for the garbage collector."""
-        self.on_operating = _do_nothing
-
-    def _move(self, state: LifecycleState) -> None:
-        begins = state is LifecycleState.OPERATING and self.state is not LifecycleState.OPERATING
-        self.state = state
-        if begins:
-            self.on_operating()
-
-    def _refusal(self, event: LifecycleEvent) -> str:
-        if event is _INITIALIZE:
-            return "this session is initialized already"
-        return f"send initialize first; supported protocol versions: {', '.join(self.served)}"
-
-    def _introduced(self, params: dict[str, Any]) -> Peer:
-        requested, capabilities = params.get("protocolVersion"), params.get("capabilities", {})
-        if not isinstance(requested, str):
-            raise RpcError(INVALID_PARAMS, "initialize needs protocolVersion, a string")
-        if not isinstance(capabilities, dict):
-            raise RpcError(INVALID_PARAMS, "capabilities must be an object")
-        info = params.get("clientInfo")
-        size = _size("capabilities", capabilities) + _size("clientInfo", info)
-        if self.account is not None and (over := self.account.charge(size)) is not None:
-            raise Overloaded.for_bytes("sessions", over, self.account.budget.limit_of(over))
-        return Peer(negotiate(requested, self.served), capabilities, info, None)
-
-
-def _size(name: str, value: Any) -> int:
-    """The bytes of what a session keeps of an ``initialize``; raises `RpcError` (-32602) if they are too many."""
-    size = len(encode_value(value))
-    if size > KEPT_BYTES:
-        raise RpcError(INVALID_PARAMS, f"{name} has {size} bytes, the limit is {KEPT_BYTES}")
-    return size

@@ -1,8 +1,16 @@
-"""Seals the ``requestState`` that a server gives to a client between the rounds of an input-required call (SEP-2322).
+"""The stateless revisions as values (MCP 2026-07-28), and how their requests are opened.
 
-The client cannot change the state, use it after it has expired, or use it for another call, another principal or other
-arguments. It can read the state, so secrets do not belong in it, and it can send it twice: the seal does not prevent
-repetition.
+=====================  ================================================================================================
+with sessions          here
+=====================  ================================================================================================
+a handshake once       each request says in its ``_meta`` which version, capabilities and client it comes from
+``initialize``         ``server/discover``, which a client may leave out; there is no ``ping``
+requests of a server   input-required results, which the client answers by a retry (SEP-2322)
+subscriptions of URIs  one request, ``subscriptions/listen``, whose response stream carries the changes
+memory of the server   a sealed ``requestState``, which the client sends back
+the body alone         over HTTP, headers repeat parts of the body, so that proxies need not read it (SEP-2243)
+roots changed, tasks   dropped, as is ``logging/setLevel``: a request names the log level that it wants
+=====================  ================================================================================================
 """
 
 from __future__ import annotations
@@ -71,26 +79,24 @@ __all__ = [
 ]
 
 
-# -- The ``_meta`` keys of requests, results and notifications without sessions (MCP 2026-07-28) ---------
-
-# In requests.
+# The keys of ``_meta`` in requests.
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 
-# The engine's own members of a request, never what a caller adds to one: by them a server tells who sends it in which
-# revision, and by the token the engine tells whose reports of progress arrive.
+# The engine's own members of a request, never what a caller adds to one: they say who sends it in which revision, and
+# the token says which call a report of progress belongs to.
 ENVELOPE = frozenset({VERSION, CAPABILITIES, CLIENT_INFO, "progressToken"})
 
-# In results.
+# Those in results.
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
-# In all messages of a subscription.
+# Those in all messages of a subscription.
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 
 
-# -- The requests and notifications of the stateless revisions -------------------------------------------
+# -- requests and notifications ------------------------------------------------------------------------------------
 
 
 def _table(methods: Iterable[Method]) -> Mapping[str, Method]:
@@ -163,8 +169,7 @@ SERVER_NOTIFICATIONS = frozenset(
 )
 
 
-# -- Reads the ``x-mcp-header`` annotations of an input schema: the parameters that are also sent in headers
-# (SEP-2243) ---
+# -- annotations of an input schema: the parameters that are also sent in headers (SEP-2243) -----------------------
 #
 # An annotation is allowed only at a string, an integer or a boolean that is reached from the root by ``properties``
 # alone. A tool with an annotation elsewhere, or with a malformed one, is invalid as a whole.
@@ -259,7 +264,7 @@ _ELSEWHERE = frozenset({*_SCHEMA, *_SCHEMAS, *_SCHEMAS_BY_NAME})
 def _param(schema: Mapping[str, Any], where: tuple[str, ...], path: tuple[str, ...] | None) -> MirroredParam:
     name = schema[ANNOTATION]
     if not path:
-        raise ValueError(f"{_at(where)}: {ANNOTATION} may stand only on what `properties` alone lead to")
+        raise ValueError(f"{_at(where)}: {ANNOTATION} is allowed only where `properties` alone lead")
     if not isinstance(name, str):
         raise ValueError(f"{_at(where)}: {ANNOTATION} must be a string")
     if not name:
@@ -276,14 +281,12 @@ def _at(where: tuple[str, ...]) -> str:
     return ".".join(where) or "the schema itself"
 
 
-# -- Header mirroring: HTTP headers that repeat parts of the body, so that proxies need not read the body (SEP-2243)
-# ---
+# -- header mirroring (SEP-2243) -----------------------------------------------------------------------------------
 #
-# A client makes the headers (`mirrored`). A server must refuse a request whose headers differ from its body. The
-# checks are written in the order in which they apply: the version header is present, *the metadata keys are present*,
-# the two agree, *the version is served*, then all the others; those in italics are in ``request.py``. Header names
-# are in lower case. Annotations in a tool's input schema decide which parameters are mirrored: see
-# ``annotations.py``.
+# A client makes the headers (`mirrored`). A server must refuse a request whose headers differ from its body, and checks
+# in this order: the version header is present, the metadata keys are present (`open_request`), the two agree, the
+# version is served (`open_request`), then all the others. Header names are in lower case. Annotations in a tool's input
+# schema decide which parameters are mirrored (`annotated_params`).
 
 VERSION_HEADER = "mcp-protocol-version"
 METHOD_HEADER = "mcp-method"
@@ -299,10 +302,6 @@ _INTEGER_TEXT = re.compile(r"(-?0*[0-9]{1,16})(?:\.0+)?")
 _SHOWN = 80
 
 
-# -- values
-# ------------------------------------------------------------------------------------------------------------
-
-
 def encode_header_value(text: str) -> str:
     """Returns the header value for a text: the text itself if a header can hold it, otherwise the marked base64 of it.
 
@@ -314,7 +313,7 @@ def encode_header_value(text: str) -> str:
 
 
 def decode_header_value(value: str) -> str:
-    """Returns the text that a header value stands for, without white space at its ends.
+    """Returns the text of a header value, without white space at its ends.
 
     A value without both marks is literal. Raises `HeaderMismatch` for characters that no header may contain, and for
     marked base64 with a wrong alphabet, wrong padding or content that is not UTF-8.
@@ -341,10 +340,6 @@ def _is_marked(text: str) -> bool:
 
 def _shown(value: str) -> str:
     return repr(value if len(value) <= _SHOWN else value[:_SHOWN] + "…")
-
-
-# -- the client
-# --------------------------------------------------------------------------------------------------------
 
 
 def mirrored(
@@ -407,10 +402,6 @@ def _text_of(value: Any) -> str | None:
     return str(int(value)) if _is_integer(value) else None
 
 
-# -- the server
-# --------------------------------------------------------------------------------------------------------
-
-
 def version_header(metadata: Mapping[str, str]) -> str:
     """Returns the version in the header. Raises `HeaderMismatch` if the header is missing."""
     version = metadata.get(VERSION_HEADER)
@@ -444,7 +435,7 @@ def check_names(
             raise _differs(METHOD_HEADER, header, method)
     if target is not None:
         name = params.get(target)
-        # A name that is no string counts as absent: it is refused with the params later, but a header for it here.
+        # A name that is not a string counts as absent: it is refused with the params later, but a header for it here.
         _check_text(metadata, NAME_HEADER, name if isinstance(name, str) else None)
 
 
@@ -491,7 +482,7 @@ def _differs(name: str, header: str, text: str) -> HeaderMismatch:
     return HeaderMismatch(f"header mismatch: {name} says {_shown(header)}, the body says {_shown(text)}")
 
 
-# -- A client in the stateless revisions: each request says who sends it and what it can do --------------
+# -- a client ------------------------------------------------------------------------------------------------------
 
 
 def _request_meta(version: str, capabilities: Any, info: Any, log_level: str | None) -> dict[str, Any]:
@@ -514,7 +505,7 @@ CLIENT_RULES = ClientRules(
 )
 
 
-# -- The stateless revisions as values -------------------------------------------------------------------
+# -- the revisions as values ---------------------------------------------------------------------------------------
 
 # A URL is visited for an input-required result, and what is not found are wrong params (SEP-2164).
 ERROR_CODES = {ResourceNotFound.CODE: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
@@ -586,7 +577,7 @@ MODERN: Mapping[str, Era] = MappingProxyType({"2026-07-28": _make_era("2026-07-2
 LATEST_MODERN = MODERN["2026-07-28"]
 
 
-# -- A modern request explains itself: version, capabilities and identity come in its own ``_meta`` ------
+# -- opening a request ---------------------------------------------------------------------------------------------
 
 
 def open_request(
@@ -602,7 +593,7 @@ def open_request(
 ) -> Invocation:
     """Checks in the order that the revision prescribes: metadata keys, version, what is mirrored, method, the rest.
 
-    ``served`` are the modern versions that can be asked for, ``supported`` all that `server/discover` tells.
+    ``served`` are the modern versions that can be asked for, ``supported`` all that `server/discover` lists.
     ``metadata`` is what was mirrored, ``None`` where nothing is; ``mirrored_params`` are those of a tool.
     """
     if metadata is not None:
@@ -659,8 +650,6 @@ def _read_retry(invocation: Invocation, params: dict[str, Any]) -> None:
     invocation.answers, invocation.state = answers, state
 
 
-# ----------------------------------------------------------------------------------------------------
-
 STATE_LIFETIME = 3600.0
 """Seconds. A person may come back to a form within an hour, and a leaked state soon expires."""
 
@@ -673,7 +662,11 @@ _PURPOSE = b"mcp-actors request state 1"
 
 
 class StateSealer:
-    """Seals and opens states with one key. All processes that may receive the retry need the same key.
+    """Seals the ``requestState`` that a server gives to a client between the rounds of a call (SEP-2322), and opens it.
+
+    The client cannot change the state, use it after it has expired, or use it for another call, another principal or
+    other arguments. It can read the state, so secrets do not belong in it, and it can send it twice: the seal does not
+    prevent repetition. All processes that may receive the retry need the same key.
 
     Args:
         key: at least `MIN_KEY_LENGTH` bytes.

@@ -1,21 +1,52 @@
-"""The era of each message on a connection that carries both (stdio, sockets, memory, WebSocket).
+"""The server's side of negotiation: which era a message belongs to, and which it may be in the lifecycle of a session.
+
+On a connection that carries both eras (stdio, sockets, memory, WebSocket), `ServerNegotiation` decides:
 
 ==========================================================  =================================================
 a request with a protocol version in its ``_meta``          modern, judged by itself, even beside a legacy session
 ``server/discover`` without it                              modern but malformed: -32602
 everything else                                             legacy: the connection is one session
 ==========================================================  =================================================
+
+Of messages that arrive by themselves, as in HTTP, with what the client mirrored outside the body, `sort` decides by the
+first row that fits:
+
+======================================================  ================================================================
+a mirrored version that is a modern one                 modern; a batch or an answer is refused: it has neither
+a batch                                                 legacy
+a request with a protocol version in its ``_meta``      modern, whatever its method is
+a mirrored version that is a legacy one                 legacy
+any other mirrored version                              modern, which refuses it by name; in a session just refused
+it named a session                                      legacy
+``initialize``                                          legacy
+``server/discover`` or ``subscriptions/listen``, or     modern, which asks for the version
+a mirrored method
+anything else                                           legacy: sessions may be required, which the binding knows
+======================================================  ================================================================
+
+A server that serves one era only sorts everything into it, apart from what says itself that it is the other's.
+
+The lifecycle of a session is the table `NEXT_STATE`, and nothing else decides which message is allowed in which state
+(MCP 2025-11-25, Lifecycle; the same in earlier revisions):
+
+* Before the result of ``initialize`` the client may send only ``initialize`` and ``ping``.
+* ``initialize`` is sent once, and never in a batch.
+* After the result of ``initialize`` requests are accepted even before ``notifications/initialized``: over HTTP the
+  two arrive in separate POSTs, which may overtake each other.
+* Until ``notifications/initialized`` the server sends only pings and log messages. A request from the client counts
+  as this notification, for clients that forget to send it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Any, Literal
 
 import msgspec
 
 from mcp_actors._eras.era import Era, Invocation, Method, Peer
-from mcp_actors._eras.legacy import LEGACY, LegacySessionState, open_method
+from mcp_actors._eras.legacy import DEFAULT_LOG_LEVEL, LEGACY, open_method
 from mcp_actors._eras.modern import (
     CAPABILITIES,
     CLIENT_INFO,
@@ -26,13 +57,21 @@ from mcp_actors._eras.modern import (
     MirroredParam,
     open_request,
 )
-from mcp_actors._wire.codec import JsonRpcMessage, JsonRpcNotification, JsonRpcRequest, decode_value
+from mcp_actors._wire.codec import (
+    JsonRpcMessage,
+    JsonRpcNotification,
+    JsonRpcRequest,
+    RequestId,
+    decode_value,
+    encode_value,
+)
 from mcp_actors.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     HeaderMismatch,
     MalformedMessage,
     MethodNotFound,
+    Overloaded,
     RpcError,
     UnsupportedVersion,
 )
@@ -40,36 +79,22 @@ from mcp_actors.supervision.budget import Account
 from mcp_actors.supervision.principal import Principal
 
 __all__ = [
+    "NEXT_STATE",
     "VERSIONS",
     "Classified",
     "ExchangeNegotiation",
+    "LegacySessionState",
+    "LifecycleEvent",
+    "LifecycleState",
     "Message",
     "ServerNegotiation",
     "era_of",
+    "negotiate",
     "params_of",
     "sort",
     "with_sessions",
 ]
 
-
-# -- The era of messages that arrive by themselves, as in HTTP, with what the client mirrored outside the body ---
-#
-# First row that fits:
-#
-# ======================================================
-# ================================================================ what arrived
-# era ======================================================
-# ================================================================ a mirrored version that is a modern one
-# modern; a batch or an answer is refused: it has neither a batch
-# legacy a request with a protocol version in its ``_meta``      modern, whatever its method is a mirrored version
-# that is a legacy one                 legacy any other mirrored version                              modern, which
-# refuses it by name; in a session just refused it named a session                                      legacy
-# ``initialize``                                          legacy ``server/discover`` or ``subscriptions/listen``, or
-# modern, which asks for the version a mirrored method anything else                                           legacy:
-# sessions may be required, which the binding knows ======================================================
-# ================================================================
-#
-# A server that serves one era only sorts everything into it, apart from what says itself that it is the other's.
 
 Message = JsonRpcMessage | list[JsonRpcMessage | MalformedMessage]
 
@@ -140,8 +165,6 @@ def _names_version(request: JsonRpcRequest) -> bool:
     return isinstance(meta, dict) and VERSION in meta
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Oldest first; the last one is preferred.
 VERSIONS: tuple[str, ...] = (*LEGACY, *MODERN)
 # What a message speaks that names no version outside its body although it might: the last revision without the
@@ -169,11 +192,167 @@ def params_of(request: Any) -> dict[str, Any]:
     return params
 
 
+# -- the legacy session of a connection ----------------------------------------------------------------------------
+
+# The tutorials that show the bare method are wrong, but their clients are out there.
+INITIALIZED = frozenset({"notifications/initialized", "initialized"})
+
+# Bytes of a client's capabilities, and of its description, which a session keeps for as long as it lives: icons fit.
+KEPT_BYTES = 64 * 1024
+
+
+class LifecycleState(Enum):
+    """The states of a session on the server's side."""
+
+    # The hash of Enum is written in Python, which is slow, and every request is looked up in the table.
+    __hash__ = object.__hash__
+
+    NEW = "new"
+    ANSWERED = "answered"
+    OPERATING = "operating"
+
+
+class LifecycleEvent(Enum):
+    """The messages of a client that the states tell apart."""
+
+    __hash__ = object.__hash__
+
+    INITIALIZE = "initialize"
+    INITIALIZED = "notifications/initialized"
+    PING = "ping"
+    REQUEST = "any other request"
+
+
+# A message is refused in a state if the pair is missing here.
+NEXT_STATE: dict[tuple[LifecycleState, LifecycleEvent], LifecycleState] = {
+    (LifecycleState.NEW, LifecycleEvent.INITIALIZE): LifecycleState.ANSWERED,
+    (LifecycleState.NEW, LifecycleEvent.PING): LifecycleState.NEW,
+    (LifecycleState.ANSWERED, LifecycleEvent.INITIALIZED): LifecycleState.OPERATING,
+    (LifecycleState.ANSWERED, LifecycleEvent.PING): LifecycleState.ANSWERED,
+    (LifecycleState.ANSWERED, LifecycleEvent.REQUEST): LifecycleState.OPERATING,
+    (LifecycleState.OPERATING, LifecycleEvent.INITIALIZED): LifecycleState.OPERATING,
+    (LifecycleState.OPERATING, LifecycleEvent.PING): LifecycleState.OPERATING,
+    (LifecycleState.OPERATING, LifecycleEvent.REQUEST): LifecycleState.OPERATING,
+}
+
+# Named here because looking a member up in its Enum is a function call in Python 3.11, made for every request.
+_INITIALIZE, _REQUEST = LifecycleEvent.INITIALIZE, LifecycleEvent.REQUEST
+_EVENT_BY_METHOD = {"initialize": _INITIALIZE, "ping": LifecycleEvent.PING}
+
+
+def negotiate(requested: str, served: Sequence[str]) -> Era:
+    """The version that was asked for if it is served, else our newest: the client decides whether that fits it."""
+    return LEGACY[requested if requested in served else served[-1]]
+
+
+def _do_nothing() -> None:
+    """Takes the beginning of a session that has ended."""
+
+
+class LegacySessionState:
+    """Turns a client's requests into invocations, or refuses them by the lifecycle table.
+
+    ``on_operating`` is called once, when the server may begin to send messages unasked. ``account`` is charged for what
+    is kept of the client; ``None`` where nothing is kept.
+    """
+
+    __slots__ = ("account", "era", "on_operating", "peer", "served", "state")
+
+    def __init__(
+        self,
+        served: Sequence[str],
+        on_operating: Callable[[], None] = _do_nothing,
+        account: Account | None = None,
+    ) -> None:
+        self.served = served
+        self.account = account
+        self.on_operating = on_operating
+        self.state = LifecycleState.NEW
+        self.era: Era | None = None
+        self.peer: Peer | None = None
+
+    def __repr__(self) -> str:
+        return f"<LegacySessionState {self.state.value} {self.era.version if self.era else '-'}>"
+
+    def open(self, id: RequestId, name: str, params: dict[str, Any], method: Method | None) -> Invocation:
+        """Raises `RpcError` for what the table, or the negotiated revision, does not allow.
+
+        ``method`` overrides the revision's table: a custom method, which every revision tolerates.
+        """
+        event = _EVENT_BY_METHOD.get(name, _REQUEST)
+        next_state = NEXT_STATE.get((self.state, event))
+        if next_state is None:
+            raise RpcError(INVALID_REQUEST, self._refusal(event), {"supported": list(self.served)})
+        if event is _INITIALIZE:
+            peer = self._introduced(params)
+        else:
+            # Only a ping comes before initialize; every revision answers it alike.
+            peer = self.peer or Peer(LEGACY[self.served[-1]], {}, None, None)
+        era = peer.era
+        method = method or era.server_methods.get(name)
+        if method is None:
+            raise MethodNotFound(name)
+        invocation = open_method(era, method, id, params, peer)
+        # Not before the request was found good: one that is refused moves nothing.
+        if event is _INITIALIZE:
+            self.era, self.peer = era, peer
+        if next_state is not self.state:
+            self._move(next_state)
+        return invocation
+
+    @property
+    def wanted_log_level(self) -> str | None:
+        """The least severe level that the client wants to hear, ``None`` before it has begun its session."""
+        return None if self.peer is None else self.peer.log_level or DEFAULT_LOG_LEVEL
+
+    def notified(self, name: str) -> None:
+        if name in INITIALIZED:
+            self._move(NEXT_STATE.get((self.state, LifecycleEvent.INITIALIZED), self.state))
+
+    def end(self) -> None:
+        """Ends the session. The callback refers to it, and it must not wait for the garbage collector."""
+        self.on_operating = _do_nothing
+
+    def _move(self, state: LifecycleState) -> None:
+        begins = state is LifecycleState.OPERATING and self.state is not LifecycleState.OPERATING
+        self.state = state
+        if begins:
+            self.on_operating()
+
+    def _refusal(self, event: LifecycleEvent) -> str:
+        if event is _INITIALIZE:
+            return "this session is initialized already"
+        return f"send initialize first; supported protocol versions: {', '.join(self.served)}"
+
+    def _introduced(self, params: dict[str, Any]) -> Peer:
+        requested, capabilities = params.get("protocolVersion"), params.get("capabilities", {})
+        if not isinstance(requested, str):
+            raise RpcError(INVALID_PARAMS, "initialize needs protocolVersion, a string")
+        if not isinstance(capabilities, dict):
+            raise RpcError(INVALID_PARAMS, "capabilities must be an object")
+        info = params.get("clientInfo")
+        size = _size("capabilities", capabilities) + _size("clientInfo", info)
+        if self.account is not None and (over := self.account.charge(size)) is not None:
+            raise Overloaded.for_bytes("sessions", over, self.account.budget.limit_of(over))
+        return Peer(negotiate(requested, self.served), capabilities, info, None)
+
+
+def _size(name: str, value: Any) -> int:
+    """The bytes of what a session keeps of an ``initialize``; raises `RpcError` (-32602) if they are too many."""
+    size = len(encode_value(value))
+    if size > KEPT_BYTES:
+        raise RpcError(INVALID_PARAMS, f"{name} has {size} bytes, the limit is {KEPT_BYTES}")
+    return size
+
+
+# -- connections and single exchanges ------------------------------------------------------------------------------
+
+
 class ServerNegotiation:
     """Turns the requests of one connection into invocations: one legacy conversation, any number of modern requests.
 
-    ``on_operating`` is called once, when the legacy client is past its handshake. ``principal`` is who the transport
-    has authenticated for all of them. ``account`` is charged for what is kept of the legacy client.
+    ``on_operating`` is called once, when the legacy client is past its handshake. ``principal`` is the user whom the
+    transport has authenticated for all of them. ``account`` is charged for what is kept of the legacy client.
     """
 
     def __init__(
@@ -225,7 +404,7 @@ class ServerNegotiation:
         return self.legacy.open(request.id, name, params, self.custom.get(name))
 
     def open_alone(self, request: JsonRpcRequest, era: str, metadata: Mapping[str, str]) -> Invocation:
-        """Opens a request that came without a connection and belongs to no session; see `classify` for its era."""
+        """Opens a request that came without a connection and belongs to no session; see `sort` for its era."""
         params = params_of(request)
         custom = self.custom.get(request.method)
         if era == "modern":
@@ -252,7 +431,7 @@ class ServerNegotiation:
         method = custom or legacy.server_methods.get(request.method)
         if method is None:
             raise MethodNotFound(request.method)
-        # Without a session nobody remembers what the client can do, and nothing could reach it.
+        # Without a session it is not known what the client can do, and nothing could reach it.
         return open_method(legacy, method, request.id, params, Peer(legacy, {}, None, None))
 
     def notification(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
-from mcp_actors._actors.observing import call_class_for
+from mcp_actors._actors.outbound import KINDS
 from mcp_actors._eras.modern import LATEST_MODERN, MODERN
 from mcp_actors._server.context import Context, check_scopes
 from mcp_actors._server.failures import answer_to
@@ -52,7 +53,9 @@ class MethodDispatch:
         telemetry: Telemetry | None = None,
     ) -> None:
         self.telemetry = telemetry
-        self.call_class = call_class_for(telemetry)
+        if telemetry is not None:  # it enters the classes of observed calls
+            importlib.import_module("mcp_actors._actors.observed")
+        self.call_class = KINDS[telemetry is not None].inbound
         self.beats = beats
         self.scope = scope
         self.features = features

@@ -29,6 +29,7 @@ from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.subscriptions import ListenMember, listen_handler
 from mcp_actors._server.tools import Tools
 from mcp_actors.abc import OpenState, Outlet
+from mcp_actors.abc.discovery import find_extension
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, ToolsCapability
@@ -138,7 +139,7 @@ class Features:
         tool = self.tools.add(function, **options)
         if options.get("task") is not None and TASKS not in self.extensions:
             # Imported where it is used: most servers have no tasks.
-            tasks = importlib.import_module("mcp_actors.tasks").Tasks()
+            tasks = find_extension("tasks")()
             try:
                 self.add_extension(tasks)
             except BaseException:

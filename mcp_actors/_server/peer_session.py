@@ -11,7 +11,7 @@ import trio
 from mcp_actors._actors.dispatcher import Dispatcher
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._eras.era import EventKind, Peer, shared_kinds
-from mcp_actors._eras.legacy import LegacySessionState
+from mcp_actors._eras.server_negotiation import LegacySessionState
 from mcp_actors._server.invoke import ServingLoop
 from mcp_actors._wire.codec import encode_notification
 from mcp_actors.abc import Frame

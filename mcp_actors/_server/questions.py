@@ -252,7 +252,7 @@ class Questions:
             needed = missing_capability(each, peer.raw_capabilities, era)
             if needed is not None:
                 raise MissingCapability(needed)
-        if (voice := self.call.voice) is not None:
+        if (voice := self.call.client_link) is not None:
             return dict(await voice.ask(questions))
         if not era.asks_by_retry:
             # Also for a question that fails: what the function returns then follows from that.

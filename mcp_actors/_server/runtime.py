@@ -25,7 +25,6 @@ from mcp_actors._actors.limits import (
 )
 from mcp_actors._actors.responses import refusal_frame
 from mcp_actors._actors.session import Session
-from mcp_actors._actors.session_reports import report_served
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._eras.server_negotiation import (
     Classified,
@@ -55,6 +54,7 @@ from mcp_actors.abc import (
     SharedState,
     Telemetry,
 )
+from mcp_actors.abc.telemetry import guarded
 from mcp_actors.errors import LocalProtocolError, MalformedMessage, MethodNotFound, ResourceNotFound, RpcError
 from mcp_actors.supervision.budget import Account, holder_of
 from mcp_actors.supervision.containment import one_error, start_again, start_and_wait
@@ -241,7 +241,7 @@ class ServerRuntime:
         if not self._serving:
             self._sessions.telemetry = telemetry
         self._serving += 1
-        unserved = None if telemetry is None else report_served(telemetry, self.statistics)
+        unserved = None if telemetry is None else guarded(telemetry.served, self.statistics)
         try:
             # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
             with one_error():
@@ -255,7 +255,7 @@ class ServerRuntime:
                             leave()
         finally:
             if unserved is not None:
-                unserved()
+                guarded(unserved)
             self._serving -= 1
             if self._serving == 0:
                 self.features.loop.end()

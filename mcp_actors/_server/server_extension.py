@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -13,6 +12,7 @@ import attrs
 import msgspec
 
 from mcp_actors._actors.inbound_call import CallOwner, Continuation, DetachedCall, InboundCall, Voice
+from mcp_actors._actors.outbound import KINDS
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._eras.era import Invocation, Method, Peer, check_id, declared_names, structured
 from mcp_actors._eras.server_negotiation import era_of
@@ -376,7 +376,8 @@ def detached(ctx: Context, voice: Voice) -> Context:
     )
     owner = _LaterOwner(call.owner)
     longest = _longest_outcome(call.outlet.longest)
-    later = DetachedCall(invocation, owner, request_of(call), longest, voice)
+    kinds = KINDS[owner.responder.telemetry is not None]
+    later = kinds.detached(invocation, owner, request_of(call), longest, voice)
     session_of = partial(_while_it_lives, weakref.ref(call.owner), ctx._scope.session_of)
     return Context(later, invocation.params, attrs.evolve(ctx._scope, session_of=session_of))
 
@@ -426,12 +427,7 @@ async def outcome(ctx: Context, function: Callable[[], Awaitable[Any]]) -> dict[
     detached_calls = ctx._scope.detached
     detached_calls.add(call)
     try:
-        if call.owner.responder.telemetry is None:
-            return await call.outcome(function)
-        # Imported where it is used: most servers have no telemetry.
-        observed = importlib.import_module("mcp_actors._actors.observed")
-        answer: dict[str, Any] = await observed.observed_outcome(call, function)
-        return answer
+        return await call.outcome(function)
     finally:
         detached_calls.discard(call)
 
@@ -507,7 +503,8 @@ class Serving:
         id = f"again-{kept.method}"
         invocation = Invocation(era, method, kept.params, kept.meta, peer, id, None, kept.log_level)
         invocation.principal = principal
-        call = DetachedCall(invocation, self._owner, None, self.longest, voice)
+        kinds = KINDS[self._responder.telemetry is not None]
+        call = kinds.detached(invocation, self._owner, None, self.longest, voice)
         ctx = Context(call, kept.params, self._responder.scope)
         return ctx, lambda: self._responder.run_again(ctx)
 

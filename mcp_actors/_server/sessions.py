@@ -14,12 +14,12 @@ from mcp_actors._actors.dispatcher import SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
-from mcp_actors._actors.session_reports import report_begin, report_end
-from mcp_actors._eras.legacy import LegacySessionState
+from mcp_actors._eras.server_negotiation import LegacySessionState
 from mcp_actors._server.invoke import ServingLoop
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors.abc import Telemetry
+from mcp_actors.abc.telemetry import ObservedSession, guarded
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import LoggingLevel
 
@@ -80,7 +80,7 @@ class SessionRegistry:
         )
         self.past.sessions += 1
         if self.telemetry is not None:
-            report_begin(self.telemetry, "server")
+            guarded(self.telemetry.session_began, "server")
 
     def remove(self, session: AnySession) -> None:
         """Forgets a session that has ended, and what it has subscribed to."""
@@ -90,7 +90,10 @@ class SessionRegistry:
         )
         if self.telemetry is not None:
             version = None if registered.legacy.era is None else registered.legacy.era.version
-            report_end(self.telemetry, "server", session, version, registered.began)
+            name, seconds = session.dispatcher.name, trio.current_time() - registered.began
+            is_broken = isinstance(session, Session) and session.is_broken
+            ended = ObservedSession("server", name, session.peer, version, seconds, is_broken)
+            guarded(self.telemetry.session_ended, ended)
         registered.legacy.end()
         self.elicitations.session_ended(registered.peer)
         if registered.subscriber is not None:

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 
-# -- The four forms of JSON-RPC messages, with their payloads still encoded ------------------------------
+# -- the four forms of JSON-RPC messages, with their payloads still encoded ----------------------------------------
 #
 # None of them can be part of a reference cycle, so the garbage collector need not track them (``gc=False``).
 
@@ -82,8 +82,6 @@ class JsonRpcError(msgspec.Struct, frozen=True, gc=False):
 
 JsonRpcMessage = JsonRpcRequest | JsonRpcNotification | JsonRpcResult | JsonRpcError
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # Levels of nesting. No real message needs more, and CPython's own limit differs between versions.
 MAX_DEPTH = 128
@@ -161,10 +159,10 @@ def decode(
 ) -> JsonRpcMessage | list[JsonRpcMessage | MalformedMessage]:
     """Decodes one frame: a message, or a list for a JSON-RPC batch (JSON-RPC 2.0, section 6).
 
-    Entries of a batch that are no messages are errors in the list.
+    Malformed entries of a batch are errors in the list.
 
     Raises:
-        MalformedMessage: with the code -32700 for a frame that is not JSON and -32600 for JSON that is no message.
+        MalformedMessage: with the code -32700 for a frame that is not JSON and -32600 for other JSON.
     """
     # Each level needs two bytes, so a shorter message cannot be too deep.
     if len(data) > 2 * max_depth or not data.isascii():
@@ -226,7 +224,7 @@ def encode_request(id: RequestId, method: str, params: Any) -> bytes:
 
 
 def _where_not_json(place: str, value: Any) -> str:
-    """Names the first value inside of ``value`` that JSON does not have; nothing if there is none."""
+    """Names the first value inside of ``value`` that JSON does not have; nothing for a value that JSON can hold."""
     if isinstance(value, dict):
         inside = [(f"{place}.{key}", each) for key, each in value.items()]
     elif isinstance(value, list | tuple):

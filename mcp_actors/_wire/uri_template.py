@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-# -- Parses the text of a URI template (RFC 6570 section 2) ----------------------------------------------
+# -- parsing the text of a template (RFC 6570 section 2) -----------------------------------------------------------
 
 # Characters; far more than a person writes.
 MAX_TEMPLATE = 4096
@@ -104,7 +104,7 @@ def parse(text: str) -> Iterator[str | Expression]:
 def _literal(literal: str, at: int, text: str) -> str:
     bad = re.search(_BAD_LITERAL, literal)
     if bad:
-        raise ValueError(f"URI template {text!r}: {bad[0]!r} at {at + bad.start()} may not stand there")
+        raise ValueError(f"URI template {text!r}: {bad[0]!r} at {at + bad.start()} is not allowed there")
     return quote(literal, safe=PRINTABLE)
 
 
@@ -114,12 +114,12 @@ def _expression(inside: str, text: str) -> Expression:
     for each in inside[len(operator) :].split(","):
         found = re.fullmatch(_VARIABLE, each)
         if not found:
-            raise ValueError(f"URI template {text!r}: {{{inside}}} is no expression")
+            raise ValueError(f"URI template {text!r}: {{{inside}}} is not an expression")
         variables.append(Variable(found[1], int(found[2]) if found[2] else None, bool(found[3])))
     return Expression(operator, tuple(variables))
 
 
-# -- Matches URIs against the parts of a template, in time linear in the length of the URI ---------------
+# -- matching a URI, in time linear in its length ------------------------------------------------------------------
 #
 # The URI comes from any peer, so the matching must not backtrack: positions in the URI are the bits of one large
 # integer, and every part of the template is a few shifts, masks and additions on it.
@@ -340,8 +340,6 @@ def _named_values(step: Step, span: bytes) -> Iterator[tuple[Variable, str]]:
         yield by_name[name], ",".join(texts)
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Characters of a URI. Servers of HTTP commonly take 8 KiB (RFC 9110 section 4.1 asks for 8000 octets at least); a
 # longer one would keep the event loop busy while it is matched and decoded.
 LONGEST_URI = 8192
@@ -358,7 +356,7 @@ class UriTemplate:
     def __init__(self, text: str) -> None:
         self.text = text
         self._parts = tuple(parse(text))
-        #: The names of the variables, in the order in which they first stand.
+        #: The names of the variables, in the order in which they first appear.
         self.variables = tuple(
             dict.fromkeys(
                 variable.name

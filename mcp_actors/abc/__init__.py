@@ -1,7 +1,7 @@
 """The contracts that programs may fulfil in place of this project: transports, and state that several processes share.
 
 `mcp_actors.abc.transport` is the contract of bindings, `mcp_actors.abc.shared` that of shared state, and
-`mcp_actors.abc.telemetry` that of what is told of calls.
+`mcp_actors.abc.telemetry` that of observers of calls.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finds the transport for a URL by its scheme.
+"""The registry of what enters from further outside: a transport by the scheme of its URL, an extension by its name.
 
 A binding is published under its scheme in the entry-point group ``mcp_actors.transports``; the value names a callable
 ``from_url(url, **options)`` that returns an object fulfilling `~mcp_actors.abc.ServerTransport`,
@@ -7,8 +7,11 @@ A binding is published under its scheme in the entry-point group ``mcp_actors.tr
     [project.entry-points."mcp_actors.transports"]
     pigeon = "my_package.pigeon:from_url"
 
-Entry points are read when the first URL with another scheme than those of this project is looked up, and a binding is
-imported when a URL has its scheme.
+Extensions that a server offers by itself are in the group ``mcp_actors.extensions``, and the classes of applications
+for web servers of other programs in ``mcp_actors.applications``.
+
+Entry points are read when the first name that is not this project's own is looked up, and an object is imported when
+it is used.
 """
 
 from __future__ import annotations
@@ -17,41 +20,44 @@ import functools
 import importlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 from mcp_actors.abc import ClientTransport, ServerTransport
 from mcp_actors.errors import TransportNotFound
 
-__all__ = ["FromUrl", "client_transport", "installed_schemes", "register_transport", "server_transport"]
+__all__ = [
+    "FromUrl",
+    "client_transport",
+    "find_application",
+    "find_extension",
+    "installed_schemes",
+    "register_transport",
+    "server_transport",
+]
 
 FromUrl = Callable[..., ServerTransport | ClientTransport]
 
-_GROUP = "mcp_actors.transports"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")  # RFC 3986 section 3.1, after lower-casing
 
-# The bindings of this project, as it publishes them: reading the metadata of everything that is installed takes longer
-# than importing one of them.
+# What this project publishes, by the last word of the group: reading the metadata of everything that is installed takes
+# longer than importing one of these.
 _OURS = {
-    "stdio": "mcp_transports.stdio",
-    "memory": "mcp_transports.memory",
-    "http": "mcp_transports.http",
-    "https": "mcp_transports.http",
-    "http+unix": "mcp_transports.http",
-    "ws": "mcp_transports.websocket",
-    "wss": "mcp_transports.websocket",
-    "tcp": "mcp_transports.sockets",
-    "unix": "mcp_transports.sockets",
+    "transports": {
+        "stdio": "mcp_transports.stdio:from_url",
+        "memory": "mcp_transports.memory:from_url",
+        "http": "mcp_transports.http:from_url",
+        "https": "mcp_transports.http:from_url",
+        "http+unix": "mcp_transports.http:from_url",
+        "ws": "mcp_transports.websocket:from_url",
+        "wss": "mcp_transports.websocket:from_url",
+        "tcp": "mcp_transports.sockets:from_url",
+        "unix": "mcp_transports.sockets:from_url",
+    },
+    "applications": {"asgi": "mcp_transports.http.asgi:AsgiApp"},
+    "extensions": {"tasks": "mcp_actors.tasks:Tasks"},
 }
 
 _registered: dict[str, FromUrl] = {}
-
-
-class _EntryPoint(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def value(self) -> str: ...
-    def load(self) -> Any: ...
 
 
 def client_transport(url: str, **options: Any) -> ClientTransport:
@@ -99,16 +105,47 @@ def register_transport(scheme: str, from_url: FromUrl) -> None:
         from_url: makes the transport, when called with the URL and the options that a program gave.
 
     Raises:
-        ValueError: for a text that is no URL scheme.
+        ValueError: for a text that is not a URL scheme.
     """
     if not _SCHEME.fullmatch(scheme.lower()):
-        raise ValueError(f"{scheme!r} is no URL scheme: a letter, then letters, digits, '+', '-' and '.'")
+        raise ValueError(f"{scheme!r} is not a URL scheme: a letter, then letters, digits, '+', '-' and '.'")
     _registered[scheme.lower()] = from_url
 
 
 def installed_schemes() -> tuple[str, ...]:
     """Returns the schemes of all bindings, sorted. No binding is imported for it."""
-    return tuple(sorted({*_registered, *_OURS, *_entry_points()}))
+    return tuple(sorted({*_registered, *_OURS["transports"], *_entry_points("transports")}))
+
+
+def find_application(name: str) -> Callable[..., Any]:
+    """Returns what makes an application of a server for the web server of a program, such as ``asgi``.
+
+    Raises:
+        LookupError: No distribution has published it.
+        ImportError: It cannot be imported.
+    """
+    found: Callable[..., Any] = _found("applications", name)
+    return found
+
+
+def find_extension(name: str) -> Callable[[], Any]:
+    """Returns what makes an extension of servers, such as ``tasks``.
+
+    Raises:
+        LookupError: No distribution has published it.
+        ImportError: It cannot be imported.
+    """
+    found: Callable[[], Any] = _found("extensions", name)
+    return found
+
+
+def _found(group: str, name: str) -> Any:
+    published = _published(group, name)
+    if published is None:
+        raise LookupError(
+            f"no {name!r} is installed: no distribution has it in the entry-point group 'mcp_actors.{group}'"
+        )
+    return _load(published)
 
 
 def _find(url: str) -> FromUrl:
@@ -116,58 +153,52 @@ def _find(url: str) -> FromUrl:
     scheme = scheme.lower()
     if not colon or not _SCHEME.fullmatch(scheme):
         raise TransportNotFound(
-            f"{url!r} is no transport URL; one begins with {_url_beginnings()}{_meant(url)}"
+            f"{url!r} is not a transport URL; one begins with {_url_beginnings()}{_meant(url)}"
         )
     _require_port(url)
     if scheme in _registered:
         return _registered[scheme]
-    entry_point = _our_entry_point(scheme) or _entry_points().get(scheme)
-    if entry_point is None:
+    published = _published("transports", scheme)
+    if published is None:
         host = re.fullmatch(r"[\w.-]+:\d+(/.*)?", url)
         meant = f"for an HTTP server write http://{url}{'' if host[1] else '/mcp'}; " if host else ""
         raise TransportNotFound(
             f"no transport is installed for {scheme!r} ({url!r}); {meant}{_installed_bindings()}"
         )
     try:
-        loaded: FromUrl = entry_point.load()
+        loaded: FromUrl = _load(published)
     except Exception as error:
         # The imported code is not ours: whatever it raises, only its own scheme is unusable.
         raise TransportNotFound(
-            f"the transport for {scheme!r} cannot be imported from {entry_point.value!r}: "
+            f"the transport for {scheme!r} cannot be imported from {published!r}: "
             f"{type(error).__name__}: {error}"
         ) from error
     return loaded
 
 
-class _OurEntryPoint(NamedTuple):
-    name: str
-    module: str
-
-    @property
-    def value(self) -> str:
-        return f"{self.module}:from_url"
-
-    def load(self) -> Any:
-        return importlib.import_module(self.module).from_url
+def _published(group: str, name: str) -> str | None:
+    """Returns where an object is, as ``module:name``; ``None`` if no distribution has published it."""
+    return _OURS[group].get(name) or _entry_points(group).get(name)
 
 
-def _our_entry_point(scheme: str) -> _EntryPoint | None:
-    module = _OURS.get(scheme)
-    return None if module is None else _OurEntryPoint(scheme, module)
+def _load(published: str) -> Any:
+    module, _, names = published.partition(":")
+    return functools.reduce(getattr, filter(None, names.split(".")), importlib.import_module(module))
 
 
 @functools.cache
-def _entry_points() -> Mapping[str, _EntryPoint]:
+def _entry_points(group: str) -> Mapping[str, str]:
     # Imported late: it takes 7 ms, and programs that pass transport objects do not need it.
     metadata = importlib.import_module("importlib.metadata")
-    found: dict[str, _EntryPoint] = {}
-    for entry_point in metadata.entry_points(group=_GROUP):
-        found.setdefault(entry_point.name.lower(), entry_point)  # the first on the path wins, as with modules
+    found: dict[str, str] = {}
+    for entry_point in metadata.entry_points(group=f"mcp_actors.{group}"):
+        # The first on the path wins, as with modules. Extras behind the name say nothing that is needed to load it.
+        found.setdefault(entry_point.name.lower(), entry_point.value.partition("[")[0].strip())
     return found
 
 
 def _require_port(url: str) -> None:
-    """Raises `ValueError` for a port that is none, the same for every binding."""
+    """Raises `ValueError` for a port outside of the range, the same for every binding."""
     if "://" not in url:
         return
     authority = re.match(r"[^:]+://(?:[^/?#]*@)?(?:\[[^\]]*\]|[^/?#:]*):([^/?#@]*)(?:[/?#]|$)", url)
@@ -193,5 +224,5 @@ def _url_beginnings() -> str:
 def _installed_bindings() -> str:
     return (
         f"installed are: {', '.join(installed_schemes())}. Install a distribution with an entry point in the group "
-        f"{_GROUP!r}, or call mcp_actors.abc.discovery.register_transport"
+        f"'mcp_actors.transports', or call mcp_actors.abc.discovery.register_transport"
     )

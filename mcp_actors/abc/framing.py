@@ -40,7 +40,7 @@ UNWEIGHED_BYTES = 16 * 1024
 _RECEIVE_BYTES = 64 * 1024
 # Frames that are received, and so decoded, before other connections have their turn: some milliseconds.
 _FRAMES_AT_ONCE = 256
-# JSON's own whitespace: it may stand round a message, and alone it is a blank line.
+# JSON's own whitespace: it may surround a message, and alone it is a blank line.
 _WHITESPACE = b" \t\r"
 # How often the peer's reading is looked at in turn with other tasks before it is looked at once in a millisecond.
 _LOOKS_AT_ONCE = 8

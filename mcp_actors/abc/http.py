@@ -1,4 +1,4 @@
-"""The types of the ASGI specification, version 3.0, and of the application that a `Server` makes of itself."""
+"""Contracts over HTTP: single requests of a client, and the ASGI application that a `Server` makes of itself."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ __all__ = [
 ]
 
 
-# -- Single HTTP requests, below the messages: what a client's binding over HTTP offers to tools that look at a server
-# ---
+# -- single HTTP requests, below the messages: what a client's binding offers to tools that look at a server -------
 #
 # A channel hides statuses, headers and sessions, because programs have no use for them. A tool that says whether a
 # server follows the rules of Streamable HTTP needs nothing else.
@@ -96,8 +95,6 @@ class HttpRequestTransport(Protocol):
         """
 
 
-# ----------------------------------------------------------------------------------------------------
-
 AsgiMessage = MutableMapping[str, Any]
 """A scope, or a message of either side."""
 AsgiReceive = Callable[[], Awaitable[AsgiMessage]]
@@ -113,7 +110,7 @@ class AsgiServer(Protocol):
     """The paths of public documents, from the root of the host: the metadata of ``auth``. Empty without it."""
 
     # Starlette types a scope and the messages as mutable mappings, Hypercorn and Quart each as a typed dictionary,
-    # which is none: only `Any` lets the application stand in the tables of all of them.
+    # which is not one: only `Any` fits the tables of all of them.
     async def __call__(
         self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
     ) -> None:

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-# -- sessions ---------------------------------------------------------------------------------------------------------
+# -- sessions ------------------------------------------------------------------------------------------------------
 
 
 class SessionPlace(NamedTuple):
@@ -54,7 +54,7 @@ class SessionPlace(NamedTuple):
     address: str
     """The mailbox of the node that holds it; see `Bus.send`."""
     owner: str
-    """The key of the principal that began it; empty if nobody was authenticated."""
+    """The key of the principal that began it; empty without authentication."""
     alive: bool
     """Whether the node that holds it is there. If not, only its events are left."""
 
@@ -70,21 +70,21 @@ class SessionDirectory(Protocol):
         """Makes a session known to all nodes, before its client learns its id. It is known until `forget`.
 
         Raises:
-            SharedStateUnavailable: The state cannot be reached; nobody will find the session.
+            SharedStateUnavailable: The state cannot be reached; the session will not be found.
         """
 
     async def find(self, session: str) -> SessionPlace | None:
         """Returns where a session is, ``None`` for one that was never registered, was forgotten, or is long dead.
 
         Raises:
-            SharedStateUnavailable: The state cannot be reached, or has lost what it knew, and is being told again.
+            SharedStateUnavailable: The state cannot be reached, or has lost what it knew, and is learning it again.
         """
 
     def forget(self, session: str) -> None:
         """Takes a session out. Never waits: it takes effect soon, and again when an outage is over."""
 
 
-# -- events -----------------------------------------------------------------------------------------------------------
+# -- events --------------------------------------------------------------------------------------------------------
 
 
 class Replay(NamedTuple):
@@ -131,7 +131,7 @@ class EventLog(Protocol):
                 calls it before `append` returns.
 
         Returns:
-            An id that is unique in the session, over all its streams. It is visible ASCII, so that it can stand in an
+            An id that is unique in the session, over all its streams. It is visible ASCII, so that it can be in an
             event and in a header, and has no meaning for a client.
         """
 
@@ -160,7 +160,7 @@ class EventLog(Protocol):
         """Frees all events of a session that has ended. An unknown session is ignored."""
 
 
-# -- the bus ----------------------------------------------------------------------------------------------------------
+# -- the bus -------------------------------------------------------------------------------------------------------
 
 
 class Bus(Protocol):
@@ -168,13 +168,13 @@ class Bus(Protocol):
 
     @property
     def spans_processes(self) -> bool:
-        """Whether other processes hear what is published; if not, `publish` and `send` reach nobody else."""
+        """Whether other processes hear what is published; if not, `publish` and `send` reach this process only."""
 
     def publish(self, topic: str, key: str = "") -> None:
         """Tells all other nodes that something has changed. Never waits, and never fails because of a subscriber.
 
         An event that waits to be sent is not put a second time. When too many wait, they are dropped, and the other
-        nodes are told that they missed events.
+        nodes learn that they missed events.
 
         Args:
             topic: The kind of change, such as ``"resource_updated"``.
@@ -207,7 +207,7 @@ class Bus(Protocol):
         """
 
 
-# -- tasks ------------------------------------------------------------------------------------------------------------
+# -- tasks ---------------------------------------------------------------------------------------------------------
 
 TaskState = Literal["working", "input_required", "completed", "failed", "cancelled"]
 """MCP 2025-11-25, Tasks, Task Status; the last three are terminal."""
@@ -219,7 +219,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Unguessable."""
     owner: str
-    """The key of the principal that created it; empty if nobody was authenticated."""
+    """The key of the principal that created it; empty without authentication."""
     tool: str
     version: str
     """The protocol version of the request that created it, whose forms ``questions`` and ``outcome`` have."""
@@ -234,7 +234,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that clients shall wait between two looks."""
     state: TaskState = "working"
     message: str | None = None
-    """A sentence on where it stands, for people."""
+    """A sentence on its progress, for people."""
     questions: bytes = b"{}"
     """JSON: the questions to the client that are not answered, by key; only those of an ``input_required`` task."""
     answers: bytes = b"{}"
@@ -303,7 +303,7 @@ class TaskStore(Protocol):
         """
 
     async def replace(self, record: TaskRecord) -> bool:
-        """Keeps a task's next value, if nobody was faster: if the stored ``revision`` is the one before the given.
+        """Keeps a task's next value, if no node was faster: if the stored ``revision`` is the one before the given.
 
         A terminal value is the last one: it is kept until its ``ttl`` is over, and never replaced.
 
@@ -331,7 +331,7 @@ class TaskStore(Protocol):
         """
 
 
-# -- replays ----------------------------------------------------------------------------------------------------------
+# -- replays -------------------------------------------------------------------------------------------------------
 
 
 class ReplayGuard(Protocol):
@@ -349,7 +349,7 @@ class ReplayGuard(Protocol):
         """
 
 
-# -- all of them ------------------------------------------------------------------------------------------------------
+# -- all of them ---------------------------------------------------------------------------------------------------
 
 
 class OpenState(Protocol):

@@ -54,7 +54,7 @@ class ObservedRequest(msgspec.Struct, eq=False):
     version: str | None
     """The protocol version, ``None`` before it was agreed."""
     session: str
-    """The name of the session or, for requests without one, of the server. It is no session id, which is a secret."""
+    """The name of the session or, for requests without one, of the server. The session id is a secret."""
     peer: str
     """The other end: an address or a URL."""
     principal: Principal | None = None
@@ -133,7 +133,7 @@ class Telemetry:
     """
 
     def inbound(self, request: ObservedRequest) -> Observation | None:
-        """Is told of a call before its handler is asked.
+        """Receives a call before its handler is asked.
 
         Returns:
             What observes it, ``None`` if nothing needs to.
@@ -141,7 +141,7 @@ class Telemetry:
         return None
 
     def outbound(self, request: ObservedRequest) -> OutboundObservation | None:
-        """Is told of a request of ours before it is sent.
+        """Receives a request of ours before it is sent.
 
         Returns:
             What observes it, ``None`` if nothing needs to.
@@ -149,13 +149,13 @@ class Telemetry:
         return None
 
     def session_began(self, side: Literal["server", "client"]) -> None:
-        """Is told of a session, or a connection, that begins."""
+        """Is called when a session, or a connection, begins."""
 
     def session_ended(self, session: ObservedSession) -> None:
-        """Is told of the same session when it has ended."""
+        """Receives the same session when it has ended."""
 
     def served(self, statistics: Callable[[], Any]) -> Callable[[], None]:
-        """Is told that a server begins to serve.
+        """Is called when a server begins to serve.
 
         Args:
             statistics: Returns the server's `~mcp_actors.server.ServerStatistics`; legal in any thread.

@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 
-# -- A request over HTTP as the program behind a binding sees it -----------------------------------------
+# -- a request over HTTP as the program behind a binding sees it ---------------------------------------------------
 
 
 class HttpRequest(Protocol):
@@ -89,9 +89,9 @@ class HttpRequest(Protocol):
         """The caller that the binding authenticated, with the scopes of the latest token it showed for this."""
 
 
-# -- The units that cross a channel: encoded messages, with what a binding may need to place them --------
+# -- the units that cross a channel: encoded messages, with what a binding may need to place them ------------------
 
-# Of a JSON-RPC request, with its JSON type; null is no id in MCP.
+# Of a JSON-RPC request, with its JSON type; null is not an id in MCP.
 RequestId = int | str
 
 
@@ -105,7 +105,7 @@ class Frame(msgspec.Struct, gc=False):
       ends that request;
     - ``method`` is the method of a request or notification, and ``request`` the id of a request;
     - ``cancels`` is the id of the request of ours that a ``notifications/cancelled`` takes back;
-    - ``refusal`` is the error code of an answer to what could not be served as it stands, for bindings that tell that
+    - ``refusal`` is the error code of an answer to what could not be served as it is, for bindings that tell that
       by a status of their own too, and ``scopes`` are those that its caller needs, for bindings with challenges.
 
     On a frame that a client's channel yields, ``about`` is the request of ours that it answers, where the binding
@@ -140,9 +140,6 @@ class Waiting(Frame):
     """
 
     over: bool = False
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class FrameChannel(trio.abc.Channel[Frame]):
@@ -285,7 +282,7 @@ class Outlet(Protocol):
     """The destination of frames about an arrival; an exchange binding gives it together with that.
 
     Frames come in order, and after a ``last`` one none about the same request. Raises `trio.BrokenResourceError` when
-    nobody can be reached any more. An outlet of a binding over HTTP has one more attribute, ``http_request``: the
+    the peer cannot be reached any more. An outlet of a binding over HTTP has one more attribute, ``http_request``: the
     `HttpRequest` that brought the arrival.
     """
 
@@ -311,7 +308,7 @@ class Outlet(Protocol):
 
 @runtime_checkable
 class SessionOutlet(Protocol):
-    """An outlet of `ServerHandler.open_session` whose binding can be told that the session has to end."""
+    """An outlet of `ServerHandler.open_session` whose binding can be asked to end the session."""
 
     def end_session(self) -> None:
         """Ends the session, as the binding does when its client ends it. Must not wait."""
@@ -326,7 +323,7 @@ class Arrival(Protocol):
 
     @property
     def stateless(self) -> bool:
-        """Whether each of these messages stands for itself, so that no session can be named for it."""
+        """Whether each of these messages is complete by itself, so that no session can be named for it."""
 
     @property
     def requests(self) -> int:

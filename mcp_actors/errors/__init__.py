@@ -6,8 +6,8 @@
     ├── ProtocolError             a rule of the protocol was broken
     │   ├── LocalProtocolError    by the program that uses this package; nothing was sent
     │   └── RemoteProtocolError   by the peer
-    │       ├── MalformedMessage  with bytes that are no JSON-RPC message
-    │       └── Unavailable       or by what stands before it: it cannot serve us at present
+    │       ├── MalformedMessage  with bytes that are not JSON-RPC
+    │       └── Unavailable       or a proxy before it: it cannot serve us at present
     ├── RpcError                  an error response, sent or received: code, message, data
     │   ├── MethodNotFound        -32601
     │   ├── UnsupportedVersion    -32022
@@ -20,17 +20,17 @@
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
     │   ├── UpstreamUnavailable   502, a server behind a gateway cannot be reached
     │   ├── UpstreamTimeout       504, it has not answered in time
-    │   └── UpstreamMisbehaved    520, its answer is none of the protocol
+    │   └── UpstreamMisbehaved    520, its answer is not of the protocol
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── ToolFailed                a tool of the server failed, and the caller wanted its value
     ├── UnexpectedResult          a tool's value is not of the class that the caller named
     ├── InputRequired             the server asks for input, and automatic answers are switched off
     ├── TaskCancelled             a task whose result is waited for was cancelled by somebody else
     ├── CallTimeout               a call ran out of its idle or its total time
-    ├── CallCancelled             in a worker thread of a server: nobody waits for the result any more
+    ├── CallCancelled             in a worker thread of a server: the result is not needed any more
     ├── ConnectFailed             a connection could not be made
     │   └── AuthorizationError    because access could not be had
-    │       ├── LoginRequired             a person must log in, and nobody is there
+    │       ├── LoginRequired             a person must log in, and cannot be asked
     │       ├── LoginFailed               the login was refused, took too long or proves nothing
     │       ├── AuthorizationFailed       the server refuses even a fresh token
     │       ├── DiscoveryFailed           there is no usable metadata

@@ -36,9 +36,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 class ConnectFailed(McpError):
     """A connection could not be made. The message says to what and why, and the cause is chained."""
 
@@ -138,7 +135,7 @@ class LoopClosed(McpError):
     """A function of the program could not be called, because the loop or thread that it belongs to has ended."""
 
 
-# -- Calls that did not end with a result, for reasons other than the connection -------------------------
+# -- calls that did not end with a result, for reasons other than the connection -----------------------------------
 
 # Characters of what a peer wrote that are shown in the text of an exception.
 SHOWN_CHARACTERS = 1000
@@ -229,7 +226,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
 
 
-# -- Access that could not be had: what the client's side of authorization raises ------------------------
+# -- refused access: what the client's side of authorization raises ------------------------------------------------
 #
 # None of these texts repeats a token, a code, a secret or a text of an unverified answer.
 
@@ -246,7 +243,7 @@ class AuthorizationError(ConnectFailed):
 
 
 class LoginRequired(AuthorizationError):
-    """A person must log in, and there is nobody who could: no terminal and no browser.
+    """A person must log in, and cannot be asked: there is no terminal and no browser.
 
     Args:
         message: What to do, such as a command to run once.

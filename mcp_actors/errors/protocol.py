@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-# -- The error codes of JSON-RPC 2.0, section 5.1, and of the protocol, that have no class of their own ---
+# -- the error codes of JSON-RPC 2.0, section 5.1, and of the protocol, that have no class of their own ------------
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -47,9 +47,6 @@ METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 URL_ELICITATION_REQUIRED = -32042
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class McpError(Exception):
@@ -100,7 +97,7 @@ class MalformedMessage(RemoteProtocolError):
 
 
 class Unavailable(RemoteProtocolError):
-    """The server, or what stands before it, cannot serve the request at present; the same may succeed later.
+    """The server, or a proxy before it, cannot serve the request at present; the same may succeed later.
 
     A binding raises it for a refusal that says nothing about the protocol, as HTTP does for 5xx and 429.
 
@@ -114,7 +111,7 @@ class Unavailable(RemoteProtocolError):
         self.retry_after = retry_after
 
 
-# -- Error responses: one class for each code that a program may want to catch ---------------------------
+# -- error responses: one class for each code that a program may want to catch -------------------------------------
 
 SharedRole = Literal["sessions", "events", "bus", "tasks", "replays"]
 """A part of the state that several processes share; see `mcp_actors.abc`."""
@@ -220,10 +217,10 @@ class ResourceNotFound(RpcError):
 
 
 class TaskNotFound(RpcError):
-    """There is no task with that id: it never existed, its time is over, or it belongs to somebody else.
+    """There is no task with that id: it never existed, its time is over, or it belongs to another client.
 
-    A server answers so to all three, so that nobody learns of the tasks of others. ``task_id`` is the id that was asked
-    for; an id is a secret, so the message has its beginning only.
+    A server answers so to all three, so that clients do not learn of the tasks of others. ``task_id`` is the id that
+    was asked for; an id is a secret, so the message has its beginning only.
     """
 
     CODE: ClassVar[int] = INVALID_PARAMS
@@ -276,10 +273,10 @@ class Overloaded(RpcError):
     @property
     def retry_after(self) -> float | None:
         """Seconds after which the server expects to serve the request; ``None`` if it does not say."""
-        told = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
-        if isinstance(told, bool) or not isinstance(told, int | float) or not 0 <= told < 1e12:
+        delay = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
+        if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e12:
             return None
-        return told / 1000
+        return delay / 1000
 
     @classmethod
     def for_bytes(cls, what: str, whose: Literal["holder", "all"], limit: int) -> Overloaded:
@@ -356,7 +353,7 @@ class SharedStateUnavailable(RpcError):
 
     Args:
         role: What was needed.
-        cause: The reason, for the log of this side; the peer is not told.
+        cause: The reason, for the log of this side; the peer does not see it.
     """
 
     CODE: ClassVar[int] = 503
@@ -399,7 +396,7 @@ class UpstreamUnavailable(RpcError):
 
 
 class UpstreamTimeout(RpcError):
-    """A server behind a gateway has neither answered nor reported progress in time; it was told to stop.
+    """A server behind a gateway has neither answered nor reported progress in time; it was asked to stop.
 
     ``data["upstream"]`` names the server. Whether the request was run is not known. The code is outside the range that
     JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
@@ -459,7 +456,7 @@ def invalid_params(message: str) -> RpcError:
     return RpcError(INVALID_PARAMS, message)
 
 
-# -- Configurations of servers that cannot be used -------------------------------------------------------
+# -- configurations of servers that cannot be used -----------------------------------------------------------------
 
 # Characters of a name from a configuration that a message shows.
 SHOWN = 80

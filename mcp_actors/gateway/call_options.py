@@ -39,7 +39,7 @@ def call_options(lease: Lease) -> CallOptions:
     invocation, needs_envelope = call.invocation, lease.era.declares_in_requests
     names_requests = connection.server.names_requests
     # A task shows its reports to anyone who looks at it.
-    wants_progress = invocation.progress_token is not None or call.voice is not None
+    wants_progress = invocation.progress_token is not None or call.client_link is not None
     if not (invocation.meta or wants_progress or names_requests or needs_envelope):
         return defaults
     return CallOptions(

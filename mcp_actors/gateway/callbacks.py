@@ -208,7 +208,7 @@ class UpstreamCallbacks:
 
 def is_asked_by_result(ctx: Context[Any]) -> bool:
     """Whether asking the client ends its request; if not, it is asked while the call waits, also for a task."""
-    return ctx.era.asks_by_retry and ctx.call.voice is None
+    return ctx.era.asks_by_retry and ctx.call.client_link is None
 
 
 def send_to_call(ctx: Context[Any], method: str, params: dict[str, Any]) -> bool:
@@ -225,7 +225,7 @@ def send_to_call(ctx: Context[Any], method: str, params: dict[str, Any]) -> bool
         return False
     if method == _MESSAGE and not is_wanted(params.get("level", ""), ctx.log_level):
         return False
-    if call.voice is not None:
+    if call.client_link is not None:
         # The request of a task was answered: only its session is left, where there is one.
         session = None if ctx.era.declares_in_requests else ctx.session
         return session is not None and session.notify(method, params)

@@ -70,12 +70,12 @@ async def made_with_tasks(
             # Callers without sessions have no such param (SEP-2663), but this server would take it as one.
             params.pop("task", None)
         return await _made_in_session(lease, params, options, began), False
-    takes = ctx.era.declares_in_requests and ctx.call.voice is None and TASKS in ctx.extensions
+    takes = ctx.era.declares_in_requests and ctx.call.client_link is None and TASKS in ctx.extensions
     send = connection.client._requests.send
     try:
         result = await send(_METHOD, params, _with_tasks(options) if takes else options)
     except MissingCapability as error:
-        if takes or not _is_about_tasks(error) or (ctx.era.asks_by_retry and ctx.call.voice is None):
+        if takes or not _is_about_tasks(error) or (ctx.era.asks_by_retry and ctx.call.client_link is None):
             raise
         result = await send(_METHOD, params, _with_tasks(options))
     if result.get("resultType") != "task":

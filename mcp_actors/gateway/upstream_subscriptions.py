@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors._actors.event_bus import covering
+from mcp_actors._actors.event_bus import uris_above
 from mcp_actors._client.notifications import LISTEN_AGAIN
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors.errors import (
@@ -120,7 +120,7 @@ class UpstreamSubscriptions:
 
     def updated(self, connection: UpstreamConnection, uri: str) -> None:
         """A server reports that a resource has changed; one without a subscription is ignored."""
-        above = next(iter(covering(uri, dict.fromkeys(connection.followed))), None)
+        above = next(iter(uris_above(uri, dict.fromkeys(connection.followed))), None)
         if above is not None:
             self._changes.put("resource_updated", above if self._changes.is_full else uri)
 

@@ -56,13 +56,13 @@ def require_number(what: str, value: object, least: float, most: float, *, whole
 
     Args:
         what: The name of it, such as ``RateLimit(rate=)``.
-        value: The number; ``nan`` is none.
+        value: The number; ``nan`` is not one.
         least: The smallest one that is allowed.
         most: The largest one that is allowed.
         whole: Whether it has to be an `int`.
 
     Raises:
-        TypeError: It is no number, or a truth value.
+        TypeError: It is not a number, or is a truth value.
         ValueError: It is out of range.
     """
     kind = "a whole number" if whole else "a number"
@@ -88,7 +88,7 @@ def require_trio(what: str, name: str) -> None:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Returns ``"; did you mean 'x'?"`` for the name that is closest, or nothing if none is close."""
+    """Returns ``"; did you mean 'x'?"`` for the name that is closest, or nothing without a close one."""
     if len(name) > COMPARED_CHARACTERS:
         return ""
     known = [each for each, _ in zip(names, range(COMPARED_NAMES), strict=False)]

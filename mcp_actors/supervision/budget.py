@@ -20,7 +20,7 @@ __all__ = ["Account", "Budget", "BudgetStatistics", "Limited", "holder_of"]
 Limited = Literal["holder", "all"]
 """Whose limit is in the way of a charge."""
 
-# Bits of an IPv6 address that name a network of one customer (RFC 6177): whoever has one of its addresses has all.
+# Bits of an IPv6 address that name a network of one customer (RFC 6177): a customer with one of its addresses has all.
 _IPV6_NETWORK = 64
 
 
@@ -153,7 +153,7 @@ def holder_of(peer: str | None, principal: Principal | None = None) -> str | Non
     network, because one customer has all addresses of it.
 
     Args:
-        peer: ``"127.0.0.1:4711"``, ``"[::1]:4711"``, or any other text, which stands for itself; ``None`` if it is
+        peer: ``"127.0.0.1:4711"``, ``"[::1]:4711"``, or any other text, which is taken as it is; ``None`` if it is
             unknown, and without a principal the holder is then unknown too.
         principal: The caller that the binding has authenticated.
     """

@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 
-# -- Unwraps exception groups that hold a single exception: nurseries wrap every exception that leaves them ---
+# -- exception groups of one exception, in which nurseries wrap what leaves them -----------------------------------
 
 
 def sole_cause(error: BaseException) -> BaseException:
@@ -61,7 +61,7 @@ def sole_cause(error: BaseException) -> BaseException:
 class one_error:
     """Raises the sole cause of an exception group instead of the group, so that nurseries of the engine do not show.
 
-    It is no generator, whose frames would keep the group, and with it the cause and all frames, until the garbage
+    It is not a generator, whose frames would keep the group, and with it the cause and all frames, until the garbage
     collector runs.
     """
 
@@ -84,7 +84,7 @@ class one_error:
             del cause, context, error, traceback
 
 
-# -- The last crashes of tasks in this process, for whoever looks at it from outside ---------------------
+# -- the last crashes of tasks in this process ---------------------------------------------------------------------
 #
 # A crash is contained and logged by `mcp_actors.supervision.containment`. It is also counted here, and the last ones
 # are kept, so that metrics and a live view can say how often a kind of task has failed, and why it was started again.
@@ -151,16 +151,14 @@ if sys.platform != "win32":  # which has no fork
     os.register_at_fork(after_in_child=crash_log.unlock)
 
 
-# -- A count of the HTTP requests that listeners of this process have refused before there was a call ----
+# -- the HTTP requests that listeners of this process refused before there was a call ------------------------------
 #
-# Whoever tries tokens, or calls a server by a name that it does not have, is no caller yet: no other number and no
-# line of the log at a usual level tells of it.
+# A peer that tries tokens, or calls a server by a name that it does not have, is not a caller yet: no other number
+# and no line of the log at a usual level shows it.
 
 http_refusals: Counter[int] = Counter()
 """Refusals by status. There are at most 200 of them, because a refusal has a status between 400 and 599."""
 
-
-# ----------------------------------------------------------------------------------------------------
 
 Cost = Literal["nothing", "member", "call", "session", "connection", "transport", "server"]
 """What ends when a task of a kind crashes; ``member`` is one of those that the task serves."""
@@ -212,7 +210,7 @@ class Containment(msgspec.Struct, frozen=True):
             try:
                 self.on_crash(crash)
             except Exception as failure:
-                log.error(f"{self.kind.name}: its owner could not be told", exc_info=failure)
+                log.error(f"{self.kind.name}: its owner could not be notified", exc_info=failure)
         if crash is not error:
             # Beside the crash the task was cancelled, which its nursery has to see.
             raise cancellation_in(error)
@@ -282,7 +280,7 @@ async def start_and_wait(
 ) -> Any:
     """As `start`, and waits until ``fn`` calls ``task_status.started(value)``; returns that value.
 
-    What ``fn`` raises before that is raised here, and is no crash.
+    What ``fn`` raises before that is raised here, and is not a crash.
     """
     name = f"{kind.name} {about}" if about else kind.name
     return await nursery.start(
@@ -308,7 +306,7 @@ async def _contained_once_started(
 
 
 class _Noted:
-    """A `trio.TaskStatus` that remembers whether it was told of the start."""
+    """A `trio.TaskStatus` that remembers whether the start was reported."""
 
     def __init__(self, inner: trio.TaskStatus[Any]) -> None:
         self._inner = inner

@@ -4,8 +4,8 @@ The lines go to structlog if the program has configured it; what the program's o
 take, is the program's choice. If it has not, warnings and worse go to standard error, because a library that nobody
 configured stays quiet and standard output may belong to a protocol.
 
-Standard error may be a pipe that nobody reads, a full disk or closed. So a thread writes it, from a queue that is
-bounded by its bytes; a line for which there is no room is dropped and counted, and the count is written with the next
+Standard error may be a pipe without a reader, a full disk or closed. So a thread writes it, from a queue that is
+bounded by its bytes; a line that does not fit is dropped and counted, and the count is written with the next
 line that goes through. Of the lines that say the same, `BURST` are written in `WINDOW` seconds; the others are
 counted, and the next one that is written tells their number. What a peer can cause over and over must not fill a disk.
 
@@ -46,7 +46,7 @@ EXIT_TIMEOUT = 1.0
 
 
 class StderrWriter:
-    """Writes lines to standard error from a thread of its own, so that no caller ever waits for whoever reads it."""
+    """Writes lines to standard error from a thread of its own, so that no caller ever waits for its reader."""
 
     def __init__(self) -> None:
         self._begin()
@@ -97,7 +97,7 @@ class StderrWriter:
                 self._dropped = 0
                 self._writing = True
             if dropped:
-                line = f"{dropped} log lines were dropped: nobody reads standard error\n{line}"
+                line = f"{dropped} log lines were dropped: standard error is not read\n{line}"
             _write(line)
             with self._changed:
                 self._writing = False
@@ -141,13 +141,13 @@ def _has_descriptor(stream: Any) -> bool:
 
 
 def _write(line: str) -> None:
-    """Writes to what standard error is now, so that whoever redirects it gets what is written from then on."""
+    """Writes to what standard error is now, so that a redirection gets what is written from then on."""
     try:
         # With its newline, as `print` writes that by itself: another thread's words would come between the two.
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
-        # A closed pipe, a full disk, a closed or missing stream: there is no place left to say so.
+        # A closed pipe, a full disk, a closed or missing stream: nothing is left to write to.
         return
 
 

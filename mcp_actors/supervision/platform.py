@@ -1,4 +1,4 @@
-"""Waiting until a person has typed something."""
+"""Command lines, the encoding of output, signals and typed input, which differ between operating systems."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import trio
 __all__ = ["STOP_SIGNALS", "join_words", "split_line", "split_windows_line", "wait_for_input", "write_utf8"]
 
 
-# -- Commands as one line of text, by the rules of the shell of the system: POSIX's, or those of Windows ---
+# -- commands as one line of text, by the rules of the system's shell ----------------------------------------------
 
 
 def join_words(words: Sequence[str]) -> str:
@@ -83,7 +83,7 @@ def split_windows_line(line: str) -> list[str]:
     return [*words, word] if word is not None else words
 
 
-# -- The encoding of what a program prints ---------------------------------------------------------------
+# -- the encoding of what a program prints -------------------------------------------------------------------------
 
 
 def write_utf8() -> None:
@@ -97,7 +97,7 @@ def write_utf8() -> None:
             stream.reconfigure(encoding="utf-8")
 
 
-# -- The signals by which a person or a program tells a process to end -----------------------------------
+# -- the signals that end a process --------------------------------------------------------------------------------
 
 if sys.platform == "win32":
     # SIGBREAK is Ctrl-Break, the closing of the console's window, and the end of the session. A parent process can send
@@ -106,8 +106,6 @@ if sys.platform == "win32":
 else:
     STOP_SIGNALS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # Seconds between two looks at a terminal that cannot be waited for: no person notices that.
 _LOOK_AGAIN = 0.05

@@ -1,4 +1,4 @@
-"""The table of every kind of task: who owns it, what its crash costs and who is told.
+"""The table of every kind of task: who owns it, what its crash costs and who learns of it.
 
 `mcp_actors.supervision.containment` starts tasks by these rows, and tests hold the engine and the bindings to them.
 """
@@ -10,12 +10,12 @@ from mcp_actors.supervision.containment import TaskKind
 __all__ = ["TASKS"]
 
 # -- the engine ----------------------------------------------------------------------------------------------
-TRANSPORT = TaskKind("transport", "server", "server", "whoever awaits serve(): it cannot listen any more")
-DRAIN = TaskKind("drain", "server", "nothing", "nobody: the server can still be stopped", restarted=True)
+TRANSPORT = TaskKind("transport", "server", "server", "the caller of serve(): it cannot listen any more")
+DRAIN = TaskKind("drain", "server", "nothing", "no caller: the server can still be stopped", restarted=True)
 COMPANION = TaskKind(
-    "companion", "server", "member", "whoever looks at the server through it; the server goes on"
+    "companion", "server", "member", "those who look at the server through it; the server goes on"
 )
-SIGNALS = TaskKind("signals", "server", "nothing", "nobody", restarted=True)
+SIGNALS = TaskKind("signals", "server", "nothing", "no caller", restarted=True)
 # It is a sibling of the session's task, and so is a WebSocket's: no nursery is made for what few connections need.
 CONNECTION_WRITER = TaskKind(
     "link", "owner of the connection", "connection", "the peer: its connection closes"
@@ -24,56 +24,58 @@ CONNECTION_WRITER = TaskKind(
 SESSION = TaskKind("session", "connection", "connection", "the peer: its connection closes")
 CALL_WORKER = TaskKind("call", "session or server", "call", "the peer: -32603; the session goes on")
 SESSION_CLOCK = TaskKind(
-    "clock", "session", "nothing", "nobody: the calls keep their deadlines", restarted=True
+    "clock", "session", "nothing", "no caller: the calls keep their deadlines", restarted=True
 )
 BEATS = TaskKind(
-    "beats", "server", "member", "nobody: the call that failed goes on without them", restarted=True
+    "beats", "server", "member", "no caller: the call that failed goes on without them", restarted=True
 )
-CHANGE_DELIVERY = TaskKind("deliver changes", "session", "nothing", "nobody: the next change starts it anew")
+CHANGE_DELIVERY = TaskKind(
+    "deliver changes", "session", "nothing", "no caller: the next change starts it anew"
+)
 EXCHANGE = TaskKind("batch", "server", "call", "the peer: -32603 for each request that is left")
 CLIENT_LIFE = TaskKind(
     "client life",
     "client block or pool",
     "connection",
-    "whoever called: ConnectionLost; whoever closes the client",
+    "the caller: ConnectionLost; the task that closes the client",
 )
 GROUP_WORK = TaskKind(
     "group work",
     "client group",
     "member",
-    "whoever opened the group or made the call: its outcome is the crash",
+    "the task that opened the group, or the caller: its outcome is the crash",
 )
-CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "whoever called: ConnectionLost")
+CLIENT_CONNECTION = TaskKind("client connection", "client", "connection", "the caller: ConnectionLost")
 CLIENT_HANDSHAKE = TaskKind(
-    "handshake request", "client connection", "connection", "whoever connects: ConnectFailed"
+    "handshake request", "client connection", "connection", "the caller of connect: ConnectFailed"
 )
-CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "whoever called: ConnectionLost")
-CLIENT_PINGS = TaskKind("client pings", "client connection", "nothing", "nobody", restarted=True)
-CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "nobody", restarted=True)
+CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "the caller: ConnectionLost")
+CLIENT_PINGS = TaskKind("client pings", "client connection", "nothing", "no caller", restarted=True)
+CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "no caller", restarted=True)
 CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")
 CLIENT_TASK = TaskKind("client task", "client", "call", "the server that looks at the task: it has failed")
 IN_PROCESS_SERVER = TaskKind(
     "in-process server",
     "client",
     "connection",
-    "whoever called: ConnectionLost; the client's block raises the crash where it ends",
+    "the caller: ConnectionLost; the client's block raises the crash where it ends",
 )
 
 # -- programs without Trio -----------------------------------------------------------------------------------
 BRIDGED_CALL = TaskKind(
-    "bridged call", "engine thread", "call", "whoever called, in the program's loop or thread"
+    "bridged call", "engine thread", "call", "the caller, in the program's loop or thread"
 )
 # A step has no task of its own: it runs between two turns of the engine's loop.
-BRIDGED_STEP = TaskKind("bridged step", "engine thread", "call", "nobody")
+BRIDGED_STEP = TaskKind("bridged step", "engine thread", "call", "no caller")
 ASYNCIO_REQUEST = TaskKind(
     "asyncio request", "call", "call", "the function that waits for it in its asyncio loop"
 )
-ASYNCIO_LIFESPAN = TaskKind("asyncio lifespan", "server", "server", "whoever awaits serve()")
+ASYNCIO_LIFESPAN = TaskKind("asyncio lifespan", "server", "server", "the caller of serve()")
 LOOP_WATCH = TaskKind(
-    "watch loops", "engine thread", "nothing", "nobody: a closed loop is noticed later", restarted=True
+    "watch loops", "engine thread", "nothing", "no caller: a closed loop is noticed later", restarted=True
 )
-LOOP_END = TaskKind("close what a loop left", "engine thread", "nothing", "nobody")
-HELD_BLOCK = TaskKind("held block", "engine thread", "member", "whoever leaves the block")
+LOOP_END = TaskKind("close what a loop left", "engine thread", "nothing", "no caller")
+HELD_BLOCK = TaskKind("held block", "engine thread", "member", "the task that leaves the block")
 BRIDGED_FUNCTION = TaskKind(
     "bridged function", "a Trio loop of the program", "call", "the task of the engine that called it"
 )
@@ -81,24 +83,28 @@ BRIDGED_FUNCTION = TaskKind(
 ASGI_WATCH = TaskKind("watch ASGI client", "application", "call", "the client: its answer is cut off")
 
 # -- tasks of the protocol, which outlive their calls --------------------------------------------------------
-TASK = TaskKind("task", "tasks of a server", "call", "whoever looks at the task: it has failed")
-TASK_STATUS = TaskKind("status messages", "task", "nothing", "nobody: the task goes on without them")
+TASK = TaskKind("task", "tasks of a server", "call", "those who look at the task: it has failed")
+TASK_STATUS = TaskKind("status messages", "task", "nothing", "no caller: the task goes on without them")
 TASK_END = TaskKind(
-    "end task", "tasks of a server", "nothing", "nobody: the task is kept until its time is up"
+    "end task", "tasks of a server", "nothing", "no caller: the task is kept until its time is up"
 )
-TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "nobody", restarted=True)
-TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "nobody", restarted=True)
+TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "no caller", restarted=True)
+TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "no caller", restarted=True)
 
 SHARED_STATE = TaskKind(
-    "shared state", "server", "member", "whoever needs the state from then on: SharedStateUnavailable"
+    "shared state", "server", "member", "users of the state from then on: SharedStateUnavailable"
 )
 
 # -- shared state in SQLite ----------------------------------------------------------------------------------
 SQLITE_WORKER = TaskKind(
-    "SQLite worker", "server", "call", "whoever waits for the file: SharedStateUnavailable", restarted=True
+    "SQLite worker",
+    "server",
+    "call",
+    "the task that waits for the file: SharedStateUnavailable",
+    restarted=True,
 )
 SQLITE_LEASE = TaskKind(
-    "SQLite lease", "server", "nothing", "nobody: other nodes wait for the lease", restarted=True
+    "SQLite lease", "server", "nothing", "no caller: other nodes wait for the lease", restarted=True
 )
 
 # -- shared state on a server --------------------------------------------------------------------------------
@@ -106,14 +112,14 @@ STORE_UPKEEP = TaskKind(
     "store upkeep",
     "server",
     "member",
-    "whoever needs the state meanwhile: SharedStateUnavailable",
+    "users of the state meanwhile: SharedStateUnavailable",
     restarted=True,
 )
 STORE_CONNECTION = TaskKind(
     "store connection",
     "store upkeep",
     "connection",
-    "whoever waits for an answer: SharedStateUnavailable; another connection is made",
+    "the task that waits for an answer: SharedStateUnavailable; another connection is made",
 )
 
 # -- sockets, HTTP and WebSocket, server side ----------------------------------------------------------------
@@ -124,20 +130,20 @@ SOCKET_WAIT = TaskKind("socket wait", "poller", "member", "the member that faile
 TICKER = TaskKind(
     "ticker", "listener", "member", "the member that failed: its connection closes", restarted=True
 )
-ACCEPT = TaskKind("accept", "listener", "nothing", "nobody", restarted=True)
+ACCEPT = TaskKind("accept", "listener", "nothing", "no caller", restarted=True)
 SOCKET_CONNECTION = TaskKind("connection", "listener", "connection", "the peer: its connection closes")
 HTTP_FLUSH = TaskKind("flush", "connection", "connection", "the peer: its connection closes")
 HTTP_RESPONSE = TaskKind("response", "connection", "call", "the peer: 500, or its stream is cut off")
 HTTP_SERVE = TaskKind("serve pipelined", "connection", "connection", "the peer: its connection closes")
 ROUTE_LIFESPAN = TaskKind(
-    "route lifespan", "transport", "nothing", "nobody: its requests are served on, without a shutdown"
+    "route lifespan", "transport", "nothing", "no caller: its requests are served on, without a shutdown"
 )
 EVENT_STREAMS = TaskKind(
     "keep event streams alive", "transport", "member", "the stream that failed", restarted=True
 )
 SESSION_EXPIRY = TaskKind("expire sessions", "transport", "member", "the session that failed", restarted=True)
 STOP_STREAMS = TaskKind(
-    "stop event streams", "transport", "nothing", "nobody: the server can still be stopped", restarted=True
+    "stop event streams", "transport", "nothing", "no caller: the server can still be stopped", restarted=True
 )
 FORWARDED_REQUESTS = TaskKind(
     "hold forwarded requests", "listener", "transport", "the other nodes: what they forwarded is lost"
@@ -149,11 +155,11 @@ FORWARDING_MESSAGES = TaskKind(
     "forwarding",
     "listener",
     "nothing",
-    "nobody: what is lost is noticed",
+    "no caller: what is lost is noticed",
     restarted=True,
 )
 FORWARDING_WATCH = TaskKind(
-    "watch forwarded requests", "listener", "nothing", "nobody: the requests go on", restarted=True
+    "watch forwarded requests", "listener", "nothing", "no caller: the requests go on", restarted=True
 )
 MEMORY_CONNECTION = TaskKind(
     "memory connection", "transport", "connection", "the client: its connection breaks"
@@ -163,21 +169,24 @@ WEBSOCKET_CONTROL = TaskKind(
 )
 
 # -- clients' bindings ---------------------------------------------------------------------------------------
-HTTP_CHANNEL = TaskKind("HTTP channel", "client connection", "connection", "whoever called: ConnectionLost")
-HTTP_POST = TaskKind("POST", "HTTP channel", "call", "whoever called: ConnectionLost")
-HTTP_MESSAGE = TaskKind("message", "HTTP channel", "nothing", "nobody: a message has no answer")
-HTTP_STREAM = TaskKind("GET", "HTTP channel", "connection", "whoever called: ConnectionLost")
-HTTP_SESSION_END = TaskKind("end session", "HTTP channel", "connection", "whoever called: SessionExpired")
+HTTP_CHANNEL = TaskKind("HTTP channel", "client connection", "connection", "the caller: ConnectionLost")
+HTTP_POST = TaskKind("POST", "HTTP channel", "call", "the caller: ConnectionLost")
+HTTP_MESSAGE = TaskKind("message", "HTTP channel", "nothing", "no caller: a message has no answer")
+HTTP_STREAM = TaskKind("GET", "HTTP channel", "connection", "the caller: ConnectionLost")
+HTTP_SESSION_END = TaskKind("end session", "HTTP channel", "connection", "the caller: SessionExpired")
 AUTHORIZATION = TaskKind(
-    "authorization", "HTTP or WebSocket channel", "nothing", "whoever waits for access: AuthorizationError"
+    "authorization",
+    "HTTP or WebSocket channel",
+    "nothing",
+    "the task that waits for access: AuthorizationError",
 )
-LOGIN_LISTENER = TaskKind("login listener", "login", "call", "whoever logs in: LoginFailed")
-CHILD_WATCH = TaskKind("child process", "client connection", "connection", "whoever called: ConnectionLost")
-CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "nobody", restarted=True)
+LOGIN_LISTENER = TaskKind("login listener", "login", "call", "the login: LoginFailed")
+CHILD_WATCH = TaskKind("child process", "client connection", "connection", "the caller: ConnectionLost")
+CHILD_OUTPUT = TaskKind("child output", "child process", "nothing", "no caller", restarted=True)
 
 # -- the live view -------------------------------------------------------------------------------------------
 ADMIN_FEED = TaskKind(
-    "admin snapshots", "companion", "nothing", "nobody: the next snapshot comes later", restarted=True
+    "admin snapshots", "companion", "nothing", "no caller: the next snapshot comes later", restarted=True
 )
 ADMIN_NODE = TaskKind(
     "admin answers",
@@ -186,71 +195,71 @@ ADMIN_NODE = TaskKind(
     "the other nodes: this one is silent for a moment",
     restarted=True,
 )
-ADMIN_ACTION = TaskKind("admin action", "companion", "call", "whoever asked for it: 500")
+ADMIN_ACTION = TaskKind("admin action", "companion", "call", "the request for it: 500")
 INSPECTION_REQUEST = TaskKind(
-    "inspecting request", "inspection", "nothing", "nobody: the others are measured"
+    "inspecting request", "inspection", "nothing", "no caller: the others are measured"
 )
 
 # -- gateways -------------------------------------------------------------------------------------------------
 UPSTREAM_CONNECT = TaskKind(
-    "connect upstream", "gateway", "member", "whoever waits for the connection: UpstreamUnavailable"
+    "connect upstream", "gateway", "member", "the task that waits for the connection: UpstreamUnavailable"
 )
 
-UPSTREAM_CLOSE = TaskKind("close upstream connection", "gateway", "nothing", "nobody")
+UPSTREAM_CLOSE = TaskKind("close upstream connection", "gateway", "nothing", "no caller")
 UPSTREAM_PING = TaskKind(
-    "ask whether an upstream is alive", "gateway", "nothing", "nobody: it counts as there"
+    "ask whether an upstream is alive", "gateway", "nothing", "no caller: it counts as there"
 )
 UPSTREAM_KEEP = TaskKind(
-    "keep upstream", "gateway", "nothing", "nobody: it is connected to when it is needed", restarted=True
+    "keep upstream", "gateway", "nothing", "no caller: it is connected to when it is needed", restarted=True
 )
 UPSTREAM_SWEEP = TaskKind(
-    "close idle connections", "gateway", "nothing", "nobody: they are closed later", restarted=True
+    "close idle connections", "gateway", "nothing", "no caller: they are closed later", restarted=True
 )
 
 UPSTREAM_LIST = TaskKind(
     "read upstream list",
     "gateway",
     "member",
-    "whoever waits for the list, which then is without the upstream",
+    "the task that waits for the list, which then is without the upstream",
 )
 UPSTREAM_WAIT = TaskKind(
     "wait for upstream list", "call", "member", "the call, whose list is without the upstream"
 )
 UPSTREAM_CHANGES = TaskKind(
-    "report changes of upstreams", "gateway", "nothing", "nobody: they are reported later", restarted=True
+    "report changes of upstreams", "gateway", "nothing", "no caller: they are reported later", restarted=True
 )
 UPSTREAM_SUBSCRIPTION = TaskKind(
-    "upstream subscription", "gateway", "member", "whoever subscribes: UpstreamUnavailable"
+    "upstream subscription", "gateway", "member", "the subscriber: UpstreamUnavailable"
 )
 UPSTREAM_LOG_LEVEL = TaskKind(
-    "set log level", "connection of a gateway", "nothing", "nobody: the server logs as before"
+    "set log level", "connection of a gateway", "nothing", "no caller: the server logs as before"
 )
 HELD_CALL = TaskKind("held call", "gateway", "call", "the client: its call failed")
 
 # -- mcp-actors serve --workers ------------------------------------------------------------------------------
 WORKER_SLOT = TaskKind(
-    "slot", "supervisor of workers", "nothing", "nobody: its worker goes on", restarted=True
+    "slot", "supervisor of workers", "nothing", "no caller: its worker goes on", restarted=True
 )
 WORKER_PROCESS = TaskKind(
     "worker process", "supervisor of workers", "member", "its slot, which starts another"
 )
-WORKER_SIGNALS = TaskKind("worker signals", "supervisor of workers", "nothing", "nobody", restarted=True)
+WORKER_SIGNALS = TaskKind("worker signals", "supervisor of workers", "nothing", "no caller", restarted=True)
 WORKER_REPLACEMENT = TaskKind(
-    "replacement", "supervisor of workers", "nothing", "nobody: the workers that are there go on"
+    "replacement", "supervisor of workers", "nothing", "no caller: the workers that are there go on"
 )
 
 # -- mcp-actors serve --reload -------------------------------------------------------------------------------
 TURN = TaskKind(
-    "block of a replaceable server", "server", "member", "nobody: the server goes on without what it holds"
+    "block of a replaceable server", "server", "member", "no caller: the server goes on without what it holds"
 )
 REPLACED_END = TaskKind(
-    "end replaced server", "server", "nothing", "nobody: its lifespan is left when the server ends"
+    "end replaced server", "server", "nothing", "no caller: its lifespan is left when the server ends"
 )
 REPLACEMENT = TaskKind(
-    "replace server", "server", "nothing", "nobody: the server that is there serves on", restarted=True
+    "replace server", "server", "nothing", "no caller: the server that is there serves on", restarted=True
 )
-RELOAD = TaskKind("reload", "replace server", "nothing", "nobody: the server that is there serves on")
-RELOAD_WATCH = TaskKind("watch files", "replace server", "nothing", "nobody", restarted=True)
+RELOAD = TaskKind("reload", "replace server", "nothing", "no caller: the server that is there serves on")
+RELOAD_WATCH = TaskKind("watch files", "replace server", "nothing", "no caller", restarted=True)
 
 TASKS: tuple[TaskKind, ...] = tuple(each for each in list(globals().values()) if isinstance(each, TaskKind))
 """Every kind of task there is; the tests hold the engine and the bindings to it."""

@@ -38,7 +38,7 @@ async def answer_all(peer: ScriptedPeer, answer: Callable[[Any], Any]) -> None:
 
 
 ANSWERS: list[tuple[Any, type[Exception], str]] = [
-    ({"result": 5}, RemoteProtocolError, "no object"),
+    ({"result": 5}, RemoteProtocolError, "not an object"),
     ({"result": {"content": 5}}, RemoteProtocolError, "malformed"),
     ({"result": {"content": [{"type": "text"}]}}, RemoteProtocolError, "malformed"),
     ({"result": {"resultType": "surprise"}}, RemoteProtocolError, "unknown type"),

@@ -558,7 +558,7 @@ async def test_a_listener_has_to_say_what_it_wants(params: dict[str, Any]) -> No
 
 # -- A server that sends something else than messages: what came is said at once, and by the error that follows ---
 
-EVENT = "the server sent what is no message"
+EVENT = "the server sent text that is not a message"
 CAME = (
     "\nwhat came was no JSON-RPC message (a program on stdio prints to stderr, never to stdout):\n"
     "  Welcome!\n  Listening on port 9000"

@@ -396,7 +396,9 @@ def test_a_warning_has_a_line_of_its_own_beside_what_is_waited_for(
     session.until(lambda: waiting in session.text.partition("text=Welcome!")[2])
     warning, line = lines_on(session.text)[:2]
     assert warning.startswith("20")
-    assert warning.endswith("[warning  ] the server sent what is no message session=client#1 text=Welcome!")
+    assert warning.endswith(
+        "[warning  ] the server sent text that is not a message session=client#1 text=Welcome!"
+    )
     assert line.startswith(waiting)
     session.type(CTRL_C)
     assert session.wait() == 130

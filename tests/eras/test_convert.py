@@ -356,7 +356,7 @@ def test_plain_json_among_objects_is_written_as_it_is() -> None:
 
 
 def test_what_is_no_object_of_the_protocol_is_refused() -> None:
-    with pytest.raises(TypeError, match="str is no object of the protocol: 'x'"):
+    with pytest.raises(TypeError, match="str is not an object of the protocol: 'x'"):
         FULL.unstructure(CallToolResult(["x"]))  # type: ignore[list-item]
 
 

@@ -18,11 +18,11 @@ from mcp_actors._eras.client_negotiation import (
     read_initialize,
     versions_for,
 )
-from mcp_actors._eras.legacy import LEGACY, LegacySessionState, negotiate
-from mcp_actors._eras.legacy import LifecycleEvent as Event
-from mcp_actors._eras.legacy import LifecycleState as State
+from mcp_actors._eras.legacy import LEGACY
 from mcp_actors._eras.modern import MODERN
-from mcp_actors._eras.server_negotiation import VERSIONS
+from mcp_actors._eras.server_negotiation import VERSIONS, LegacySessionState, negotiate
+from mcp_actors._eras.server_negotiation import LifecycleEvent as Event
+from mcp_actors._eras.server_negotiation import LifecycleState as State
 from mcp_actors.errors import (
     INVALID_PARAMS,
     INVALID_REQUEST,

@@ -153,7 +153,7 @@ def test_a_name_is_given_once_and_a_bridge_has_one_server() -> None:
 
 
 WRONG: list[tuple[Any, str]] = [
-    ("bad url", "is no transport URL"),
+    ("bad url", "is not a transport URL"),
     ("foo://bar", "no transport is installed for 'foo'"),
     ("http:///mcp", "the URL names no host"),
     (7, "int"),

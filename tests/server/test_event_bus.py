@@ -12,7 +12,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._actors.event_bus import EventBus, Subscription, covering, levels
+from mcp_actors._actors.event_bus import EventBus, Subscription, levels, uris_above
 from mcp_actors._actors.limits import Budgets, Limits
 from mcp_actors._eras.era import Event, EventKind
 from mcp_actors._wire.uri_template import LONGEST_URI
@@ -180,8 +180,8 @@ def test_both_ways_to_find_who_covers_a_uri_agree(uri: str, subscribed: set[str]
     index = dict.fromkeys(subscribed)
     more = {**index, **{f"other:{number}": None for number in range(40)}}
     expected = [each for each in levels(uri) if each in index]
-    assert list(covering(uri, index)) == expected
-    assert list(covering(uri, more)) == expected
+    assert list(uris_above(uri, index)) == expected
+    assert list(uris_above(uri, more)) == expected
 
 
 async def test_endless_slashes_cost_nothing_special() -> None:
