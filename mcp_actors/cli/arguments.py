@@ -64,7 +64,7 @@ def value_of(text: str, name: str, schema: Any) -> Any:
 
 
 def _no_constant(name: str) -> None:
-    """Infinity and NaN are no JSON, though Python reads them."""
+    """Infinity and NaN are not JSON, though Python reads them."""
     raise ValueError(name)
 
 
@@ -177,9 +177,6 @@ def _type(schema: Any, root: Any, depth: int = 0) -> str:
     return str(kind)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 def tool_arguments(words: Sequence[str]) -> dict[str, Any]:
     """Parses ``a=1`` as the text ``"1"`` and ``a:=1`` as the number 1.
 
@@ -237,7 +234,7 @@ def text_arguments(words: Sequence[str]) -> dict[str, str]:
 def _split(word: str) -> tuple[str, str]:
     key, equals, text = word.partition("=")
     if not equals:
-        raise click.UsageError(f"{word!r} is no argument: write key=text or key:=json")
+        raise click.UsageError(f"{word!r} is not an argument: write key=text or key:=json")
     return key, text
 
 

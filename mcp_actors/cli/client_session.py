@@ -27,7 +27,7 @@ __all__ = ["Interrupted", "run_with_client"]
 
 _T = TypeVar("_T")
 
-# Seconds after which a person is told what is being waited for.
+# Seconds after which a line says what the command waits for.
 PATIENCE = 2.0
 # Seconds without an answer to discovery after which `Client` tries `initialize` too.
 PROBE_TIMEOUT = 5.0
@@ -48,7 +48,7 @@ def run_with_client(
 ) -> _T:
     """Connects, awaits ``work(client)``, closes and returns the result.
 
-    The first Ctrl-C cancels ``work``, so that the server is told of a cancelled call, and closes in order. A second one
+    The first Ctrl-C cancels ``work``, so that the server learns of a cancelled call, and closes in order. A second one
     cancels the closing too.
 
     Args:
@@ -59,7 +59,7 @@ def run_with_client(
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM came before there was a result.
-        WrongUsage: The era or the URL does not exist, or a number of seconds is none.
+        WrongUsage: The era or the URL does not exist, or a timeout is not a number.
         McpError: What connecting or ``work`` raised.
     """
     return trio.run(_run_with_client, connection, work, view, options)

@@ -46,7 +46,7 @@ def takes_headers(url: str) -> bool:
 
 
 def given_headers(words: Sequence[str]) -> dict[str, str]:
-    """Parses each ``NAME:VALUE``; the space round a value is no part of it.
+    """Parses each ``NAME:VALUE``; the space around a value is not part of it.
 
     Raises:
         click.UsageError: A word is nothing like that, or a name comes twice.
@@ -108,7 +108,7 @@ class Section:
 
 
 class CommandWithSections(click.Command):
-    """A command with headings in its help; an option that no section names stands at the end, with ``--help``.
+    """A command with headings in its help; an option that no section names comes at the end, with ``--help``.
 
     Args:
         sections: In the order of the help.
@@ -150,8 +150,6 @@ BENCH = (
     Section("The server", ["--era", "--timeout", "--cap", "--header", "--bearer-env"]),
 )
 
-
-# ----------------------------------------------------------------------------------------------------
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 

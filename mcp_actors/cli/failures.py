@@ -48,8 +48,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 EXIT_FAILED = 1
 EXIT_USAGE = 2  # click's own for bad options
 EXIT_LOGIN = 3
@@ -148,7 +146,7 @@ def _kind(error: Exception) -> type[CommandFailure]:
 
 
 def sentence(error: Exception) -> str:
-    """Returns what a person is told about ``error``: a line, and below it what the server sent or wrote."""
+    """Returns the text that a person reads about ``error``: a line, and below it what the server sent or wrote."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # out of the nurseries of the demo
     if isinstance(error, CallTimeout):
@@ -184,7 +182,7 @@ def run_interruptible(work: Callable[[], Awaitable[_T]], stopped: str) -> _T:
 
     Args:
         work: What to do.
-        stopped: What a person is told after Ctrl-C.
+        stopped: What a person reads after Ctrl-C.
 
     Raises:
         CommandFailure: Ctrl-C or SIGTERM came before there was a result; its exit code is 130.

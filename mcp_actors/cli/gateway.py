@@ -66,7 +66,7 @@ def stored_access(entries: Iterable[ServerEntry]) -> dict[str, Any]:
             try:
                 urls[entry.name] = entry.address() or ""
             except ConfigurationError:
-                continue  # it is told when the server is connected to
+                continue  # connecting to the server will report it
     # Only a configuration with such a server needs what this imports.
     return trio.run(_load, urls) if urls else {}
 
@@ -89,7 +89,7 @@ _MOST = 10_000
 
 
 def check_servers(entries: ServerEntries, access: Mapping[str, Any]) -> None:
-    """Connects to each server and prints a table of those that are there; the others are told by the error.
+    """Connects to each server and prints a table of those that are there; the error names the others.
 
     What a server writes to its stderr is shown only if it cannot be used.
 
@@ -114,14 +114,14 @@ def check_servers(entries: ServerEntries, access: Mapping[str, Any]) -> None:
     if failures:
         lines = [f"{len(failures)} of {len(found)} servers cannot be used"]
         for name, failure in failures.items():
-            lines += servers[name].told(failure)
+            lines += servers[name].explain(failure)
         kind = LoginNeeded if all(map(asks_for_login, failures.values())) else CommandFailure
         raise kind("\n".join(lines))
 
 
 @attrs.frozen
 class _Overheard:
-    """A server whose stderr is kept, and shown to nobody if all is well."""
+    """A server whose stderr is kept, and shown only after a failure."""
 
     entry: ServerEntry
     name: str
@@ -137,7 +137,7 @@ class _Overheard:
         kept: dict[str, Any] = {} if self.entry.command is None else {"stderr": self._keep}
         return self.entry.target(**kept, **options)
 
-    def told(self, failure: Exception) -> Iterator[str]:
+    def explain(self, failure: Exception) -> Iterator[str]:
         """Returns the lines that say why it cannot be used."""
         first, *rest = sentence(failure).splitlines() or [""]
         login = "; run: mcp-actors login URL" if asks_for_login(failure) else ""
@@ -200,8 +200,6 @@ def _reason(error: Exception) -> Exception:
     cause = error.__cause__
     return cause if type(error) is ConnectFailed and isinstance(cause, Exception) else error
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # The files of the gateways that this process was started by, for those that it starts.
 _WITHIN = "MCP_ACTORS_WITHIN"

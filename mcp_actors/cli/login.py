@@ -72,7 +72,7 @@ class LoginStatus:
 
 
 def login_lines(status: LoginStatus, url: str) -> list[str]:
-    """Returns what a person is told about a login."""
+    """Returns a login as a person reads it."""
     return [f"  {f'{name}:':<10} {_on_one_line(text)}" for name, text in _facts(status, url)]
 
 
@@ -157,7 +157,7 @@ def token_store() -> TokenStore:
 
 
 async def load_words(store: TokenStore, url: str) -> LoginWords | None:
-    """Returns the words of the login at a URL; ``None`` if there was none.
+    """Returns the words of the login at a URL; ``None`` if nothing is stored.
 
     Raises:
         TokenStoreFailed: The store cannot be read.
@@ -234,7 +234,7 @@ async def _replace(store: TokenStore, url: str, value: Mapping[str, Any] | None)
 
 
 def _key(url: str) -> str | None:
-    """Returns the key of a URL, the same for all spellings; ``None`` where nobody can log in."""
+    """Returns the key of a URL, the same for all spellings; ``None`` where a login is impossible."""
     try:
         # A user in the URL is a credential of its own.
         return None if urlsplit(url).username is not None else f"mcp-actors login {canonical_resource(url)}"
@@ -281,7 +281,7 @@ def _checked(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
 
 
 def told_browser(no_browser: bool) -> Browser:
-    """Returns how a person logs in, who is told on stderr what is opened and what is waited for."""
+    """Returns how a person logs in; stderr says what is opened and what is waited for."""
     browsers = importlib.import_module("mcp_transports.auth")
     browser: Browser = browsers.PastedAnswer() if no_browser else browsers.default_browser()
     opens = "a browser opens" if isinstance(browser, browsers.LoopbackBrowser) else "a browser is needed"
@@ -292,7 +292,7 @@ async def log_in(oauth: OAuth, url: str) -> LoginStatus:
     """Logs in, and returns what there is to know of it. Cancelled, what was stored before is still there.
 
     Raises:
-        AuthorizationError: Nobody logged in, or it was refused.
+        AuthorizationError: The person did not log in, or was refused.
     """
     authorization = Authorization(oauth, url)
     await _run(oauth, url, authorization.restore())
@@ -314,7 +314,7 @@ async def log_out(oauth: OAuth, url: str) -> None:
 
 
 async def login_status(oauth: OAuth, url: str) -> LoginStatus | None:
-    """Returns what is stored of a login, ``None`` if nothing is. Nobody is asked.
+    """Returns what is stored of a login, ``None`` if nothing is. Never asks a person.
 
     Raises:
         AuthorizationError: The store cannot be read.
@@ -382,8 +382,6 @@ class _ToldRedirect:
         click.echo("the answer has come; asking for a token", err=True)
         return answer
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # Seconds for the last step, keeping the words of a login that succeeded, which Ctrl-C does not interrupt.
 SAVE_TIMEOUT = 5.0
@@ -511,7 +509,7 @@ def logout_command(url: str, show_traceback: bool) -> None:
 def whoami_command(url: str, show_traceback: bool) -> None:
     """Show the login that is stored for a server: its issuer, resource, client, scopes and expiry, never its tokens.
 
-    Nothing is asked of anybody: a login that was revoked is shown until it is used. Exit code 3 if there is none.
+    Only the store is read: a login that was revoked is shown until it is used. Exit code 3 without a login.
     """
 
     async def work() -> LoginStatus | None:

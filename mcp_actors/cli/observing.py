@@ -30,8 +30,6 @@ from mcp_actors.telemetry.otel_exporting import MetricsExporter
 __all__ = ["configure", "observe", "sampling"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _INSTALL = (
     "--telemetry otel needs OpenTelemetry with its SDK: "
     "pip install 'mcp-actors[otel]' opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
@@ -67,7 +65,7 @@ def observe(
 
 
 def _open_telemetry(name: str, counted: Metrics) -> tuple[Telemetry, bool]:
-    """Returns telemetry for the SDK that the process has configured; if none is, one is, by its environment.
+    """Returns telemetry for the SDK that the process has configured, or configures one by the environment.
 
     The second value says whether the telemetry counts into ``counted``. An SDK that somebody else has configured
     decides what is sampled, and is given the durations: nothing can be added to what it exports.
@@ -135,7 +133,7 @@ def sampling() -> tuple[float | None, float | None, Sampler | None]:
     """Returns ``share`` and ``most_traces`` for `OpenTelemetry`, and the sampler of the SDK, by the environment.
 
     A ratio is decided before the SDK is asked, since its answer takes longer than the rest of the telemetry of a call.
-    Other samplers are made, and malformed values told, by the SDK.
+    The SDK makes other samplers, and reports malformed values.
     """
     sampler = os.environ.get("OTEL_TRACES_SAMPLER", "")
     if not sampler:

@@ -20,15 +20,13 @@ from mcp_actors.supervision.platform import wait_for_input
 __all__ = ["CallView", "TerminalElicitation", "answer_field"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _COLOURS = {"debug": "bright_black", "info": "blue", "notice": "cyan", "warning": "yellow"}
 
 
 class CallView:
     """Use it for one connection; give `progress`, `log` and `server_line` to the client and its transport.
 
-    Without a terminal there is no bar and no line that says what is waited for: a file full of them helps nobody.
+    Without a terminal there is neither a bar nor a line that says what is waited for: they would only fill a file.
 
     Args:
         title: What the bar is called.
@@ -190,7 +188,7 @@ def _first_answer(schema: dict[str, Any], text: str) -> dict[str, Any]:
     """Takes what was typed where only yes or no was asked for as the answer to the first field.
 
     Raises:
-        ValueError: there is no field, or the text is no value of it; the text says what to write.
+        ValueError: The field does not exist, or the text is not a value of it; the message says what to write.
     """
     for name, field in (schema.get("properties") or {}).items():
         return {name: answer_field(field if isinstance(field, dict) else {}, text)}
@@ -236,7 +234,7 @@ def answer_field(field: dict[str, Any], text: str) -> Any:
     """Converts a line of the user to the value that the schema of the field demands.
 
     Raises:
-        ValueError: the line is no such value; the text says what to write.
+        ValueError: The line is not such a value; the message says what to write.
     """
     choices = _choices(field)
     if field.get("type") == "array":

@@ -62,7 +62,7 @@ def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: A
     mcp-actors serve weather.py --listen http://127.0.0.1:8000/mcp --workers 4 --shared sqlite:///var/tasks.db
 
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
-    these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
+    these, 1 if the target cannot be imported or an address cannot be served, 2 if the target does not exist.
     """
     options = ServeOptions(**given)
     require_fitting(options)
@@ -111,7 +111,7 @@ def _companions(options: ServeOptions, worker: Any) -> list[Any]:
 
 
 def _stdio_hint(server: Server, target: str, args: Sequence[str]) -> str:
-    """Returns what a person is told who has started a server that waits for a program."""
+    """Returns the hint for a person who has started a server that waits for a program."""
     words = join_words(["mcp-actors", "serve", target, *(["--", *args] if args else [])])
     at_url = join_words(["mcp-actors", "serve", target, "--listen", "http://127.0.0.1:8000/mcp"])
     return (

@@ -47,7 +47,7 @@ _HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
 
 
 def is_own_address(url: str, listen: Iterable[str]) -> bool:
-    """Returns whether whoever connects to ``url`` reaches what listens at one of the URLs ``listen``."""
+    """Returns whether a client that connects to ``url`` reaches what listens at one of the URLs ``listen``."""
     return _place(url) in map(_place, listen)
 
 
@@ -87,8 +87,6 @@ def admin_transport(url: str) -> Any:
         raise WrongUsage(str(error)) from error
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 STDIO = "stdio:"
@@ -114,7 +112,7 @@ class _Declared:
 def _option(name: str, section: str, *, on: Sequence[str] = EVERY, **settings: Any) -> Any:
     """Declares an option: the only place where it is written down.
 
-    It becomes an option of click, stands in its section of the help, is a field of `ServeOptions`, and reaches worker
+    It becomes an option of click, is in its section of the help, is a field of `ServeOptions`, and reaches worker
     processes, which are started with the words of the command line.
 
     Args:
@@ -363,7 +361,7 @@ RULES: Sequence[tuple[Callable[[ServeOptions], _Found], str]] = (
         "--workers needs --listen URL, and not stdio:, which has one client: http://127.0.0.1:8000/mcp for example",
     ),
 )
-"""Each finds what breaks it, with the words that its text has places for; the first that does is told."""
+"""Each finds what breaks it, with the words that its text has places for; the first that does is reported."""
 
 
 # -- The addresses that options of ``mcp-actors`` name: their transports, and what is said once they are there ---
@@ -438,8 +436,8 @@ class Announcement:
     """A task status that says on stderr where the server is to be found, once it is there.
 
     Args:
-        urls: The URLs that are served and have to be told; none for standard input.
-        hint: What a person on a terminal is told before.
+        urls: The URLs that are served and have to be announced; none for standard input.
+        hint: What a person on a terminal reads before.
     """
 
     def __init__(self, urls: Sequence[str], hint: str) -> None:
@@ -460,7 +458,7 @@ def serve_at(server: Server, options: ServeOptions, hint: str) -> None:
     Args:
         server: The server.
         options: Those of the command line.
-        hint: What a person on a terminal is told about the server.
+        hint: What a person on a terminal reads about the server.
 
     Raises:
         WrongUsage: An address cannot be served so.

@@ -55,7 +55,7 @@ def load_server(target: str, args: Sequence[str]) -> Server:
         args: the arguments for a function that makes a server.
 
     Raises:
-        WrongUsage: there is no such target, it has no server, or it does not take these arguments.
+        WrongUsage: The target does not exist, it has no server, or it does not take these arguments.
         CommandFailure: the target failed; the text is one line with its own file and line number.
     """
     with _stdout_is_stderr():
@@ -70,7 +70,7 @@ def load_again(target: str, args: Sequence[str]) -> Server:
         args: the arguments for a function that makes a server.
 
     Raises:
-        WrongUsage: there is no such target, it has no server, or it does not take these arguments.
+        WrongUsage: The target does not exist, it has no server, or it does not take these arguments.
         CommandFailure: the target failed; the text is one line with its own file and line number.
     """
     place, attribute = split_target(target)

@@ -61,8 +61,6 @@ def show_result(result: types.CallToolResult, as_json: bool) -> None:
         echo_json(plain(result.structured_content))
 
 
-# ----------------------------------------------------------------------------------------------------
-
 Action = Literal["list", "get", "result", "cancel"]
 _ACTIONS: tuple[Action, ...] = ("list", "get", "result", "cancel")
 

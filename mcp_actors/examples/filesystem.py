@@ -4,7 +4,7 @@
     mcp-actors serve mcp_actors.examples.filesystem -- ~/notes --read-only
 
 Tools ``read_file``, ``write_file``, ``list_directory``, ``search_files``; every file and directory is a resource with
-its ``file:`` URI, and whoever subscribes to one hears of changes on the disk. Files of up to two megabytes are read,
+its ``file:`` URI, and its subscribers hear of changes on the disk. Files of up to two megabytes are read,
 and directories are made up to 32 deep; a search looks at 250,000 names, and four searches run at once.
 """
 
@@ -51,7 +51,7 @@ __all__ = ["Entry", "Found", "Listing", "SearchResult", "server"]
 # -- A directory that no path leaves ---------------------------------------------------------------------
 #
 # A path is walked from the root one component at a time, each opened relative to the descriptor of the one before with
-# ``O_NOFOLLOW``. Nothing is checked first and opened later, so there is no moment in which a swapped directory or a
+# ``O_NOFOLLOW``. Nothing is checked first and opened later, so at no moment a swapped directory or a
 # planted link could lead outside; links are refused, also those that stay inside. ``..`` is refused as text.
 # What this cannot see: hard links and mounts that somebody with access to the disk made inside the root on purpose.
 # Windows has no such calls, so this module cannot be imported there.
@@ -125,7 +125,7 @@ class RootFolder:
         return data
 
     def write(self, path: str, data: bytes, *, create_directories: bool = False) -> None:
-        """Puts a file there in one step: whoever reads sees the old content or the new, never a part.
+        """Puts a file there in one step: a reader sees the old content or the new, never a part.
 
         The mode of a file that is replaced is kept. Raises `ToolError` if something else than a regular file is there,
         or if directories would be made deeper than `MAX_DEPTH`.
@@ -377,9 +377,9 @@ class Search:
             return False
 
 
-# -- Telling subscribers about changes on the disk; nothing is watched while nobody listens --------------
+# -- Watching: subscribers hear of changes on the disk; without one nothing is watched -------------------
 
-LOOK_EVERY = 1_000  # ms: how often to look without being told, for file systems that tell nothing
+LOOK_EVERY = 1_000  # ms: how often to look, for file systems that send no notices
 
 
 class Watch:
@@ -470,8 +470,6 @@ async def _set_when_cancelled(stop: trio.Event) -> None:
         stop.set()
 
 
-# ----------------------------------------------------------------------------------------------------
-
 USAGE = "usage: mcp-actors serve mcp_actors.examples.filesystem -- DIRECTORY [--read-only]"
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 DIRECTORY_TYPE = "inode/directory"
@@ -554,7 +552,7 @@ def _add_reading_tools(app: Server, root: RootFolder) -> None:
         """Searches a directory and everything below it.
 
         Args:
-            pattern: Such as *.py for names, or docs/*.md for paths, where * also stands for several directories.
+            pattern: Such as *.py for names, or docs/*.md for paths, where * also matches several directories.
             text: Only files that contain exactly this.
             path: The directory to search, relative to the root of this server.
             max_results: Stop after so many.

@@ -44,7 +44,7 @@ __all__ = ["Commit", "Log", "server"]
 # - Every name that came from outside is first turned into an object id by ``rev-parse --verify --end-of-options``;
 # only ids, and values glued to their option (``--author=…``), reach the other commands.
 # - The environment is made here: no system configuration, pager, prompt, lazy download or variable such as ``GIT_DIR``
-# of whoever started the server. External diffs, text conversion, signature checks and the file-system monitor, all of
+# of the user who started the server. External diffs, text conversion, signature checks and the file-system monitor, all of
 # which the repository's own configuration could turn into programs, are off.
 # - Output and time are bounded, also for a repository of any size.
 
@@ -91,7 +91,7 @@ class Output:
 
     @property
     def text(self) -> str:
-        """As text; bytes that are no UTF-8 are replaced."""
+        """As text; bytes that are not UTF-8 are replaced."""
         text = self.data.decode("utf-8", "replace")
         return f"{text}\n[cut after {len(self.data)} bytes]\n" if self.truncated else text
 
@@ -355,8 +355,6 @@ def _commits(output: Output) -> list[Commit]:
     return [Commit(*fields[start : start + width]) for start in range(0, whole, width)]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 USAGE = "usage: mcp-actors serve mcp_actors.examples.git -- REPOSITORY"
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 COMMIT = "git://commit/{sha}"
@@ -512,7 +510,7 @@ def _add_prompt(app: Server, history: History) -> None:
     async def complete_author(value: str, context: Mapping[str, str]) -> list[str]:
         try:
             authors = await history.authors(context.get("branch") or "HEAD")
-        except ToolError:  # no such branch: nobody wrote on it
+        except ToolError:  # no such branch, so it has no authors
             return []
         return [name for name in authors if value.casefold() in name.casefold()]
 
@@ -527,7 +525,7 @@ def _starting_with(value: str, names: Iterable[str]) -> list[str]:
 
 @contextmanager
 def _errors_of(uri: str | None) -> Iterator[None]:
-    """Outside of tools there is no result to carry the text of a `ToolError`: it goes into the protocol's error."""
+    """Outside of tools no result carries the text of a `ToolError`: it goes into the protocol's error."""
     try:
         yield
     except ToolError as error:

@@ -98,7 +98,7 @@ def parse_threshold(text: str) -> Threshold:
             raise click.UsageError(f"--fail-if {text!r}: a latency needs its unit, us, ms or s")
         limit *= _UNITS[unit]
     elif unit in _UNITS or (unit == "%" and name != "errors") or (unit == "/s" and name == "errors"):
-        raise click.UsageError(f"--fail-if {text!r}: {unit} is no unit of {name}")
+        raise click.UsageError(f"--fail-if {text!r}: {unit} is not a unit of {name}")
     return Threshold(text.strip(), f"{name}%" if unit == "%" else name, comparison, limit)
 
 
@@ -132,44 +132,44 @@ class LoadView:
             yield self
         self._live = None
 
-    def report(self, told: dict[str, Any]) -> None:
+    def report(self, state: dict[str, Any]) -> None:
         """Shows one report of `mcp_actors.cli.bench.load.RunningLoad`."""
         if self._live is not None:
-            self._live.update(_picture(told), refresh=True)
+            self._live.update(_picture(state), refresh=True)
         elif not self._quiet and time.monotonic() - self._last >= _EVERY_SECONDS:
             self._last = time.monotonic()
-            click.echo(_line(told), err=True)
+            click.echo(_line(state), err=True)
 
 
-def _line(told: dict[str, Any]) -> str:
-    if not told["seconds"]:
-        return f"{told['phase']}: {told['sessions']:,} open"
+def _line(state: dict[str, Any]) -> str:
+    if not state["seconds"]:
+        return f"{state['phase']}: {state['sessions']:,} open"
     text = (
-        f"{told['phase']}, {told['elapsed']:.1f} of {told['seconds']:.4g} s: {told['calls']:,} calls, "
-        f"{told['per_second']:,.0f}/s"
+        f"{state['phase']}, {state['elapsed']:.1f} of {state['seconds']:.4g} s: {state['calls']:,} calls, "
+        f"{state['per_second']:,.0f}/s"
     )
-    if told["calls"]:
-        text += f", p50 {milliseconds(told['p50'])}, p99 {milliseconds(told['p99'])}"
-    return text + (f", {told['failed']:,} failed" if told["failed"] else "")
+    if state["calls"]:
+        text += f", p50 {milliseconds(state['p50'])}, p99 {milliseconds(state['p99'])}"
+    return text + (f", {state['failed']:,} failed" if state["failed"] else "")
 
 
-def _picture(told: dict[str, Any]) -> Any:
+def _picture(state: dict[str, Any]) -> Any:
     from rich.console import Group
     from rich.progress_bar import ProgressBar
     from rich.text import Text
 
-    line = Text(_line(told))
-    if not told["seconds"]:
+    line = Text(_line(state))
+    if not state["seconds"]:
         return line
-    done = min(told["elapsed"], told["seconds"])
+    done = min(state["elapsed"], state["seconds"])
     return Group(
-        line, ProgressBar(total=told["seconds"], completed=done, width=40), Text("Ctrl-C ends it early")
+        line, ProgressBar(total=state["seconds"], completed=done, width=40), Text("Ctrl-C ends it early")
     )
 
 
 # -- Runs the process of a load, and passes on what it says ----------------------------------------------
 
-# From the result, or from being told, to the end of the process: servers over stdio take their time to end.
+# From the result, or from the signal, to the end of the process: servers over stdio take their time to end.
 _END_WITHIN_SECONDS = 15.0
 
 
@@ -244,8 +244,6 @@ def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[
         raise _LoadStopped("the load was ended before there were figures")
     raise CommandFailure(answer.get("failure") or f"the process of the load ended with {process.returncode}")
 
-
-# ----------------------------------------------------------------------------------------------------
 
 _MOST_SESSIONS, _MOST_WINDOW, _MOST_RATE, _MOST_SECONDS = 20_000, 10_000, 1_000_000.0, 86_400.0
 _MOST_CALLS = 10**9
@@ -403,7 +401,7 @@ def command(
 
 
 def _require_writable(*files: Path | None) -> None:
-    """Whoever waited for the figures shall get them."""
+    """Checks before the load that its figures can be written after it."""
     for file in filter(None, files):
         if not file.parent.is_dir():
             raise WrongUsage(f"{file} cannot be written: there is no folder {file.parent}")
@@ -464,7 +462,7 @@ def _calls(tool: str | None, arguments: tuple[str, ...], file: Path | None) -> l
     if file is None:
         return []
     if arguments:
-        raise click.UsageError("the arguments of --calls-file stand in the file")
+        raise click.UsageError("the arguments of --calls-file belong in the file")
     try:
         return read_calls(file)
     except (OSError, ValueError, KeyError) as error:

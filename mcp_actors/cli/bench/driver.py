@@ -63,7 +63,7 @@ _result = msgspec.json.Decoder(_ToolResult)
 
 
 def incoming(data: bytes) -> Incoming | None:
-    """Returns what a message is; ``None`` if it is no JSON-RPC message."""
+    """Returns what a message is; ``None`` if it is not a JSON-RPC message."""
     try:
         return _message.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -230,8 +230,6 @@ class LoadSessions:
         heapq.heappush(self._due, (time.perf_counter() + self._wait, lane))
         self._wait = min(2 * self._wait, _LONGEST_WAIT)
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # An open loop sends no more than that at once, however far behind the server is; their time runs all the same.
 MOST_IN_FLIGHT = 1000

@@ -110,7 +110,7 @@ class Field(ABC):
         """Releases what a lost lane still holds; the server is sent nothing."""
 
     def fail(self, lane: int, id: int | None, kind: str, text: str) -> None:
-        """Adds to the ``troubles``. Raises `LoadError` if nobody collects them."""
+        """Adds to the ``troubles``. Raises `LoadError` if they are not collected."""
         if self.troubles is None:
             raise LoadError(text)
         self.troubles.append(Trouble(lane, id, kind, text))
@@ -148,8 +148,6 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     work.close()
     raise LoadError("a raw field suspended")
 
-
-# ----------------------------------------------------------------------------------------------------
 
 START_WITHIN_SECONDS = 30.0
 LOOK_EVERY_SECONDS = 0.02

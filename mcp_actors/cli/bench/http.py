@@ -166,15 +166,12 @@ def _parse(head: bytes, known: dict[bytes, _Head]) -> _Head:
     elif status in (202, 204):
         size = 0
     else:
-        raise LoadError(f"an answer whose end is not told: {head!r}")
+        raise LoadError(f"an answer without a length: {head!r}")
     if len(known) >= _MOST_HEADS:
         known.clear()
     parsed = _Head(status, size, _EVENTS.search(head) is not None, session[1].decode() if session else "")
     known[head] = parsed
     return parsed
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class _KeepAliveConnection:
@@ -267,7 +264,7 @@ class HttpField(Field):
             self._turn(None, [])
 
     def _head(self, lane: _HttpLane, verb: str, headers: dict[str, str], *, length: bool) -> bytes:
-        """Returns the head of a request; one with a ``length`` breaks off where that stands."""
+        """Returns the head of a request; one with a ``length`` breaks off where the number belongs."""
         lines = {"host": self._host, "accept": "application/json, text/event-stream"} | headers
         lines |= self._headers
         if lane.session:
@@ -408,7 +405,7 @@ class HttpField(Field):
         lane.free.append(connection)
 
     def _unanswered(self, connection: _KeepAliveConnection, lane: _HttpLane) -> None:
-        """The end of a response without its message: whoever collects troubles knows whether the answer came before."""
+        """The end of a response without its message: only the collector of troubles knows whether the answer came before."""
         if self.troubles is not None:
             text = "the response ended without an answer"
             self.fail(lane.number, connection.asked, "no answer", text)

@@ -189,7 +189,7 @@ class RunningLoad:
 def run_load(load: RunningLoad, transport: ClientTransport | None = None) -> dict[str, Any]:
     """Runs a load to its end in this process, without a scheduler where the URL has a raw field.
 
-    Raises `LoadError` if there is no figure.
+    Raises `LoadError` if it yields no figure.
     """
     plan = load.plan
     if transport is None and not plan.through_client and has_raw_field(plan.url):
@@ -229,9 +229,9 @@ def _stage_result(stage: Stage, recorder: LoadRecorder, before: list[float]) -> 
     per_second = good / seconds
     p99 = recorder.total.quantile(0.99)
     offered = min(stage.rate, stage.calls / seconds) if stage.calls else stage.rate
-    # Cancelled calls are answered by nobody, and belong to no rate.
+    # Cancelled calls are never answered, and belong to no rate.
     expected = offered - recorder.cancelled.sent / seconds
-    # What was in flight at the end is no backlog, as long as it is no more than a server without one has.
+    # What was in flight at the end is not a backlog, unless it is more than a server without a backlog has.
     in_flight = expected * recorder.total.quantile(0.0) + _IN_FLIGHT_AT_THE_END
     held = not stage.rate or (
         good + in_flight >= HELD_SHARE * expected * seconds and not recorder.unsent and recorder.good > 0
@@ -442,8 +442,6 @@ def _warnings(plan: LoadPlan, result: dict[str, Any]) -> list[str]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
-
 if sys.platform != "win32":
     import resource
 
@@ -478,7 +476,7 @@ def main() -> int:
     try:
         _write({"result": run_load(load, _transport(load.plan))})
     except BrokenPipeError:
-        # Nobody waits for the figures any more.
+        # The process that waited for the figures is gone.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (LoadError, McpError) as error:

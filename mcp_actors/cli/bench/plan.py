@@ -55,7 +55,7 @@ META = {VERSION: MODERN_VERSION, CAPABILITIES: {}, CLIENT_INFO: {"name": "load",
 
 
 class LoadError(Exception):
-    """The server did not answer correctly, so there is no figure."""
+    """The server did not answer correctly, so no figure can be given."""
 
 
 # -- Messages as bytes, encoded in advance, so that sending one costs almost nothing during the measurement ---
@@ -245,7 +245,7 @@ def _written(number: int, line: str) -> PlannedCall:
         )
     unknown = sorted(members.keys() - _MEMBERS)
     if unknown:
-        raise ValueError(f"line {number}: {unknown[0]} is no member of a call")
+        raise ValueError(f"line {number}: {unknown[0]} is not a member of a call")
     weight = members.get("weight", 1)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < 1e9:
         raise ValueError(f"line {number}: the weight is to be a number above 0")
@@ -283,8 +283,6 @@ def _requests(recording: Recording, connection: int) -> Iterable[tuple[str, dict
                 # What the client said of itself and of one call is not said again for others.
                 yield each["method"], {name: value for name, value in params.items() if name != "_meta"}
 
-
-# ----------------------------------------------------------------------------------------------------
 
 RAMP_STAGES = 10
 SLICES = 10

@@ -50,8 +50,8 @@ def percentiles(document: Document, key: Key) -> list[tuple[float, float]]:
     if merged is None or not merged.total_count:
         return []
     total = merged.total_count
-    told = [each for each in PERCENTILES if each == 0 or total * (100 - each) >= 100]
-    return [(each, merged.get_value_at_percentile(each) / 1000) for each in told]
+    shown = [each for each in PERCENTILES if each == 0 or total * (100 - each) >= 100]
+    return [(each, merged.get_value_at_percentile(each) / 1000) for each in shown]
 
 
 # A server may make up ever new errors.

@@ -93,7 +93,7 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 26, 34, 46
 LEGEND_LINE = 15
 # The mean width of a letter of a title.
 TITLE_LETTER = 7.6
-# After Okabe and Ito: told apart by the colour-blind too.
+# After Okabe and Ito: the colour-blind can distinguish them too.
 COLOURS = ("#0072b2", "#777777", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "currentColor")
 KNOWN = (
     "ours",
@@ -223,9 +223,9 @@ def _draw(
         parts.append(
             f'<line x1="{place}" x2="{place}" y1="{up(low):.1f}" y2="{up(high):.1f}" stroke="{ink}"/>'
         )
-        told = f"{line.name}: {_short(y)} at {_short(x)}"
+        hint = f"{line.name}: {_short(y)} at {_short(x)}"
         parts.append(
-            f'<circle cx="{place}" cy="{up(y):.1f}" r="3" fill="{ink}"><title>{escape(told)}</title></circle>'
+            f'<circle cx="{place}" cy="{up(y):.1f}" r="3" fill="{ink}"><title>{escape(hint)}</title></circle>'
         )
     return parts
 
@@ -391,8 +391,6 @@ def _table(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterato
         ]
         yield "  ".join(cells).rstrip()
 
-
-# ----------------------------------------------------------------------------------------------------
 
 _READING = (
     "Latencies count from when a call was meant to be sent, so a stall counts for every call that was due meanwhile. "

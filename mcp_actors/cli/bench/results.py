@@ -162,7 +162,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Document:
-        """Reads a document. Raises `LoadError` for a file that is none."""
+        """Reads a document. Raises `LoadError` for any other file."""
         try:
             members = json.loads(path.read_text())
             if members.pop("format") != FORMAT:
@@ -203,7 +203,7 @@ def interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interv
     """Between two of the samples, in order: where the median is, whatever the distribution.
 
     The narrowest pair of order statistics that is sure enough; with few samples that is the lowest and the highest,
-    and the confidence is told.
+    and the confidence is given.
     """
     ordered = sorted(samples)
     size = len(ordered)
@@ -335,7 +335,7 @@ Verdict = Literal["regression", "improvement", "no clear change", "too few round
 
 @dataclass
 class FigureChange:
-    """``times`` is after / before; ``p`` is the chance to see such a difference if there is none; ``corrected`` is that
+    """``times`` is after / before; ``p`` is the chance to see such a difference by noise alone; ``corrected`` is that
     for all places of the scenario together, of which some always differ by chance.
     """
 
@@ -502,8 +502,6 @@ def _row(change: FigureChange) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _WORDS = {"regression": "worse", "improvement": "better"}
 
 
@@ -522,7 +520,7 @@ _WORDS = {"regression": "worse", "improvement": "better"}
     "--fail-if",
     type=click.Choice(["regression"]),
     multiple=True,
-    help="Exit with 6 if a figure became worse, and that is no chance.",
+    help="Exit with 6 if a figure became worse, and not by chance.",
 )
 @traceback_option
 def compare_command(

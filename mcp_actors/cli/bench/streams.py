@@ -40,7 +40,7 @@ else:
     READABLE, WRITABLE = 1, 4
 
     class LoadPoll:
-        """Stands for epoll, which this system does not have.
+        """Replaces epoll, which this system does not have.
 
         Raises:
             LoadError: Always.
@@ -73,7 +73,7 @@ else:
 # -- Connections that carry nothing but messages: lines over pipes and sockets, frames of WebSocket ------
 
 READ_BYTES = 65_536
-# Of one message: more is no answer that anybody waits for.
+# Of one message: a longer one is not an answer to the load.
 MOST_BYTES = 64 * 2**20
 # Timers of the system are late by about as much: the rest of a wait is spent looking.
 LOOK_SECONDS = 0.0001
@@ -292,8 +292,6 @@ class StreamField(Field):
                 lane.ends.close()
         self._poll.close()
 
-
-# ----------------------------------------------------------------------------------------------------
 
 KEY = "bWNwLWFjdG9ycy1sb2FkIQ=="
 # A client must mask; with a key of zeros the masked bytes are the bytes.

@@ -102,7 +102,7 @@ class PipedServers:
     def __exit__(self, *_: object) -> None:
         if sys.platform == "win32":
             return
-        # The ends of the pipes are closed already: that is how a server is told to end.
+        # The ends of the pipes are closed already: a server ends on that.
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             for process in self._running:
                 if number is not None and process.poll() is None:
@@ -181,8 +181,6 @@ def _ends(connection: socket.socket) -> Ends:
     os.set_blocking(descriptor, False)
     return Ends(descriptor, descriptor, lambda: os.close(descriptor))
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # The oldest binding over HTTP has its answers on a stream of their own.
 _OF_TWO_STREAMS = "/sse"

@@ -45,7 +45,7 @@ __all__ = [
 # -- The lines of the demo, as wide as the terminal ------------------------------------------------------
 
 _TITLE_WIDTH = max(len(each.title) for each in TOUR) + 2
-_LEAST_BESIDE = 60  # columns; in fewer the title stands above its line, not beside it
+_LEAST_BESIDE = 60  # columns; in fewer the title is above its line, not beside it
 
 
 def columns() -> int:
@@ -243,8 +243,6 @@ def peak_memory() -> int | None:
         return peak // (1024 * 1024) if sys.platform == "darwin" else peak // 1024
     return None
 
-
-# ----------------------------------------------------------------------------------------------------
 
 _GRACE = 15.0  # seconds for the sessions to end by themselves once the time is over
 _REDRAW = 0.25  # seconds between two pictures of the table

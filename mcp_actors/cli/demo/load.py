@@ -78,8 +78,6 @@ class Tally:
         return total
 
 
-# ----------------------------------------------------------------------------------------------------
-
 ERAS = ("legacy", "modern")
 
 _SHARE_OF_HELD = 0.15  # calls that are cancelled in flight

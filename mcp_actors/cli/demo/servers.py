@@ -60,8 +60,6 @@ def server() -> Server:
     return app
 
 
-# ----------------------------------------------------------------------------------------------------
-
 CITIES = ("Berlin", "Bergen", "Bern", "Lima")
 _HOLD_SECONDS = 60.0  # far longer than anybody waits
 _STEP_SECONDS = 0.03  # between two reports, so that they are seen to come one by one
@@ -85,7 +83,7 @@ class Wishes:
 
 @attrs.define
 class Sighting:
-    """The notes that functions of the server leave for whoever takes the tour in the same process."""
+    """The notes that functions of the server leave for the tour that runs in the same process."""
 
     cancelled: trio.Event = attrs.field(factory=trio.Event)
     """Set when a held call has seen its cancellation."""
@@ -95,7 +93,7 @@ class Sighting:
 
 
 def tour_server() -> Server:
-    """A server whose notes nobody reads, for a process of its own."""
+    """A server for a process of its own, where its notes go unread."""
     return server_that_tells(Sighting())
 
 
@@ -173,7 +171,7 @@ def _add_readings(app: Server, sighting: Sighting) -> None:
 
     @app.tool
     async def rain(city: str) -> None:
-        """Changes the weather, and tells whoever subscribed to it."""
+        """Changes the weather, and notifies its subscribers."""
         sighting.weather[city] = "rainy"
         app.resource_updated(f"weather://{city}/now")
 

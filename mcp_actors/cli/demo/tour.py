@@ -88,8 +88,6 @@ async def stage() -> AsyncIterator[DemoStage]:
             nursery.cancel_scope.cancel()
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _WITHIN = 10.0  # seconds for one demonstration
 _CANCEL_AFTER = 0.05  # seconds a held call is waited for
 _CALLS_OVER_EACH = 20  # the median of their times is shown

@@ -58,7 +58,7 @@ def is_id(value: object) -> bool:
 
 @attrs.frozen
 class Malformed:
-    """A frame that is no JSON-RPC message, with the reason and its beginning."""
+    """A frame that is not a JSON-RPC message, with the reason and its beginning."""
 
     reason: str
     start: str
@@ -86,7 +86,7 @@ class ServerAnswer:
     era: str
     method: str
     id: int | str | None = None
-    """The id of our request; ``None`` for what is none."""
+    """The id of our request; ``None`` for any other message."""
     messages: tuple[dict[str, Any], ...] = ()
     """Every message that came, the reply included."""
     malformed: tuple[Malformed, ...] = ()
@@ -158,7 +158,7 @@ class Bounds:
     answer_time: float = 10.0
     """Seconds that a server has for one answer."""
     raw_time: float = 3.0
-    """Seconds that it has where it may rightly stay silent: after what is no message, or a batch."""
+    """Seconds that it has where it may rightly stay silent: after a malformed message or a batch."""
     total_time: float = 180.0
     """Seconds for everything; rules that were not reached by then are reported as not checked."""
     total_bytes: int = 32 * 1024 * 1024
@@ -252,7 +252,7 @@ def make_meta(era: Era, log_level: str | None = None) -> dict[str, Any]:
 
 
 class Conversation(Protocol):
-    """One conversation in one revision. It sends what it is told, right or wrong."""
+    """One conversation in one revision. It sends whatever a rule hands it, right or wrong."""
 
     era: Era
     is_http: bool
@@ -289,7 +289,7 @@ class Conversation(Protocol):
         """
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> ServerAnswer:
-        """Sends a notification. Over HTTP the answer is the response to it; over a channel there is none yet."""
+        """Sends a notification. Over HTTP the answer is the response to it; over a channel none has come yet."""
 
     async def send(self, data: bytes, wait_for: tuple[int | str, ...] = ()) -> ServerAnswer:
         """Sends bytes as they are, and waits for the answers with these ids; without one for the first message."""
@@ -319,9 +319,6 @@ def same_id(one: object, other: object) -> bool:
 def is_reply(message: Mapping[str, Any]) -> bool:
     """Whether a message is a response."""
     return "method" not in message
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class StreamConversation:

@@ -44,7 +44,7 @@ async def initialize_result(spoken: SpokenEra) -> list[str]:
     if not isinstance(info, dict) or not all(isinstance(info.get(each), str) for each in ("name", "version")):
         found.append(f"its serverInfo is {shown(info)}")
     if not isinstance(said.get("instructions", ""), str):
-        found.append("its instructions are no text")
+        found.append("its instructions are not text")
     return [f"the result of initialize: {each}" for each in found]
 
 
@@ -99,8 +99,6 @@ async def batches(spoken: SpokenEra) -> list[str]:
         [f"of two pings in a batch {len(missing)} were not answered: {answer.summary()}"] if missing else []
     )
 
-
-# ----------------------------------------------------------------------------------------------------
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 

@@ -184,9 +184,6 @@ async def name_header(spoken: SpokenEra) -> list[str]:
     return found + await _refused(spoken, method, {"mcp-name": None}, what, params)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 async def refuses_by_401(spoken: SpokenEra) -> list[str]:
     """A request without credentials is refused with 401."""
     status = spoken.handshake.status

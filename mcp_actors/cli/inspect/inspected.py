@@ -233,8 +233,6 @@ async def _end_session(conversation: HttpConversation) -> None:
         conversation.session = None
 
 
-# ----------------------------------------------------------------------------------------------------
-
 Severity = Literal["error", "warning"]
 """Whether the specification says MUST (or its schema demands it), or SHOULD."""
 Binding = Literal["any", "http", "stream"]

@@ -155,8 +155,6 @@ class ServerReport:
         return found
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Findings of one rule in one era that are reported one by one; the others are counted.
 MAX_FINDINGS = 5
 # Names of a list, and names of capabilities, that a report has.
@@ -189,7 +187,7 @@ async def inspect_server(
         in_flight: Requests that are sent at once when the speed is measured, 16 by default; 0 measures nothing.
         bounds: What the inspection may take.
         rules: The rules that are checked, all by default.
-        progress: Is told what is being done, for a person who waits.
+        progress: Called with what is being done, for a person who waits.
 
     Raises:
         AuthorizationError: The credentials of ``target`` are of no use.
@@ -307,7 +305,7 @@ class _Inspection:
             await self._require_life(rule, spoken)
 
     async def _require_life(self, rule: Rule, spoken: SpokenEra) -> None:
-        """Ends the inspection if a request was not answered because nobody is there, which no later rule is about."""
+        """Ends the inspection if a request was not answered because the server is gone, which no later rule is about."""
         for _ in range(2):
             answer = await spoken.conversation.ask(spoken.era.client.ping_method, keep=False)
             if answer.reply is not None:

@@ -91,14 +91,14 @@ def _fault(message: dict[str, Any]) -> str | None:
         return f'"jsonrpc" is {shown(message.get("jsonrpc"))}'
     if "method" in message:
         if not isinstance(message["method"], str):
-            return "its method is no string"
+            return "its method is not a string"
         if "result" in message or "error" in message:
             return "it has a method and a result or an error"
-        return None if isinstance(message.get("params", {}), dict) else "its params are no object"
+        return None if isinstance(message.get("params", {}), dict) else "its params are not an object"
     if ("result" in message) == ("error" in message):
         return "it has not exactly one of result and error"
     if "result" in message and not isinstance(message["result"], dict):
-        return "its result is no object"
+        return "its result is not an object"
     if "result" in message and not is_id(message.get("id")):
         return "a result without an id"
     return None
@@ -331,7 +331,7 @@ async def notifications_unanswered(spoken: SpokenEra) -> list[str]:
 
 
 async def bad_json_refused(spoken: SpokenEra) -> list[str]:
-    """A message that is no JSON is refused as such, and the connection goes on where it can."""
+    """A message that is not JSON is refused as such, and the connection goes on where it can."""
     if spoken.server.is_http_sse:
         raise NotApplicable("over HTTP+SSE it is refused by a status, which is not seen here")
     answer = await spoken.conversation.send(b'{"jsonrpc": "2.0", "id": 1, "method"')
@@ -343,17 +343,15 @@ async def bad_json_refused(spoken: SpokenEra) -> list[str]:
     }
     if PARSE_ERROR not in codes:
         said = answer.summary() if spoken.is_http else (f"error {codes}" if codes else answer.summary())
-        found.append(f"a message that is no JSON was answered by {said}")
+        found.append(f"a message that is not JSON was answered by {said}")
     if not spoken.is_http:
         id = spoken.server.record.next_id()
         message = request_message(spoken.era, id, cheapest(spoken), {}, None)
         after = await spoken.conversation.send(encode_value(message), (id,))
         if after.reply is None:
-            found.append(f"after a message that is no JSON nothing is answered any more: {after.summary()}")
+            found.append(f"after a message that is not JSON nothing is answered any more: {after.summary()}")
     return found
 
-
-# ----------------------------------------------------------------------------------------------------
 
 # Tools that are called.
 MAX_CALLS = 8

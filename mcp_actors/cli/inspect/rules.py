@@ -17,7 +17,7 @@ MESSAGE_RULES = (
     Rule(
         name="bad-json",
         severity="warning",
-        text="A message that is no JSON is refused by -32700, and the connection goes on.",
+        text="A message that is not JSON is refused by -32700, and the connection goes on.",
         check=message_checks.bad_json_refused,
         legacy=first("Overview", "Base Protocol (JSON-RPC 2.0, 5.1)"),
         modern=modern("Overview", "Error Codes (JSON-RPC 2.0, 5.1)"),
@@ -271,8 +271,6 @@ ACCESS_RULES = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _HANDSHAKE = (
     Rule(
         name="initialize-result",
@@ -486,7 +484,7 @@ _LISTS = (
     Rule(
         name="header-annotations",
         severity="error",
-        text="An x-mcp-header names a header, is unique, and stands at a string, an integer or a boolean.",
+        text="An x-mcp-header names a header, is unique, and belongs to a string, an integer or a boolean.",
         check=list_checks.mirrored_annotations,
         modern=modern("Tools", "x-mcp-header"),
     ),

@@ -172,8 +172,6 @@ async def _list(spoken: SpokenEra, method: str, member: str) -> ListedItems:
             return found
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Requests one after the other, and seconds for them.
 ALONE, ALONE_TIME = 30, 3.0
 # Requests for each that is in flight at once, and seconds for all of them.

@@ -54,7 +54,7 @@ _HIDDEN = "***"
 
 
 def change_lines(path: str, section: str, name: str, before: str | None, after: str | None) -> Iterator[str]:
-    """Yields the lines of a diff between two texts of an entry, ``None`` where there is none."""
+    """Yields the lines of a diff between two texts of an entry, ``None`` for a missing entry."""
     yield f"--- {safe(path)}"
     yield f"+++ {safe(path)}"
     yield f"@@ {section} @@"
@@ -86,8 +86,6 @@ def _hidden(value: Any) -> Any:
     return dict.fromkeys(value, _HIDDEN) if isinstance(value, dict) else _HIDDEN
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # How often a change is shown anew because somebody else has written the file meanwhile.
 MAX_ROUNDS = 3
 
@@ -100,12 +98,12 @@ class Manner:
     """The manner in which a change is made."""
 
     yes: bool = False
-    """Nobody is asked."""
+    """No person is asked."""
     dry_run: bool = False
     """It is shown only."""
 
     def require_answerable(self) -> None:
-        """Raises `WrongUsage` if a person has to be asked, and none is there."""
+        """Raises `WrongUsage` if a person has to be asked, but there is no terminal."""
         if not self.yes and not self.dry_run and not sys.stdin.isatty():
             raise WrongUsage(
                 "there is nobody to ask: add --yes, or --dry-run to look only; nothing was changed"
@@ -138,7 +136,7 @@ class Configuration:
         """Reads the file.
 
         Raises:
-            CommandFailure: It is none that may be replaced.
+            CommandFailure: It may not be replaced.
         """
         try:
             return open_config(self.path)
@@ -152,7 +150,7 @@ class Configuration:
         """Reads what is in the file.
 
         Raises:
-            CommandFailure: It is no JSON that the client reads.
+            CommandFailure: The client could not read it as JSON.
         """
         try:
             return read_config(file.text(), self.client.section, comments=self.client.comments)
@@ -166,7 +164,7 @@ class Configuration:
         return CommandFailure(f"{self.path} is left as it is: {why}")
 
     def entry(self, config: ConfigText, name: str) -> str | None:
-        """Returns the text of an entry, ``None`` if there is none.
+        """Returns the text of an entry, ``None`` if it is missing.
 
         Raises:
             CommandFailure: The file is not what such a client has.
@@ -241,7 +239,7 @@ class Configuration:
         """Shows the change of an entry, and returns whether it shall be made.
 
         Raises:
-            WrongUsage: A person has to be asked, and none is there.
+            WrongUsage: A person has to be asked, but there is no terminal.
         """
         for line in change_lines(file.path, self.client.section, name, before, after):
             click.echo(_coloured(line))

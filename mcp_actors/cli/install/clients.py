@@ -32,8 +32,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _STARTS = (["-m", "mcp_actors", "serve"], ["-m", "mcp_actors", "gateway"])
 
 
@@ -148,7 +146,7 @@ def place_of(
         client: A row of `CLIENTS`.
         system: As `sys.platform`.
         environ: The environment variables.
-        home: The folder of the user; by default that of whoever runs this.
+        home: The folder of the user; by default that of the current user.
 
     Raises:
         RuntimeError: The system cannot say where the folder of the user is.
@@ -221,7 +219,7 @@ def started_with(target: str, args: Sequence[str]) -> list[str]:
         args: Those for the function that makes the server. One that names a file or folder is made absolute.
 
     Raises:
-        WrongUsage: There is no such file, it takes no arguments, or this interpreter cannot say where it is.
+        WrongUsage: The file does not exist, it takes no arguments, or this interpreter cannot say where it is.
     """
     if not sys.executable:
         raise WrongUsage("this Python cannot say where it is, so that no client could start it")
@@ -283,7 +281,7 @@ def named(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise WrongUsage(
-            f"{name!r} is no name for an entry: letters, digits, - and _, 64 at most, the first one a letter or digit"
+            f"{name!r} is not a name for an entry: letters, digits, - and _, 64 at most, the first one a letter or digit"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""Reads and replaces the file of another program: as a whole, with its rights, and only if nobody else has written."""
+"""Reads and replaces the file of another program: as a whole, with its rights, and only if no other program has written."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Bytes. The largest that are known, of a client that keeps its history there too, have some tens of MiB.
 MAX_CONFIG_BYTES = 32 * 1024 * 1024
 # The rights of a file that was not there: an entry may hold secrets.
@@ -63,7 +61,7 @@ class ConfigFile:
         """Returns what it has, without a byte order mark; nothing if it is not there.
 
         Raises:
-            Untouchable: It is no UTF-8.
+            Untouchable: It is not UTF-8.
         """
         try:
             return (self.data or b"").removeprefix(_BOM).decode()
@@ -79,7 +77,7 @@ class ConfigFile:
         try:
             return (_BOM if (self.data or b"").startswith(_BOM) else b"") + text.encode()
         except UnicodeEncodeError:
-            raise Untouchable("a word of the entry is no text that a JSON file can hold") from None
+            raise Untouchable("a word of the entry is not text that a JSON file can hold") from None
 
     def is_unchanged(self) -> bool:
         """Returns whether the file is the one that was read, and has what was read."""
@@ -236,7 +234,7 @@ class Change:
     name: str
     """That of the entry."""
     before: str | None = attrs.field(repr=False)
-    """The text of the entry before; ``None`` if there was none."""
+    """The text of the entry before; ``None`` if the entry is new."""
     after: str | None = attrs.field(repr=False)
     """And afterwards."""
     written: str
@@ -304,7 +302,7 @@ class FileHistory:
         return copied
 
     def last(self) -> tuple[Change, bytes | None] | None:
-        """Returns the last change and the copy of the file before it, ``None`` if none is kept.
+        """Returns the last change and the copy of the file before it, ``None`` if no change is kept.
 
         Raises:
             CommandFailure: What was kept is damaged.

@@ -29,8 +29,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _TOKEN = re.compile(
     r"""
       (?P<space>   [ \t\r\n]++ )
@@ -51,7 +49,7 @@ _KEPT_DEPTH = 2
 
 
 class _NoConstant(Exception):
-    """Python's own reader takes NaN and infinities, which are no JSON."""
+    """Python's own reader takes NaN and infinities, which are not JSON."""
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -63,7 +61,7 @@ _CHECK = json.JSONDecoder(parse_int=float, parse_constant=_no_constant)
 
 
 class Damaged(Exception):
-    """The text is no JSON, or has comments where the client reads none. The message says where."""
+    """The text is not JSON, or has comments that the client cannot read. The message says where."""
 
 
 @attrs.frozen
@@ -86,7 +84,7 @@ class Member:
     lead: int
     """Where the blanks before it begin."""
     after_line: bool
-    """Whether what stands before them is a comment that ends with its line."""
+    """Whether a comment that ends with its line comes before them."""
     comma: int | None = None
     """The place of the comma behind it."""
 
@@ -99,10 +97,10 @@ class Members:
     end: int = -1
     each: list[Member] = attrs.Factory(list)
     last: Span = Span(0, 0)
-    """What stands before the closing brace and is no blank: a value, a comma, a comment or the opening brace."""
+    """What comes before the closing brace, apart from blanks: a value, a comma, a comment or the opening brace."""
 
     def named(self, name: str) -> list[Member]:
-        """Returns the members of a name: more than one if it stands there twice."""
+        """Returns the members of a name: more than one if the name is repeated."""
         return [member for member in self.each if member.name == name]
 
 
@@ -173,7 +171,7 @@ def read_config(text: str, section: str, *, comments: bool) -> ConfigText:
         comments: Whether comments and a comma before a closing brace or bracket are allowed.
 
     Raises:
-        Damaged: It is no JSON, or its outermost value is no object.
+        Damaged: It is not JSON, or its outermost value is not an object.
     """
     return _ConfigReader(text, section, comments).read()
 
@@ -237,7 +235,7 @@ class _ConfigReader:
             what = _COMMENT if comment else f"{error.msg[:1].lower()}{error.msg[1:]}"
             raise self._damaged(error.pos, what) from None
         except _NoConstant:
-            raise self._damaged(place, "it has NaN or an infinity, which is no JSON") from None
+            raise self._damaged(place, "it has NaN or an infinity, which is not JSON") from None
         except RecursionError:
             raise self._damaged(place, "it is nested too deep") from None
         return _Token("word", place, end, "")
@@ -337,7 +335,7 @@ class Foreign(Exception):
 
 @attrs.frozen
 class _Splice:
-    """A part of the text, and what stands there afterwards."""
+    """A part of the text, and what replaces it."""
 
     start: int
     end: int
@@ -345,10 +343,10 @@ class _Splice:
 
 
 def found_entry(config: ConfigText, section: str, name: str) -> str | None:
-    """Returns the text of the entry of a name, ``None`` if there is none.
+    """Returns the text of the entry of a name, ``None`` if it is missing.
 
     Raises:
-        Foreign: The section is no object, or it or the entry stands there twice.
+        Foreign: The section is not an object, or it or the entry occurs twice.
     """
     servers = _section(config, section)
     member = None if servers is None or servers.members is None else _only(servers.members, name)
@@ -365,7 +363,7 @@ def with_entry(config: ConfigText, section: str, name: str, entry: Mapping[str, 
         entry: It, as an object, which is laid out as its neighbours are, or as the text that it shall be.
 
     Raises:
-        Foreign: The section is no object, or it or the entry stands there twice.
+        Foreign: The section is not an object, or it or the entry occurs twice.
     """
     text = config.text
     layout = _layout(config)
@@ -393,8 +391,8 @@ def without_entry(config: ConfigText, section: str, name: str) -> str:
     """Returns the text without the entry of a name, which is there.
 
     Raises:
-        Foreign: The section is no object, or it or the entry stands there twice.
-        LookupError: There is no such entry.
+        Foreign: The section is not an object, or it or the entry occurs twice.
+        LookupError: The entry does not exist.
     """
     servers = _section(config, section)
     member = None if servers is None or servers.members is None else _only(servers.members, name)
@@ -423,7 +421,7 @@ class _Layout:
 
     newline: str
     unit: str
-    """The blanks of one level; empty if the text stands on one line."""
+    """The blanks of one level; empty if the text is on one line."""
 
     def written(self, value: object, outer: str) -> str:
         """Returns a value in this manner, as a member of what is indented by ``outer``."""
@@ -449,7 +447,7 @@ def _layout(config: ConfigText) -> _Layout:
     on_its_own = any(mark in text[root.start : first] for mark in "\r\n")
     if not on_its_own:
         return _Layout(newline, "")
-    # A comment may stand before the first member on its line.
+    # A comment may come before the first member on its line.
     return _Layout(newline, _indent_of(text, first) or _DEFAULT_INDENT)
 
 
@@ -496,7 +494,7 @@ def _removed(config: ConfigText, members: Members, member: Member) -> list[_Spli
     is_last = place == len(members.each) - 1
     end = member.value.end if member.comma is None else member.comma + 1
     if not is_last:
-        # The blanks before it stay, because what stands before them may be a comment that ends with its line. A
+        # The blanks before it stay, because the text before them may be a comment that ends with its line. A
         # comment between it and its comma stays too.
         splices = [_Splice(member.key.start, member.value.end, "")]
         assert member.comma is not None
@@ -526,7 +524,7 @@ def _blanks(text: str, place: int) -> int:
 
 
 def _spliced(text: str, splices: list[_Splice]) -> str:
-    """Returns the text with its parts replaced; of two at one place the earlier one stands first."""
+    """Returns the text with its parts replaced; of two at one place the earlier one comes first."""
     parts, end = [], 0
     for splice in sorted(splices, key=lambda each: each.start):
         parts += [text[end : splice.start], splice.text]

@@ -89,7 +89,7 @@ def say_what_lacks(config: str, env: Mapping[str, str]) -> None:
         env: Variables of its own.
 
     Raises:
-        ConfigurationError: The file is none of a gateway.
+        ConfigurationError: The file is not a gateway's.
     """
     environ = _environment(env)
     for entry in importlib.import_module("mcp_actors.gateway.server_entries").read_server_entries(config):
@@ -169,7 +169,7 @@ def command(
     is shown and asked about. Nothing but the entry is changed, a copy of the file is kept, and --undo undoes the last
     change.
 
-    A file that is damaged, or is none that such a client has, is left as it is, and so is an entry of that name that
+    A file that is damaged, or does not look like one of the client's, is left as it is, and so is an entry of that name that
     mcp-actors has not written.
 
     \b
@@ -208,11 +208,11 @@ def command(
         if name is not None:
             with_our_entry(configuration, text, named(name), entry)
         manner.require_answerable()
-        told = try_out([entry["command"], *entry["args"]], given)
-        final = name_from(told) if name is None else name
+        title = try_out([entry["command"], *entry["args"]], given)
+        final = name_from(title) if name is None else name
         if configuration.change(final, partial(with_our_entry, name=final, entry=entry), manner):
-            known = "" if safe(told) == final else f" as {final}"
-            click.echo(f"installed {safe(told)}{known} in {configuration.path}")
+            known = "" if safe(title) == final else f" as {final}"
+            click.echo(f"installed {safe(title)}{known} in {configuration.path}")
             click.echo(f"{CLIENTS[client].title}: {CLIENTS[client].afterwards}")
 
 
@@ -222,7 +222,7 @@ def with_our_entry(
     """Returns the text of a configuration with an entry; what a person has added to an older one of ours stays.
 
     Raises:
-        CommandFailure: An entry of that name is there, and is none of ours.
+        CommandFailure: Another program wrote the entry of that name.
     """
     fresh = dict(entry)
     found = configuration.entry(config, name)
@@ -238,9 +238,6 @@ def with_our_entry(
         if fresh == old:
             return config.text
     return configuration.with_entry(config, name, fresh)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 @click.command("uninstall", short_help="Take a server out of the configuration of a client.")

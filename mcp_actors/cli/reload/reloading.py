@@ -37,7 +37,7 @@ __all__ = ["FileWatch", "ImportTooLong", "Importer", "OwnModules", "Reloading", 
 
 # -- The modules of the target's own folder: the only ones that a reload imports again -------------------
 
-# The engine runs, and must not be imported a second time, where the target stands in a checkout of it.
+# The engine runs, and must not be imported a second time, where the target is in a checkout of it.
 _ENGINE = ("mcp_actors", "mcp_transports")
 _NOT_ENGINE = "mcp_actors.examples"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
@@ -124,7 +124,7 @@ class ImportTooLong(CommandFailure):
 
 
 class _GivenUp(BaseException):
-    """Ends an import that nobody waits for."""
+    """Ends an import that is no longer waited for."""
 
 
 class Importer:
@@ -272,7 +272,7 @@ _TRIO = f"{os.sep}site-packages{os.sep}trio{os.sep}"
 
 
 def failure_block(what: str, error: BaseException, since: float) -> str:
-    """Returns what a person is told of a reload that failed: the error, the user's own frames, and what goes on.
+    """Returns the report of a reload that failed: the error, the user's own frames, and what goes on.
 
     Args:
         what: The target.
@@ -293,10 +293,10 @@ def _frames(error: BaseException) -> Iterator[str]:
     """Yields the lines of the user's own frames, and of the error itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    told = traceback.TracebackException.from_exception(error)
-    own = [frame for frame in told.stack if not _is_of_the_engine(frame.filename)]
+    trace = traceback.TracebackException.from_exception(error)
+    own = [frame for frame in trace.stack if not _is_of_the_engine(frame.filename)]
     shown = traceback.StackSummary.from_list(own[-MOST_FRAMES:])
-    for text in (*shown.format(), *told.format_exception_only()):
+    for text in (*shown.format(), *trace.format_exception_only()):
         yield from text.rstrip("\n").split("\n")
 
 
@@ -308,9 +308,9 @@ def _is_of_the_engine(filename: str) -> bool:
 
 # -- Notices that files have changed: at once where the system tells, and once a second where it does not ---
 
-# Milliseconds between two looks where nothing is told: network file systems, a folder that was deleted and made again.
+# Milliseconds between two looks where the system sends no notices: network file systems, a folder that was deleted and made again.
 LOOK_EVERY = 1000
-# Milliseconds without a change after which changes are told, and the most for which they are collected before: an
+# Milliseconds without a change after which changes are reported, and the most for which they are collected before: an
 # editor that saves makes several.
 STEP, DEBOUNCE = 50, 400
 # Python files of a folder that are looked at when it is not known which of them matter.
@@ -466,8 +466,6 @@ def _signature(file: str) -> tuple[int, ...] | None:
     return (found.st_mtime_ns, found.st_size, found.st_ino)
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Seconds that the new server's lifespan and extensions may take to begin.
 BEGIN_BOUND = 30.0
 # Seconds after which a reload is given up for the next change. A change that comes earlier waits for it, so that one
@@ -559,7 +557,7 @@ class Reloading:
         await self._say(f"mcp-actors: reloaded in {seconds:.2f} s: {safe(self._offer(server))}")
 
     async def _say(self, text: str) -> None:
-        # Whoever reads standard error may be slow.
+        # The reader of standard error may be slow.
         await trio.to_thread.run_sync(self._tell, text, abandon_on_cancel=True)
 
 

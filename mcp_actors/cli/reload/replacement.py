@@ -258,7 +258,7 @@ class ReplaceableServer(Server[Any]):
             for call in calls:
                 call.end_with(RpcError(INTERNAL_ERROR, _REPLACED))
             with trio.move_on_after(CLEANUP_BOUND):
-                while calls := calls & self._runtime.calls():  # noqa: ASYNC110 - the end of a call is no event
+                while calls := calls & self._runtime.calls():  # noqa: ASYNC110 - the end of a call sets no event
                     await trio.sleep(LOOK_EVERY)
         for block in turn.extensions.values():
             block.left.set()
@@ -299,7 +299,7 @@ class ReplaceableServer(Server[Any]):
                         yield
                         beside.cancel_scope.cancel(reason="every transport is done")
                     finally:
-                        # Whatever task replaces a server at this moment: nobody would leave what it enters.
+                        # A task that replaces a server at this moment ends here: what it enters would never be left.
                         self._inside = None
                         self._entering.cancel(reason="the server ends")
             finally:

@@ -71,7 +71,7 @@ def split(data: bytes) -> Iterator[str]:
 def one_by_one() -> Iterator[int | None]:
     """Has the terminal of standard input hand over each key at once, for the length of a ``with`` block.
 
-    Yields its descriptor, ``None`` where keys cannot be had: standard input is no terminal, or the system is Windows.
+    Yields its descriptor, ``None`` where keys cannot be had: standard input is not a terminal, or the system is Windows.
     """
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield None
@@ -262,8 +262,6 @@ _KEYS: dict[str, Callable[[TopState], None]] = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Nodes that have a line of their own above every pane; the pane of nodes has all.
 _MOST_NODES = 4
 _KEY_HELP = "q quit  tab pane  s sort  r reverse  / filter  x end  space pause"
@@ -404,16 +402,16 @@ def client_of(where: str, token: str | None) -> Any:
     """Returns a `mcp_transports.admin.AdminClient`.
 
     Raises:
-        ValueError: ``where`` is no place of an admin endpoint.
+        ValueError: ``where`` is not the address of an admin endpoint.
     """
     return importlib.import_module("mcp_transports.admin").AdminClient(where, token)
 
 
 async def one_picture(client: Any) -> str:
-    """Returns one snapshot as text, the first one that has rates: so it takes an interval, if nobody else watches.
+    """Returns one snapshot as text, the first one that has rates: so it takes an interval, unless another program watches already.
 
     Raises:
-        ConnectFailed, ConnectionLost, RemoteProtocolError: There is no snapshot to be had.
+        ConnectFailed, ConnectionLost, RemoteProtocolError: A snapshot could not be had.
     """
     state = TopState()
     async with client.watching() as snapshots:
@@ -429,7 +427,7 @@ async def watch(client: Any) -> None:
     """Shows snapshots until the person quits.
 
     Raises:
-        ConnectFailed, ConnectionLost, RemoteProtocolError: There is no first snapshot to be had.
+        ConnectFailed, ConnectionLost, RemoteProtocolError: The first snapshot could not be had.
     """
     state = TopState(snapshot=await client.snapshot())
     with _signals() as signals, _Screen(client, state) as screen:

@@ -60,8 +60,6 @@ class StateOfSeveral:
             yield state
 
 
-# ----------------------------------------------------------------------------------------------------
-
 if sys.platform == "win32":
     raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
 
@@ -77,7 +75,7 @@ def serve_with_workers(
     announce: Callable[[Ready], object],
     admin: Any = None,
 ) -> None:
-    """Opens the sockets of the URLs and keeps workers that accept from them, until it is told to end.
+    """Opens the sockets of the URLs and keeps workers that accept from them, until a signal ends it.
 
     Args:
         words: The words of the command line that make a process serve, without the name of the program.

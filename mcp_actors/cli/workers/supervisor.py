@@ -1,4 +1,4 @@
-"""Starts workers, starts them again when they die, and replaces or ends them when it is told to.
+"""Starts workers, starts them again when they die, and replaces or ends them on request.
 
 ================ ======================================================================================================
 SIGTERM, SIGINT   every worker drains and ends; a second one ends them at once
@@ -63,7 +63,7 @@ class Worker:
     ended: trio.Event = attrs.field(factory=trio.Event)
     process: trio.Process | None = None
     view: ViewedWorker | None = None
-    """The way to look at it; ``None`` if nobody looks at the workers."""
+    """The way to look at it; ``None`` if the workers are not looked at."""
     _signal: signal.Signals | None = None
     _control: trio.SocketStream | None = None
 
@@ -91,7 +91,7 @@ class Worker:
 
         Args:
             command: The program and its arguments.
-            environment: That of the process, but for what a worker is told.
+            environment: That of the process, but for what is added for a worker.
             sockets: The descriptors of the listening sockets, which the process inherits.
             counts: The descriptor of the workers' shared counts of connections; -1 for none.
             linger: Seconds in which it still answers on idle connections, once it has to retire.
@@ -208,8 +208,6 @@ class Worker:
             return f"killed by signal {-code}"
 
 
-# ----------------------------------------------------------------------------------------------------
-
 if sys.platform == "win32":
     raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
 
@@ -242,7 +240,7 @@ class WorkerTimes:
     pause: float = 0.1
     """Before a worker that died is started again; it doubles with each death that comes soon."""
     longest_pause: float = 30.0
-    """The bound of the pause: by then somebody has been told in the log, and a machine is not kept busy."""
+    """The bound of the pause: by then the log has said so often enough, and a machine is not kept busy."""
     stable: float = 60.0
     """A worker that lived so long died of something new: the pause begins anew."""
     start: float = 60.0
@@ -269,7 +267,7 @@ class WorkerSupervisor:
     Args:
         command: The program of a worker, with its arguments.
         count: How many workers there are.
-        sockets: The descriptors of the listening sockets; whoever opened them closes them.
+        sockets: The descriptors of the listening sockets; the caller closes them.
         environment: That of the workers.
         announce: Called once, when all workers are ready for the first time, with what the first said of itself.
         close: Called when nothing is to be accepted any more.
@@ -439,7 +437,7 @@ class WorkerSupervisor:
                 if self._rounds == 1:
                     start(nursery, WORKER_REPLACEMENT, self._replace_all, nursery)
                 continue
-            # A terminal that was closed says so by SIGHUP: nobody would stop this any more.
+            # A terminal that was closed says so by SIGHUP: no person could stop this any more.
             if self._stopping.is_set():
                 for worker in list(self._workers):
                     worker.signal(signal.SIGTERM)
@@ -460,7 +458,7 @@ class WorkerSupervisor:
                 start(nursery, WORKER_REPLACEMENT, self._until_ended, worker, 0.0, about="drains")
 
     async def _until_ended(self, worker: Worker, extra: float) -> None:
-        """Waits until a worker that was told to end has ended, and kills it if it does not."""
+        """Waits until a worker that was asked to end has ended, and kills it if it does not."""
         drain = worker.ready.drain if worker.ready is not None else 0.0
         with trio.move_on_after(drain + extra + _DRAIN_MARGIN):
             await worker.ended.wait()

@@ -97,7 +97,7 @@ class WorkerView:
         """Answers until the supervisor is gone.
 
         Raises:
-            TypeError: The handler is none of this engine.
+            TypeError: The handler is not one of this engine.
         """
         own = ServerView(handler, worker=self._number)
         connected = socket.socket(fileno=self._descriptor)
@@ -176,7 +176,7 @@ class WorkerState:
     number: int
     pid: int
     view: ViewedWorker | None
-    """``None`` while there is no worker in it, or it is not ready."""
+    """``None`` until a worker in it is ready."""
     reason: str
     """Why the last worker there has ended; empty if none has."""
 
@@ -212,7 +212,7 @@ class WorkersView:
         said = [(at > 0, number, node) for number, seen in found.items() for at, node in enumerate(seen)]
         # Nodes are forgotten with the process that they were.
         self._nodes = {}
-        for _, number, node in sorted(said, key=lambda told: told[:2]):
+        for _, number, node in sorted(said, key=lambda each: each[:2]):
             nodes.setdefault(node.node, node)
             self._nodes.setdefault(node.node, views[number])
         shown = [*nodes.values()]

@@ -52,7 +52,7 @@ class Assignment(msgspec.Struct, frozen=True):
     key: str
     """The key that all workers have in common where their environment has none, as hexadecimal digits."""
     view: int = -1
-    """The descriptor of the socket over which the supervisor looks at the worker; -1 if nobody looks."""
+    """The descriptor of the socket over which the supervisor looks at the worker; -1 if it does not."""
 
     def __repr__(self) -> str:
         return f"<Assignment {self.number} of {self.of}>"
@@ -66,7 +66,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     offer: str
     """A line on what is served."""
     drain: float
-    """Seconds that it takes to end, at most, when it is told to."""
+    """Seconds that it takes to end, at most, once it is asked to."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -76,8 +76,6 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     exit_code: int
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Seconds more than draining takes at most, until a worker without a supervisor ends itself, whatever it hangs in.
 _MARGIN = 5.0
 # Seconds to drain before it is known how many the server allows itself.
@@ -85,7 +83,7 @@ _DRAIN = 6.0
 
 
 def employment() -> Employment | None:
-    """Returns the place of this process among the workers of a supervisor, ``None`` if it is no worker.
+    """Returns the place of this process among the workers of a supervisor, ``None`` if it is not a worker.
 
     The processes that it starts itself do not learn of it.
     """

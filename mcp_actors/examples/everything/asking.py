@@ -27,8 +27,6 @@ from mcp_actors.types import (
 __all__ = ["APPEARING_PROMPT", "APPEARING_TOOL", "ask_for_a_name"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 APPEARING_TOOL = "appearing_tool"
 APPEARING_PROMPT = "appearing_prompt"
 

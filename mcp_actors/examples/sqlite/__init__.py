@@ -1,4 +1,4 @@
-"""Serves one SQLite database, read-only unless told otherwise::
+"""Serves one SQLite database, read-only by default::
 
     mcp-actors serve mcp_actors.examples.sqlite -- my.db
     mcp-actors serve mcp_actors.examples.sqlite -- my.db --write
@@ -94,7 +94,7 @@ class TableList:
 class Database:
     """The SQLite file ``file``, changed only when ``writable``.
 
-    Raises `ValueError`, with a text for people, if that is no database file.
+    Raises `ValueError`, with a text for people, if that is not a database file.
     """
 
     def __init__(self, file: Path, *, writable: bool = False) -> None:
@@ -161,7 +161,7 @@ class Database:
         return await self._read(read)
 
     async def schema(self, table: str) -> str | None:
-        """The statements that made ``table``, its indexes and triggers, or None if there is no such table."""
+        """The statements that made ``table``, its indexes and triggers, or None if the table does not exist."""
 
         def read(connection: sqlite3.Connection) -> str:
             statements = connection.execute(
@@ -215,10 +215,10 @@ class _Statement:
             assert process.stdout is not None
             async with process.stdout, aclosing(_lines(process.stdout)) as lines:
                 async for line in lines:
-                    told = _TOLD.decode(line)
-                    if told.arrived is None:
-                        return told.answer()
-                    self.arrived = told.arrived
+                    said = _SAID.decode(line)
+                    if said.arrived is None:
+                        return said.answer()
+                    self.arrived = said.arrived
                     await self._progress(self.arrived, self._max_rows, f"{self.arrived} rows")
             nursery.cancel_scope.cancel()
         return ToolError("the statement was stopped: it ended, or the system ended it, without an answer")
@@ -253,7 +253,7 @@ class _Told(msgspec.Struct):
         return QueryResult(self.columns, self.rows, self.truncated, self.changes)
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+_SAID = msgspec.json.Decoder(_Told)
 
 
 async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
@@ -290,8 +290,6 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
     except sqlite3.Error:  # a view on a table that is gone: listed all the same
         return []
 
-
-# ----------------------------------------------------------------------------------------------------
 
 USAGE = "usage: mcp-actors serve mcp_actors.examples.sqlite -- DATABASE [--write]"
 

@@ -3,7 +3,7 @@
 A request is a POST whose body is the message and whose headers mirror it. The answer is ``application/json``, one
 message, or, if something comes before it, ``application/jsonl``: a message a line, the answer last. Either side takes a
 request back with RST_STREAM. A server that is stopping grants no more streams (SETTINGS_MAX_CONCURRENT_STREAMS becomes
-0), ends those there are, and says GOAWAY. There are no sessions: this is for the modern era.
+0), ends those there are, and says GOAWAY. Without sessions, this is for the modern era.
 
 The server, then a client that starts it (both need ``pip install mcp-actors[examples]``)::
 
@@ -104,7 +104,7 @@ class Wire:
         return len(self._unsent) + sum(len(each.unsent) for each in self.streams.values() if not each.gone)
 
     async def read(self) -> list[Any]:
-        """Waits for events. `trio.EndOfChannel` at the end, `trio.BrokenResourceError` for what is no HTTP/2."""
+        """Waits for events. `trio.EndOfChannel` at the end, `trio.BrokenResourceError` for anything but HTTP/2."""
         while len(self._unsent) > CONTROL_WATER and not self.over:
             await self.room.park()
         try:
@@ -128,7 +128,7 @@ class Wire:
                     self.end()
         for event in found:
             if isinstance(event, events.DataReceived) and not self.over:
-                # At once, since nobody reads more than is wanted: the pipe holds the peer up.
+                # At once, since no more is read than is wanted: the pipe holds the peer up.
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         self.pump()
         return found
@@ -239,8 +239,6 @@ def joined(headers: Any) -> dict[str, str]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
-
 if sys.platform == "win32":
     raise ImportError("this example reads and writes descriptors as POSIX has them, not those of Windows")
 
@@ -301,7 +299,7 @@ class Http2Exchange(Stream):
             self._add("202", JSON, b"", last=True)
 
     def close_stream(self) -> None:
-        """Nobody could come back for the rest: the stream stays."""
+        """A client could not come back for the rest: the stream stays."""
 
 
 async def serve_streams(
@@ -518,7 +516,7 @@ class Http2Channel(FrameChannel):
                 self._lose(ask, errors.ConnectionLost(text))
 
     def _lose(self, ask: Stream, reason: errors.McpError) -> None:
-        """Nothing more comes on a stream: if the answer has come, nobody minds this."""
+        """Nothing more comes on a stream: this is harmless if the answer has come."""
         del self._wire.streams[ask.id]
         self._waiting.pop(ask.tag, None)
         self._fail(ask.tag, reason)
@@ -529,7 +527,7 @@ class Http2Channel(FrameChannel):
             self._reading.cancel(reason="there is something to receive")
 
     async def meet(self) -> None:
-        """Waits for the server's SETTINGS: whatever else comes out of that program is no HTTP/2."""
+        """Waits for the server's SETTINGS: a program that sends anything else does not speak HTTP/2."""
         try:
             with trio.fail_after(MEETING):
                 while not any(
