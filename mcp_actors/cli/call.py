@@ -1,4 +1,4 @@
-"""``mcp-actors call``."""
+"""``mcp-actors call``, ``read`` and ``prompt``."""
 
 from __future__ import annotations
 

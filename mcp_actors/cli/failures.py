@@ -166,7 +166,7 @@ def sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {error} (--traceback shows where)"
 
 
-# -- Runs a command that Ctrl-C may end at any moment ----------------------------------------------------
+# -- A command that Ctrl-C may end at any moment -------------------------------------------------------
 
 _T = TypeVar("_T")
 

@@ -1,4 +1,8 @@
-"""``mcp-actors login``."""
+"""``mcp-actors login``, ``logout`` and ``whoami``: a login at one server, how it is shown, and where it is stored.
+
+A login is shown without its tokens: who, where, for what and until when. Stored are its tokens, and the options with
+which the client was registered.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ __all__ = [
 ]
 
 
-# -- A login in words for a person: who, where, for what and until when. Never its tokens ----------------
+# -- A login as a person reads it ----------------------------------------------------------------------
 
 # Characters of a part of a token that is looked at, and of a subject that is shown.
 LONGEST_CLAIMS = 64 * 1024
@@ -124,7 +128,7 @@ def subject_of(token: str) -> str | None:
     return subject[:LONGEST_SUBJECT] if isinstance(subject, str) and subject else None
 
 
-# -- The logins that ``mcp-actors login`` has stored: tokens, and the words that the client was registered with ---
+# -- Stored logins -------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -257,7 +261,7 @@ def _words(value: Mapping[str, Any]) -> LoginWords:
     )
 
 
-# -- Logging in and out: the driver of authorization, for one server and one command ---------------------
+# -- Logging in and out: the driver of authorization for one command -----------------------------------
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -382,6 +386,8 @@ class _ToldRedirect:
         click.echo("the answer has come; asking for a token", err=True)
         return answer
 
+
+# -- ``mcp-actors login`` ------------------------------------------------------------------------------
 
 # Seconds for the last step, keeping the words of a login that succeeded, which Ctrl-C does not interrupt.
 SAVE_TIMEOUT = 5.0

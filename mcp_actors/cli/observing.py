@@ -82,7 +82,7 @@ def _open_telemetry(name: str, counted: Metrics) -> tuple[Telemetry, bool]:
     return made, False
 
 
-# -- The SDK of OpenTelemetry in a process that has not configured it, by the usual variables of the environment ---
+# -- The SDK of OpenTelemetry, configured by the environment if the process has not done so ------------
 
 # Traces that begin here in a second, if the environment says nothing of them. A span takes some 100 microseconds
 # of processor time, the other threads of the SDK included.

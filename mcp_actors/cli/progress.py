@@ -1,4 +1,7 @@
-"""Shows on stderr while a command waits: a progress bar on a terminal, and what the server logs and prints."""
+"""What a person sees on stderr while a command waits, and the questions of a server (elicitation) on the terminal.
+
+On a terminal that is a progress bar, and what the server logs and prints. Without a terminal questions are declined.
+"""
 
 from __future__ import annotations
 
@@ -134,7 +137,7 @@ def _bar() -> Any:
     )
 
 
-# -- Asks the questions of a server (elicitation) on the terminal. Without a terminal they are declined ---
+# -- Questions of a server -----------------------------------------------------------------------------
 #
 # Lines are read without a thread, by waiting until the terminal has one, so Ctrl-C ends a question at once.
 

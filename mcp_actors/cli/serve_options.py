@@ -1,4 +1,4 @@
-"""The options of ``mcp-actors serve`` as one value, and the rules by which they fit together, as a table."""
+"""The options of ``mcp-actors serve`` as one value, the rules that they obey together, and the transports they name."""
 
 from __future__ import annotations
 
@@ -38,53 +38,6 @@ __all__ = [
     "serves_stdio_alone",
     "serving_transports",
 ]
-
-
-# -- Whether a URL leads to where this process itself serves ---------------------------------------------
-
-# Names of this machine, and what listens at all of its addresses.
-_HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
-
-
-def is_own_address(url: str, listen: Iterable[str]) -> bool:
-    """Returns whether a client that connects to ``url`` reaches what listens at one of the URLs ``listen``."""
-    return _place(url) in map(_place, listen)
-
-
-def _place(url: str) -> tuple[str, ...]:
-    url = url.rstrip("/")
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return (url,)
-    # Any free port is not known yet.
-    if not host or port == 0:
-        return (url,)
-    return (parts.scheme, "" if host in _HERE else host, str(port), parts.path)
-
-
-# -- ``mcp-actors serve --admin URL``: the live view of the server, for ``mcp-actors top`` and browsers ---
-
-TOKEN_VARIABLE = "MCP_ACTORS_ADMIN_TOKEN"
-"""The variable of the environment that has the token of a loopback address; without it, a random one is shown."""
-
-
-def admin_transport(url: str) -> Any:
-    """Returns a `mcp_transports.admin.AdminTransport`. The token leaves the environment, which tools hand on.
-
-    Args:
-        url: That of the command line.
-
-    Raises:
-        WrongUsage: The URL cannot be one of an admin endpoint, or the token is too short.
-    """
-    token = os.environ.pop(TOKEN_VARIABLE, None)
-    binding = importlib.import_module("mcp_transports.admin")
-    try:
-        return binding.AdminTransport(url, token=token if not url.startswith("unix:") else None)
-    except ValueError as error:
-        raise WrongUsage(str(error)) from error
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -364,7 +317,7 @@ RULES: Sequence[tuple[Callable[[ServeOptions], _Found], str]] = (
 """Each finds what breaks it, with the words that its text has places for; the first that does is reported."""
 
 
-# -- The addresses that options of ``mcp-actors`` name: their transports, and what is said once they are there ---
+# -- Addresses: their transports, and what is announced once they are served ---------------------------
 
 
 def serves_stdio_alone(options: ServeOptions) -> bool:
@@ -492,3 +445,50 @@ def routes_beside(server: Server, options: ServeOptions, worker: int | None = No
         observe = importlib.import_module("mcp_actors.cli.observing").observe
         routes |= observe(server, options.metrics, options.telemetry, worker)
     return routes
+
+
+# -- Whether a URL leads to this process itself --------------------------------------------------------
+
+# Names of this machine, and what listens at all of its addresses.
+_HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
+
+
+def is_own_address(url: str, listen: Iterable[str]) -> bool:
+    """Returns whether a client that connects to ``url`` reaches what listens at one of the URLs ``listen``."""
+    return _place(url) in map(_place, listen)
+
+
+def _place(url: str) -> tuple[str, ...]:
+    url = url.rstrip("/")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return (url,)
+    # Any free port is not known yet.
+    if not host or port == 0:
+        return (url,)
+    return (parts.scheme, "" if host in _HERE else host, str(port), parts.path)
+
+
+# -- ``--admin URL``: the live view of the server, for ``mcp-actors top`` and browsers -----------------
+
+TOKEN_VARIABLE = "MCP_ACTORS_ADMIN_TOKEN"
+"""The variable of the environment that has the token of a loopback address; without it, a random one is shown."""
+
+
+def admin_transport(url: str) -> Any:
+    """Returns a `mcp_transports.admin.AdminTransport`. The token leaves the environment, which tools hand on.
+
+    Args:
+        url: That of the command line.
+
+    Raises:
+        WrongUsage: The URL cannot be one of an admin endpoint, or the token is too short.
+    """
+    token = os.environ.pop(TOKEN_VARIABLE, None)
+    binding = importlib.import_module("mcp_transports.admin")
+    try:
+        return binding.AdminTransport(url, token=token if not url.startswith("unix:") else None)
+    except ValueError as error:
+        raise WrongUsage(str(error)) from error

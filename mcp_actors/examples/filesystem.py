@@ -48,7 +48,7 @@ from mcp_actors.types import (
 __all__ = ["Entry", "Found", "Listing", "SearchResult", "server"]
 
 
-# -- A directory that no path leaves ---------------------------------------------------------------------
+# -- A directory that no path leaves -------------------------------------------------------------------
 #
 # A path is walked from the root one component at a time, each opened relative to the descriptor of the one before with
 # ``O_NOFOLLOW``. Nothing is checked first and opened later, so at no moment a swapped directory or a
@@ -304,7 +304,7 @@ def _name(entry: Entry) -> str:
     return entry.name
 
 
-# -- Looking for files by name and content, a slice at a time so that it can report and be cancelled in between ---
+# -- Search by name and content, a slice at a time so that it can report and be cancelled in between ---
 
 SLICE_SECONDS = (
     0.1  # of work in a thread between two reports; a cancelled search ends after the slice that runs
@@ -469,6 +469,8 @@ async def _set_when_cancelled(stop: trio.Event) -> None:
     finally:
         stop.set()
 
+
+# -- The server ----------------------------------------------------------------------------------------
 
 USAGE = "usage: mcp-actors serve mcp_actors.examples.filesystem -- DIRECTORY [--read-only]"
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)

@@ -39,13 +39,13 @@ from mcp_actors.types import (
 __all__ = ["Commit", "Log", "server"]
 
 
-# -- The git program, run so that neither a client nor the repository decides what it does ---------------
+# -- The git program, run so that neither a client nor the repository decides what it does -------------
 #
 # - Every name that came from outside is first turned into an object id by ``rev-parse --verify --end-of-options``;
 # only ids, and values glued to their option (``--author=…``), reach the other commands.
 # - The environment is made here: no system configuration, pager, prompt, lazy download or variable such as ``GIT_DIR``
-# of the user who started the server. External diffs, text conversion, signature checks and the file-system monitor, all of
-# which the repository's own configuration could turn into programs, are off.
+# of the user who started the server. External diffs, text conversion, signature checks and the file-system monitor,
+# all of which the repository's own configuration could turn into programs, are off.
 # - Output and time are bounded, also for a repository of any size.
 
 MAX_SECONDS = 30  # for one run, waiting for its turn included
@@ -228,7 +228,7 @@ def _explained(complaint: bytes, directory: Path) -> str:
     return f"git: {text[:500]}" if text else "git failed without a word"
 
 
-# -- Reads a repository: commits, branches, authors, files; nothing is ever written ----------------------
+# -- The history: commits, branches, authors, files; nothing is ever written ---------------------------
 
 COMMITS_FOR_AUTHORS = 5_000  # how far back to look for authors
 
@@ -354,6 +354,8 @@ def _commits(output: Output) -> list[Commit]:
     whole = (len(fields) - 1) // width * width  # after the last NUL comes nothing, or a part that was cut off
     return [Commit(*fields[start : start + width]) for start in range(0, whole, width)]
 
+
+# -- The server ----------------------------------------------------------------------------------------
 
 USAGE = "usage: mcp-actors serve mcp_actors.examples.git -- REPOSITORY"
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)

@@ -1,4 +1,4 @@
-"""Any transport through its own client: raw frames over a `FrameChannel`, on Trio."""
+"""A field is all lanes of a load together, over one transport; `ChannelField` has any transport, by its own client."""
 
 from __future__ import annotations
 

@@ -34,6 +34,9 @@ from mcp_actors.errors import McpError
 from mcp_actors.supervision.histogram import Histogram
 from mcp_actors.supervision.platform import STOP_SIGNALS
 
+if sys.platform != "win32":
+    import resource
+
 __all__ = [
     "BUSY_SHARE",
     "LATE_US",
@@ -49,7 +52,7 @@ __all__ = [
 ]
 
 
-# -- The machine of a run, and the versions of what ran there --------------------------------------------
+# -- The machine of a run, and the versions of what ran there ------------------------------------------
 
 OWN_PACKAGES = ("mcp-actors", "trio", "msgspec", "attrs", "cattrs", "httptools", "hdrhistogram")
 
@@ -84,7 +87,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-# -- Does a whole load: opens the field and the sessions, warms up, does the stages, and makes results of them ---
+# -- A whole load: it opens the sessions, warms up, does the stages, and makes results of them ---------
 
 # Above it the server may have waited for the load, and could do more.
 BUSY_SHARE = 0.9
@@ -313,7 +316,7 @@ def _latency_result(counts: Histogram) -> dict[str, float]:
     return {"count": counts.count, "mean": counts.mean, **figures, "max": counts.largest}
 
 
-# -- From the results of a load to the document that is kept, and to the figures that a threshold looks at ---
+# -- From the results to the document that is kept, and to the figures that a threshold looks at -------
 
 SCENARIO = "bench"
 
@@ -440,10 +443,6 @@ def _warnings(plan: LoadPlan, result: dict[str, Any]) -> list[str]:
     if result["interrupted"]:
         found.append("it was ended early")
     return found
-
-
-if sys.platform != "win32":
-    import resource
 
 
 def _write(answer: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs nothing else: the sentence, the plots, the tables."""
+"""The report of a run: lines of text for a terminal, and one HTML page that needs nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-# -- One self-contained HTML page: its frame and its tables ----------------------------------------------
+# -- The frame of a page, and its tables ---------------------------------------------------------------
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --pale: #666; --line: #ddd; --head: #f4f4f4 }
@@ -86,7 +86,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
-# -- Draws plots as SVG, without a library ---------------------------------------------------------------
+# -- Plots as SVG, without a library -------------------------------------------------------------------
 
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 26, 34, 46
@@ -278,7 +278,7 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-# -- A run as text for people ----------------------------------------------------------------------------
+# -- A run as text for people --------------------------------------------------------------------------
 
 _MOST_LINES = 20
 
@@ -391,6 +391,8 @@ def _table(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterato
         ]
         yield "  ".join(cells).rstrip()
 
+
+# -- A run as a page: the sentence, the plots, the tables ----------------------------------------------
 
 _READING = (
     "Latencies count from when a call was meant to be sent, so a stall counts for every call that was due meanwhile. "

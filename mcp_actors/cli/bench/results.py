@@ -1,4 +1,8 @@
-"""``mcp-actors bench --compare A.json B.json``."""
+"""The results of runs: their rows and documents, the statistics of a few samples, and the comparison of two runs.
+
+Rounds are the samples, never single requests: those of one round depend on each other, and thousands of them would
+prove anything. Nothing here assumes a distribution.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ __all__ = [
 ]
 
 
-# -- The results of a run: rows, each with the figures of one place in one round, and a document with all of them ---
+# -- Rows, each with the figures of one place in one round, and the document with all of them ----------
 
 FORMAT = 1
 
@@ -176,10 +180,7 @@ class Document:
             ) from error
 
 
-# -- Statistics for few samples --------------------------------------------------------------------------
-#
-# Nothing here assumes a distribution. Rounds are the samples, never single requests: those of one round depend on each
-# other, and thousands of them would prove anything.
+# -- Statistics ----------------------------------------------------------------------------------------
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -296,7 +297,7 @@ def _approximate(ranks: Sequence[float], observed: float, first: int, second: in
     return math.erfc(distance / math.sqrt(2.0))
 
 
-# -- Figures as people read them -------------------------------------------------------------------------
+# -- Figures as people read them -----------------------------------------------------------------------
 
 
 def number(value: float) -> str:
@@ -319,7 +320,7 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
-# -- Compares two runs, one before and one after a change: which figures changed, with what confidence ---
+# -- The comparison of two runs: which figures changed, with what confidence ---------------------------
 
 SIGNIFICANT = 0.05
 # Says something of the load, not of what was measured.
@@ -501,6 +502,8 @@ def _row(change: FigureChange) -> str:
     ]
     return "| " + " | ".join(cells) + " |"
 
+
+# -- ``mcp-actors bench --compare A.json B.json`` ------------------------------------------------------
 
 _WORDS = {"regression": "worse", "improvement": "better"}
 

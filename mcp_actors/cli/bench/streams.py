@@ -1,4 +1,4 @@
-"""The part of WebSocket (RFC 6455) that a load needs: text frames, which it never fragments."""
+"""Fields over streams of bytes: lines, or the part of WebSocket (RFC 6455) that a load needs."""
 
 from __future__ import annotations
 

@@ -24,8 +24,7 @@ from mcp_actors.types import CallToolResult, TextContent
 __all__ = ["BINDINGS", "ERAS", "Binding", "DemoLoad", "Failures", "Tally"]
 
 
-# -- The figures of the demo: one `Tally` for each binding and era. Its memory does not grow with the number of calls
-# ---
+# -- Figures: a `Tally` for each binding and era, whose memory does not grow with the calls ------------
 
 
 @attrs.define

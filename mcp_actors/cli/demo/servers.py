@@ -1,6 +1,6 @@
-"""The server that ``mcp-actors demo`` takes its tour of: most features, each in a few lines.
+"""The servers of ``mcp-actors demo``: one for its load, one for its tour, with most features in a few lines each.
 
-Run it: ``mcp-actors serve mcp_actors.cli.demo.servers``.
+Run the first: ``mcp-actors serve mcp_actors.cli.demo.servers``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from mcp_actors import Context, Server
 
 __all__ = ["CITIES", "HOLD_SECONDS", "Forecast", "Sighting", "server", "server_that_tells"]
 
-
-# -- The server of the demo, in memory and as ``mcp-actors serve mcp_actors.cli.demo.servers`` -----------
 
 HOLD_SECONDS = 60.0  # far longer than anybody waits: a held call ends by being cancelled
 
@@ -61,7 +59,6 @@ def server() -> Server:
 
 
 CITIES = ("Berlin", "Bergen", "Bern", "Lima")
-_HOLD_SECONDS = 60.0  # far longer than anybody waits
 _STEP_SECONDS = 0.03  # between two reports, so that they are seen to come one by one
 
 
@@ -154,7 +151,7 @@ def _add_long_tools(app: Server, sighting: Sighting) -> None:
         """Says that it has begun, then waits to be cancelled."""
         try:
             await ctx.progress(0, None, "holding")
-            await trio.sleep(_HOLD_SECONDS)
+            await trio.sleep(HOLD_SECONDS)
         except trio.Cancelled:
             if not sighting.cancelled.is_set():
                 sighting.cancelled_at = trio.current_time()

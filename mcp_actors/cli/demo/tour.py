@@ -1,7 +1,7 @@
 """The tour of the demo: each capability of the engine once, against a real server, with a line of what came of it.
 
 One `Server` object in this process is served over HTTP, WebSocket, TCP, a Unix socket and in memory, and another one by
-a child process over stdio (`demo_stage`). Each outcome is checked before its line is shown.
+a child process over stdio (`stage`). Each outcome is checked before its line is shown.
 """
 
 from __future__ import annotations
@@ -41,9 +41,6 @@ from mcp_actors.types import (
 )
 
 __all__ = ["TOUR", "DemoStage", "Demonstration", "Shown", "stage", "take_tour"]
-
-
-# -- The server of the demo's tour, and where it is reached ----------------------------------------------
 
 
 @attrs.frozen

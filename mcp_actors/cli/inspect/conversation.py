@@ -1,4 +1,8 @@
-"""A conversation over a channel, of any binding."""
+"""Conversations with a server below the client: each message exactly as a rule wants it, and all that comes back.
+
+An answer is a value of which nothing is trusted, and `Record` has all answers of an inspection within its bounds.
+`StreamConversation` speaks over a channel of any binding.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ __all__ = [
 ]
 
 
-# -- The answer of a server to one message of ours, as a value: nothing of it is trusted, and all is bounded ---
+# -- Answers -------------------------------------------------------------------------------------------
 
 # Characters of a peer's text that a report shows.
 SHOWN = 120
@@ -148,7 +152,7 @@ class ServerAnswer:
         return f"{status} with {said}" if status else said
 
 
-# -- The record of one inspection: every answer, the ids that were used, and the bounds that all of it keeps ---
+# -- The record of one inspection: every answer, the ids that were used, and the bounds ----------------
 
 
 @attrs.frozen(kw_only=True)
@@ -236,7 +240,7 @@ class Record:
         return [each for each in self.answers if each.era == era]
 
 
-# -- Conversations with a server below the client: each message exactly as a rule wants it, and all that comes back ---
+# -- Conversations -------------------------------------------------------------------------------------
 
 CLIENT_INFO = {"name": "mcp-actors inspect", "version": "1"}
 

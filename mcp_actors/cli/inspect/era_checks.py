@@ -1,4 +1,4 @@
-"""Checks of the revisions without sessions: discovery, metadata of requests, versions, subscriptions."""
+"""Checks of what one era has: the handshake, ping and batches of the one, discovery and metadata of the other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-# -- Checks of the revisions with sessions: the handshake, ping, batches ---------------------------------
+# -- Revisions with sessions ---------------------------------------------------------------------------
 
 NO_VERSION = "1999-12-31"
 
@@ -99,6 +99,8 @@ async def batches(spoken: SpokenEra) -> list[str]:
         [f"of two pings in a batch {len(missing)} were not answered: {answer.summary()}"] if missing else []
     )
 
+
+# -- Revisions without sessions: discovery, metadata of requests, versions, subscriptions --------------
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 

@@ -1,4 +1,7 @@
-"""The form of a rule: a sentence, its place in the specification, and a function that judges a server by it."""
+"""The server under inspection, and the form of a rule that judges it.
+
+A rule is a sentence, its place in the specification, and a function that finds what violates it in one era of a server.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ __all__ = [
 ]
 
 
-# -- The server under inspection: how it is reached, and what it has said of itself in each era that it speaks ---
+# -- The server: how it is reached, and what it has said of itself in each era that it speaks ----------
 
 LISTS = {
     "tools": ("tools/list", "tools"),
@@ -232,6 +235,8 @@ async def _end_session(conversation: HttpConversation) -> None:
             await conversation.exchange("DELETE", headers, None, "DELETE", keep=False)
         conversation.session = None
 
+
+# -- Rules ---------------------------------------------------------------------------------------------
 
 Severity = Literal["error", "warning"]
 """Whether the specification says MUST (or its schema demands it), or SHOULD."""

@@ -1,4 +1,7 @@
-"""One inspection from its beginning to its end: who is there, what is offered, how fast, and which rules hold."""
+"""One inspection from its beginning to its end, and its findings as values that become JSON.
+
+It finds out who is there, what is offered and how fast, and which rules hold.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ __all__ = [
 ]
 
 
-# -- The findings of an inspection, as values that become JSON -------------------------------------------
+# -- Findings ------------------------------------------------------------------------------------------
 
 Result = Literal["followed", "violated", "not applicable", "not checked"]
 
@@ -154,6 +157,8 @@ class ServerReport:
         found |= {"violates": self.violates, "complete": not self.unchecked}
         return found
 
+
+# -- The inspection ------------------------------------------------------------------------------------
 
 # Findings of one rule in one era that are reported one by one; the others are counted.
 MAX_FINDINGS = 5
@@ -305,7 +310,7 @@ class _Inspection:
             await self._require_life(rule, spoken)
 
     async def _require_life(self, rule: Rule, spoken: SpokenEra) -> None:
-        """Ends the inspection if a request was not answered because the server is gone, which no later rule is about."""
+        """Ends the inspection if a request failed because the server is gone, which no later rule is about."""
         for _ in range(2):
             answer = await spoken.conversation.ask(spoken.era.client.ping_method, keep=False)
             if answer.reply is not None:

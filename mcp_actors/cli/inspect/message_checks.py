@@ -1,6 +1,7 @@
-"""Checks by calls of tools, which are made only where that was allowed.
+"""Checks of messages: of all that came, of what is the same in both eras, and of calls of tools.
 
-Tools are called that say of themselves that they only read, and that need no arguments.
+Tools are called only where that was allowed, and only those that say of themselves that they only read, and that need
+no arguments.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 
-# -- Checks of every message that came during the inspection; none of them sends anything ----------------
+# -- Every message that came during the inspection; these checks send nothing --------------------------
 
 # The codes that the specification reserves for itself, and those that it has defined there so far.
 _RESERVED = range(-32099, -32019)
@@ -238,7 +239,7 @@ async def session_ids(spoken: SpokenEra) -> list[str]:
     return [f"the answer to {method} has a session id" for method in methods]
 
 
-# -- Checks by requests that are the same in both eras: ids, unknown methods and targets, malformed messages ---
+# -- Requests that are the same in both eras: ids, unknown methods and targets, malformed messages -----
 
 NO_METHOD = "mcp-actors-inspect/no-such-method"
 NO_URI = "mcp-actors-inspect://nowhere/no-such-resource"
@@ -352,6 +353,8 @@ async def bad_json_refused(spoken: SpokenEra) -> list[str]:
             found.append(f"after a message that is not JSON nothing is answered any more: {after.summary()}")
     return found
 
+
+# -- Calls of tools ------------------------------------------------------------------------------------
 
 # Tools that are called.
 MAX_CALLS = 8

@@ -11,7 +11,7 @@ from mcp_actors.cli.inspect.inspected import Rule, first, latest, modern, second
 __all__ = ["ACCESS_RULES", "HTTP_RULES", "MESSAGE_RULES", "RULES"]
 
 
-# -- The rules about every message; a part of the table in `rules`. All but the first judge the whole inspection ---
+# -- Every message. All but the first judge the whole inspection ---------------------------------------
 
 MESSAGE_RULES = (
     Rule(
@@ -148,7 +148,7 @@ MESSAGE_RULES = (
 )
 
 
-# -- The rules about HTTP, and about servers that ask for authorization; a part of the table in `rules` ---
+# -- HTTP, and servers that ask for authorization ------------------------------------------------------
 
 HTTP_RULES = (
     Rule(
@@ -270,6 +270,8 @@ ACCESS_RULES = (
     ),
 )
 
+
+# -- The two eras, and what both offer -----------------------------------------------------------------
 
 _HANDSHAKE = (
     Rule(

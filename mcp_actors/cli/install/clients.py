@@ -178,7 +178,7 @@ def is_ours(entry: object) -> bool:
     return isinstance(args, list) and any(args[at : at + 3] in _STARTS for at in range(len(args)))
 
 
-# -- The options of the commands that change the file of a client ----------------------------------------
+# -- The options of the commands that change the file of a client --------------------------------------
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -204,7 +204,7 @@ def change_options(function: _F) -> _F:
     return function
 
 
-# -- The words with which a client starts a server, the variables that it gets, and the name of its entry ---
+# -- An entry: how the client starts the server, the variables that it gets, and its name --------------
 
 # What every client takes as a name, those that make names of tools of it included.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -281,7 +281,7 @@ def named(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise WrongUsage(
-            f"{name!r} is not a name for an entry: letters, digits, - and _, 64 at most, the first one a letter or digit"
+            f"{name!r} is no name for an entry: letters, digits, - and _, 64 at most, the first one a letter or digit"
         )
     return name
 

@@ -1,4 +1,4 @@
-"""Reads and replaces the file of another program: as a whole, with its rights, and only if no other program has written."""
+"""The file of another program: replaced as a whole, with its rights, unless it has changed; and its history."""
 
 from __future__ import annotations
 
@@ -214,10 +214,10 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-# -- The changes that were made to a file: a copy of it as it was before each, and what it takes to undo them ---
+# -- History: a copy of the file as it was before each change, and what it takes to undo it ------------
 #
-# They are in a folder of their own below the state directory of this user, one for each file, and nobody else may read
-# them: an entry may hold secrets. The last ones are kept.
+# They are in a folder of their own below the state directory of this user, one for each file, and only that user may
+# read them: an entry may hold secrets. The last ones are kept.
 
 # Copies of one file: somebody who tries something makes a few changes in a row.
 KEPT = 20

@@ -1,7 +1,7 @@
-"""JSON, with or without comments, read for the places of its members, so that an edit leaves the rest as it is.
+"""A configuration as text: JSON, with or without comments, in which an edit leaves the rest as it is.
 
-What lies outside of the entries is only checked, by Python's own reader where the text has no comments: the file of a
-client may have tens of MiB of other things.
+It is read for the places of its members. What lies outside of the entries is only checked, by Python's own reader where
+the text has no comments: the file of a client may have tens of MiB of other things.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ class _ConfigReader:
         return Damaged(f"line {line}, column {column}: {what}")
 
 
-# -- One entry put into a configuration, or taken out; every other character stays what it is and where it is ---
+# -- One entry put in or taken out; every other character stays what it is and where it is -------------
 
 _DEFAULT_INDENT = "  "
 

@@ -1,4 +1,8 @@
-"""``mcp-actors uninstall``."""
+"""``mcp-actors install`` and ``mcp-actors uninstall``.
+
+A server is started as the client would start it before that is written anywhere: most clients do not say why one did
+not start.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +43,7 @@ from mcp_actors.errors import McpError
 __all__ = ["command", "say_what_lacks", "try_out", "with_our_entry"]
 
 
-# -- Starts a server as a client would, before that is written anywhere: most clients do not say why one did not start
-# ---
+# -- The trial of a server -----------------------------------------------------------------------------
 
 # Seconds for it to start and to say who it is: clients wait as long, or less.
 TRIAL_TIMEOUT = 30.0
@@ -134,9 +137,6 @@ async def _name(words: Sequence[str], env: Mapping[str, str], folder: str) -> st
         ) from error
 
 
-# -- ``mcp-actors install`` ------------------------------------------------------------------------------
-
-
 @click.command("install", short_help="Put a server into the configuration of a client.")
 @click.argument("target", required=False)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -169,8 +169,8 @@ def command(
     is shown and asked about. Nothing but the entry is changed, a copy of the file is kept, and --undo undoes the last
     change.
 
-    A file that is damaged, or does not look like one of the client's, is left as it is, and so is an entry of that name that
-    mcp-actors has not written.
+    A file that is damaged, or does not look like one of the client's, is left as it is, and so is an entry of that name
+    that mcp-actors has not written.
 
     \b
     mcp-actors install weather.py --client claude-desktop

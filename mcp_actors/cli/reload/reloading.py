@@ -1,4 +1,8 @@
-"""Waits for a change, makes the server anew, and puts it in the place of the one that serves."""
+"""Waits for a change, makes the server anew, and puts it in the place of the one that serves.
+
+`FileWatch` notices the change, `OwnModules` knows what to import again, and `Importer` does that in a thread. A failure
+is written to standard error (`failure_block`), and the old server goes on.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ from mcp_actors.supervision.task_kinds import RELOAD, RELOAD_WATCH
 __all__ = ["FileWatch", "ImportTooLong", "Importer", "OwnModules", "Reloading", "Signatures", "failure_block"]
 
 
-# -- The modules of the target's own folder: the only ones that a reload imports again -------------------
+# -- The modules of the target's own folder: the only ones that a reload imports again -----------------
 
 # The engine runs, and must not be imported a second time, where the target is in a checkout of it.
 _ENGINE = ("mcp_actors", "mcp_transports")
@@ -111,7 +115,7 @@ def _folder_of(place: str) -> Path:
     return first if first.is_dir() else first.parent
 
 
-# -- Imports the target again, in a thread that is given up when it takes too long -----------------------
+# -- The import, in a thread that is given up when it takes too long -----------------------------------
 
 # Seconds that an import may take: the file may import for the first time what takes many.
 IMPORT_BOUND = 30.0
@@ -261,7 +265,7 @@ class _ImportThread(threading.Thread):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(_GivenUp))
 
 
-# -- The lines that ``--reload`` writes to standard error ------------------------------------------------
+# -- The lines that ``--reload`` writes to standard error ----------------------------------------------
 
 # Frames that are shown of a traceback: those where it ended.
 MOST_FRAMES = 12
@@ -306,9 +310,10 @@ def _is_of_the_engine(filename: str) -> bool:
     return filename.startswith(_ENGINE_FOLDER + os.sep) and not filename.startswith(_EXAMPLES_FOLDER + os.sep)
 
 
-# -- Notices that files have changed: at once where the system tells, and once a second where it does not ---
+# -- Changes of files: noticed at once where the system reports them, once a second elsewhere ----------
 
-# Milliseconds between two looks where the system sends no notices: network file systems, a folder that was deleted and made again.
+# Milliseconds between two looks where the system sends no notices: network file systems, a folder that was deleted and
+# made again.
 LOOK_EVERY = 1000
 # Milliseconds without a change after which changes are reported, and the most for which they are collected before: an
 # editor that saves makes several.

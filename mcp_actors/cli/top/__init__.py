@@ -1,8 +1,4 @@
-"""``mcp-actors top``: what runs in a server, live.
-
-`panes.py` makes rows of a snapshot, `state.py` is what keys change, `screen.py` draws it, `keys.py` reads keys, and
-`live.py` brings them together.
-"""
+"""``mcp-actors top``: what runs in a server, live. `panes` makes rows of a snapshot, `screen` draws them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws what ``mcp-actors top`` shows, as lines of text for a terminal of any size, or for a file."""
+"""``mcp-actors top`` on a terminal: the keys, the state that they change, and the lines that are drawn of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-# -- Reads keys from a terminal, one by one and without an echo ------------------------------------------
+# -- Keys from a terminal, one by one and without an echo ----------------------------------------------
 
 _SEQUENCES = {
     b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left", b"\x1bOA": "up", b"\x1bOB": "down",
@@ -71,7 +71,7 @@ def split(data: bytes) -> Iterator[str]:
 def one_by_one() -> Iterator[int | None]:
     """Has the terminal of standard input hand over each key at once, for the length of a ``with`` block.
 
-    Yields its descriptor, ``None`` where keys cannot be had: standard input is not a terminal, or the system is Windows.
+    Yields its descriptor, ``None`` where keys cannot be had: without a terminal, and on Windows.
     """
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield None
@@ -102,7 +102,7 @@ async def keys(descriptor: int) -> AsyncGenerator[str, None]:
             yield key
 
 
-# -- The state of ``mcp-actors top``, and the keys that change it. Nothing in it draws or waits ----------
+# -- The state, and the keys that change it. Nothing in it draws or waits ------------------------------
 
 # Characters of a filter.
 _LONGEST_FILTER = 60
@@ -262,6 +262,8 @@ _KEYS: dict[str, Callable[[TopState], None]] = {
 }
 
 
+# -- Drawing, for a terminal of any size or for a file -------------------------------------------------
+
 # Nodes that have a line of their own above every pane; the pane of nodes has all.
 _MOST_NODES = 4
 _KEY_HELP = "q quit  tab pane  s sort  r reverse  / filter  x end  space pause"
@@ -391,7 +393,7 @@ def _chosen(state: TopState) -> str:
     return " ".join(rows[state.choice.index].cells[:3]).strip() if rows else ""
 
 
-# -- ``mcp-actors top`` on a terminal: snapshots and keys change what is shown, until the person has seen enough ---
+# -- The loop: snapshots and keys change what is shown, until the person has seen enough ---------------
 
 # Seconds between two attempts to reach a server that was there before.
 _TRY_AGAIN = 1.0
@@ -408,7 +410,7 @@ def client_of(where: str, token: str | None) -> Any:
 
 
 async def one_picture(client: Any) -> str:
-    """Returns one snapshot as text, the first one that has rates: so it takes an interval, unless another program watches already.
+    """Returns as text the first snapshot that has rates, after an interval unless another program watches already.
 
     Raises:
         ConnectFailed, ConnectionLost, RemoteProtocolError: A snapshot could not be had.

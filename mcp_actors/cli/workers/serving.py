@@ -1,4 +1,4 @@
-"""``mcp-actors serve --workers N``, from the words of the command line to the end of the last worker."""
+"""``mcp-actors serve --workers N``, from the command line to the end of the last worker."""
 
 from __future__ import annotations
 
@@ -24,40 +24,6 @@ from mcp_actors.supervision.containment import reraised, start_and_wait
 from mcp_actors.supervision.task_kinds import COMPANION
 
 __all__ = ["StateOfSeveral", "serve_with_workers"]
-
-
-# -- Shared state as one of several processes needs it ---------------------------------------------------
-
-
-class StateOfSeveral:
-    """The shared state of a server, refused when it is opened if the server needs more of it than it has.
-
-    Args:
-        server: A server that several processes serve.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self._inner: SharedState = server.shared
-        names = [each.tool.name for each in server.tools]
-        self._with_tasks = [each for each in names if server.tools.task_rules(each) is not None]
-
-    @asynccontextmanager
-    async def open(self, name: str) -> AsyncIterator[OpenState]:
-        """As `SharedState.open`.
-
-        Args:
-            name: The server's name.
-
-        Raises:
-            WrongUsage: Tools make tasks, which the other processes would not find.
-        """
-        async with self._inner.open(name) as state:
-            if self._with_tasks and not state.tasks.spans_processes:
-                raise WrongUsage(
-                    f"the tool {self._with_tasks[0]} makes tasks, and several workers need one place for them: "
-                    "add --shared with a store that all of them reach, as sqlite:///PATH, or serve with --workers 1"
-                )
-            yield state
 
 
 if sys.platform == "win32":
@@ -156,3 +122,37 @@ async def _viewed(supervisor: WorkerSupervisor, admin: Any) -> AsyncIterator[Non
             with body:
                 yield
             nursery.cancel_scope.cancel(reason="every worker has ended")
+
+
+# -- Shared state as one of several processes needs it -------------------------------------------------
+
+
+class StateOfSeveral:
+    """The shared state of a server, refused when it is opened if the server needs more of it than it has.
+
+    Args:
+        server: A server that several processes serve.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._inner: SharedState = server.shared
+        names = [each.tool.name for each in server.tools]
+        self._with_tasks = [each for each in names if server.tools.task_rules(each) is not None]
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[OpenState]:
+        """As `SharedState.open`.
+
+        Args:
+            name: The server's name.
+
+        Raises:
+            WrongUsage: Tools make tasks, which the other processes would not find.
+        """
+        async with self._inner.open(name) as state:
+            if self._with_tasks and not state.tasks.spans_processes:
+                raise WrongUsage(
+                    f"the tool {self._with_tasks[0]} makes tasks, and several workers need one place for them: "
+                    "add --shared with a store that all of them reach, as sqlite:///PATH, or serve with --workers 1"
+                )
+            yield state

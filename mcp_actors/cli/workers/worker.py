@@ -1,4 +1,8 @@
-"""The worker's own side: it serves on sockets that it has inherited, tells its supervisor so, and listens to it."""
+"""The worker's own side: it serves on sockets that it has inherited, reports to its supervisor, and listens to it.
+
+A worker finds `Assignment` in its environment. One socket connects the two: the worker sends one message, `Ready` or
+`Failed`; the supervisor sends `RETIRE`, or nothing. When the socket ends, the other process is gone.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +24,6 @@ from mcp_actors.supervision.logging import log
 
 __all__ = ["ASSIGNMENT", "RETIRE", "STATE_KEY", "Assignment", "Employment", "Failed", "Ready", "employment"]
 
-
-# -- The words between a supervisor and a worker: what a worker is given when it starts, and what it says then ---
-#
-# A worker finds `Assignment` in its environment. One socket connects the two: the worker sends one message, `Ready` or
-# `Failed`; the supervisor sends `RETIRE`, or nothing. When the socket ends, the other process is gone.
 
 ASSIGNMENT = "MCP_ACTORS_WORKER"
 """The variable of the environment that makes a process a worker; it has JSON of `Assignment`."""

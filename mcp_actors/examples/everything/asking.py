@@ -1,4 +1,4 @@
-"""Tools that ask the client for something while they run, and tools that change what the server offers.
+"""Tools that ask the client for something while they run, tools that become tasks, and tools that change the offer.
 
 Each is written once. For a client of the legacy era an ``await`` here is a request to it; for one of the modern
 era the call ends with an input-required result, and the function runs again, from the top, once the answers are

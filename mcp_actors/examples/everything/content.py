@@ -1,4 +1,4 @@
-"""Tools for each kind of content, for logging, progress and errors, and two with a schema written by hand."""
+"""Tools for each kind of content, logging, progress and errors, two with a schema written by hand; and resources."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ from mcp_actors.types import Resource, ToolAnnotations
 __all__ = ["Blob", "QueryResult", "Table", "TableList", "server"]
 
 
-# -- One SQLite file, opened anew for each call: in a thread for what we ask ourselves, in a process for a client's
+# -- The database, opened anew for each call: in a thread for our own SQL, in a process for a client's ---
 # SQL ---
 #
 # A process for a query costs 50 to 100 ms. It can be ended whatever the statement does, cannot take more memory than
@@ -236,7 +236,7 @@ class _Statement:
             await self._progress(done, self._max_rows, f"{self.arrived} rows, {seconds} s")
 
 
-class _Told(msgspec.Struct):
+class _Said(msgspec.Struct):
     """One line of the process: how far it is, or the end."""
 
     arrived: int | None = None
@@ -253,7 +253,7 @@ class _Told(msgspec.Struct):
         return QueryResult(self.columns, self.rows, self.truncated, self.changes)
 
 
-_SAID = msgspec.json.Decoder(_Told)
+_SAID = msgspec.json.Decoder(_Said)
 
 
 async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
@@ -290,6 +290,8 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
     except sqlite3.Error:  # a view on a table that is gone: listed all the same
         return []
 
+
+# -- The server ----------------------------------------------------------------------------------------
 
 USAGE = "usage: mcp-actors serve mcp_actors.examples.sqlite -- DATABASE [--write]"
 

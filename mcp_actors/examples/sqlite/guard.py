@@ -68,7 +68,7 @@ _DANGEROUS_FUNCTIONS = frozenset(("load_extension", "fts3_tokenizer"))
 
 
 class Order(TypedDict):
-    """A statement and its limits. ``seconds`` of a processor's time end it, even if the process that would kill it is gone."""
+    """A statement and its limits. ``seconds`` of a processor's time end it, even if its parent is gone."""
 
     file: str
     writable: bool

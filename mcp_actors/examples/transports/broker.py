@@ -98,7 +98,7 @@ class Broker:
         return job
 
     def withdraw(self, job: Job) -> None:
-        """The answer is not wanted any more: a job in the queue is not run, a worker that has it already is sent a message."""
+        """The answer is not wanted any more: a queued job is not run, a worker that has it is sent a message."""
         job.withdrawn = True
         if job in self._taken and job.worker is not None:
             self._taken.remove(job)

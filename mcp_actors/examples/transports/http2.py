@@ -37,6 +37,9 @@ from mcp_actors.cli.target import load_server
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.supervision.logging import log
 
+if sys.platform == "win32":
+    raise ImportError("this example reads and writes descriptors as POSIX has them, not those of Windows")
+
 __all__ = [
     "MAX_MESSAGE",
     "MAX_STREAMS",
@@ -53,7 +56,7 @@ __all__ = [
 ]
 
 
-# -- Does what the sans-I/O library ``h2`` does not: reads, writes, and has bodies wait for windows. Knows no MCP ---
+# -- HTTP/2 without MCP: what ``h2`` leaves open, reading, writing, and bodies that wait for windows ---
 
 MAX_MESSAGE = 4 * 1024 * 1024  # bytes of one message, either way
 MAX_PARTIAL = 8 * MAX_MESSAGE  # bytes of all messages that have arrived in part
@@ -237,10 +240,6 @@ def joined(headers: Any) -> dict[str, str]:
     for name, text in headers:
         found[name] = f"{found[name]}, {text}" if name in found else text
     return found
-
-
-if sys.platform == "win32":
-    raise ImportError("this example reads and writes descriptors as POSIX has them, not those of Windows")
 
 
 MAX_QUEUED = 1024  # requests of a client that wait for a stream
