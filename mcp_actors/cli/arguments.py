@@ -79,7 +79,7 @@ def text_arguments(words: Sequence[str]) -> dict[str, str]:
 def _split(word: str) -> tuple[str, str]:
     key, equals, text = word.partition("=")
     if not equals:
-        raise click.UsageError(f"{word!r} is not an argument: write key=text or key:=json")
+        raise click.UsageError(f"{word!r} is no argument: write key=text or key:=json")
     return key, text
 
 

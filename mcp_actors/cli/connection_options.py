@@ -93,7 +93,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @attrs.frozen
 class ConnectionOptions:
-    """The server that a command talks to and how long it waits: the words that `client_options` adds to it."""
+    """The server that a command talks to and how long it waits: the options that `client_options` adds to it."""
 
     url: str
     era: str
@@ -115,7 +115,7 @@ def client_options(function: _F) -> Callable[..., Any]:
 
 
 def upstream_options(function: _F) -> Callable[..., Any]:
-    """Adds the same, with the patience of somebody whose clients have clocks of their own: see `Upstream`."""
+    """Adds the same, with longer timeouts, for a command whose clients have timeouts of their own: see `Upstream`."""
     return _with_era(function, _clocks(300.0, 3600.0, _SILENCE, _IN_ALL))
 
 
@@ -131,7 +131,7 @@ def _with_era(function: _F, clocks: Sequence[Callable[..., Any]]) -> Callable[..
 
 
 def inspection_options(function: _F) -> Callable[..., Any]:
-    """Adds what `client_options` adds, but ``--era``: an inspection looks at every era, and its clocks are others."""
+    """Adds what `client_options` adds, but ``--era``: an inspection looks at every era, and has other timeouts."""
     clocks = _clocks(10.0, 300.0, "Seconds for one answer, 10 at most.", "Seconds for all of it.")
     return _with_connection(function, clocks)
 
@@ -205,10 +205,10 @@ def _headers(url: str, words: Sequence[str], bearer_env: str | None) -> dict[str
 # Bindings whose requests, or whose opening, have headers.
 HTTP_SCHEMES = frozenset({"http", "https", "http+unix", "ws", "wss"})
 
-# RFC 9110 sections 5.1 and 5.5; what is not ASCII means something else to each server.
+# RFC 9110 sections 5.1 and 5.5; servers disagree about characters that are not ASCII.
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
-# The characters of RFC 6750 section 2.1, and what keys of a server's own making have beside them.
+# The characters of RFC 6750 section 2.1, and those of the keys that servers make up themselves.
 _TOKEN = re.compile(r"[\x21-\x7e]+")
 
 
@@ -228,7 +228,7 @@ def given_headers(words: Sequence[str]) -> dict[str, str]:
         name, colon, value = word.partition(":")
         name, value = name.strip(), value.strip()
         if not colon:
-            # The word may be a secret whose name was forgotten.
+            # The argument may be a secret whose name was forgotten.
             raise click.UsageError(f"--header number {position} has no colon: write --header NAME:VALUE")
         if not _NAME.fullmatch(name):
             raise click.UsageError(f"--header number {position} has no usable name before its colon")
@@ -249,7 +249,7 @@ def bearer_from_environment(variable: str) -> str:
         click.UsageError: The variable is not set or empty, or its value can be no token.
     """
     if variable not in os.environ:
-        # The word may be the token itself, given by mistake, so it is not shown.
+        # The argument may be the token itself, given by mistake, so it is not shown.
         raise click.UsageError(
             "the environment variable that --bearer-env names is not set; it takes the name of a variable, not a token"
         )

@@ -76,7 +76,7 @@ class CommandFailure(click.ClickException):
     exit_code = EXIT_FAILED
 
     def show(self, file: IO[Any] | None = None) -> None:
-        # Whatever the log still has to say is not said between these lines.
+        # What the log still has to write must not come between these lines.
         flush_to_stderr()
         # A part of it may come from the server, and goes to a terminal.
         first, *rest = map(safe, self.message.splitlines() or [""])

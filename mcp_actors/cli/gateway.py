@@ -231,9 +231,9 @@ async def _load(urls: dict[str, str]) -> dict[str, Any]:
 # -- ``mcp-actors gateway --check``: each server is connected to once ----------------------------------
 
 _TITLES = ("server", "is", "protocol", "tools", "resources + templates", "prompts")
-# Characters of the reason why a server is not there.
+# Characters of the reason why a server cannot be used.
 _LONGEST_REASON = 400
-# Lines of what a server that is not there has written.
+# Lines of what a server that cannot be used has written.
 _MOST_LINES = 20
 # Entries of a list that are counted one by one.
 _MOST = 10_000
@@ -347,6 +347,6 @@ def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 
 def _reason(error: Exception) -> Exception:
-    """Returns why a server of a group is not there: its own error, without the name of the server."""
+    """Returns why a server of a group cannot be used: its own error, without the name of the server."""
     cause = error.__cause__
     return cause if type(error) is ConnectFailed and isinstance(cause, Exception) else error

@@ -64,7 +64,7 @@ _UNITS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 @attrs.frozen
 class LoginStatus:
-    """The facts of a login. ``expires_at`` is in seconds since the epoch; ``None`` if it is not known."""
+    """The known facts of a login. ``expires_at`` is in seconds since the epoch, or ``None`` if unknown."""
 
     issuer: str
     resource: str
@@ -133,17 +133,17 @@ def subject_of(token: str) -> str | None:
 
 @attrs.frozen
 class LoginWords:
-    """The words that a client logs in with; all absent where the authorization server registers it by itself."""
+    """The options that a client logs in with; all absent where the client registers itself."""
 
     client_id: str | None = None
     client_secret: str | None = attrs.field(default=None, repr=False)
     client_metadata_url: str | None = None
     scopes: Sequence[str] = ()
     issuer: str | None = None
-    """The authorization server that the login succeeded at: the client is never shown to another one."""
+    """The authorization server where the login succeeded: no other one ever sees the client's id and secret."""
 
     def oauth(self, store: TokenStore, browser: Browser) -> OAuth:
-        """Returns the settings of a client that logs in with these words."""
+        """Returns the settings of a client that logs in with these options."""
         grant = AuthorizationCode(
             browser=browser,
             client_id=self.client_id,
@@ -161,7 +161,7 @@ def token_store() -> TokenStore:
 
 
 async def load_words(store: TokenStore, url: str) -> LoginWords | None:
-    """Returns the words of the login at a URL; ``None`` if nothing is stored.
+    """Returns the options of the login at a URL; ``None`` if nothing is stored.
 
     Raises:
         TokenStoreFailed: The store cannot be read.
@@ -172,7 +172,7 @@ async def load_words(store: TokenStore, url: str) -> LoginWords | None:
 
 
 async def save_words(store: TokenStore, url: str, words: LoginWords) -> None:
-    """Keeps the words of the login at a URL.
+    """Stores the options of the login at a URL.
 
     Raises:
         TokenStoreFailed: The store cannot be written.
@@ -181,7 +181,7 @@ async def save_words(store: TokenStore, url: str, words: LoginWords) -> None:
 
 
 async def forget_words(store: TokenStore, url: str) -> None:
-    """Forgets the words of the login at a URL.
+    """Forgets the options of the login at a URL.
 
     Raises:
         TokenStoreFailed: The store cannot be written.
@@ -204,7 +204,7 @@ async def stored_auth(url: str) -> OAuth | None:
 
 @attrs.frozen
 class _NoLogin:
-    """A `Browser` that opens nothing: no command but ``login`` does. Its errors have the URL of the login if known."""
+    """A `Browser` that opens nothing, for all commands but ``login``. Its errors name the URL of the login if known."""
 
     _is_registered: bool
 
@@ -293,7 +293,7 @@ def told_browser(no_browser: bool) -> Browser:
 
 
 async def log_in(oauth: OAuth, url: str) -> LoginStatus:
-    """Logs in, and returns what there is to know of it. Cancelled, what was stored before is still there.
+    """Logs in, and returns what is known of the login. If it is cancelled, the stored login stays as it was.
 
     Raises:
         AuthorizationError: The person did not log in, or was refused.
@@ -344,7 +344,7 @@ def _status(authorization: Authorization) -> LoginStatus | None:
 
 
 async def _run(oauth: OAuth, url: str, steps: Steps[None]) -> None:
-    """Runs a machine of authorization in this task."""
+    """Runs a state machine of authorization in this task."""
     driver = importlib.import_module("mcp_transports.auth.authorizer")
     fetcher = importlib.import_module("mcp_transports.auth.fetcher").Fetcher(oauth.url_policy, url)
     assert isinstance(oauth.grant, AuthorizationCode)
@@ -473,7 +473,7 @@ def _secret(client_id: str | None, variable: str | None) -> str | None:
         raise click.UsageError("--client-secret-env is for the client of --client-id")
     secret = os.environ.get(variable)
     if not secret:
-        # The word may be the secret itself, given by mistake, so it is not shown.
+        # The argument may be the secret itself, given by mistake, so it is not shown.
         raise click.UsageError(
             "the environment variable that --client-secret-env names is not set; it takes the name of a variable, "
             "not a secret"
@@ -488,7 +488,7 @@ def _secret(client_id: str | None, variable: str | None) -> str | None:
 @login_url
 @traceback_option
 def logout_command(url: str, show_traceback: bool) -> None:
-    """Forget the login at a server: its tokens, and the words that its client was registered with.
+    """Forget the login at a server: its tokens, and the options that its client was registered with.
 
     The tokens are revoked where the authorization server lets us. They are forgotten here even if it cannot be reached.
     """

@@ -1,4 +1,4 @@
-"""``mcp-actors serve --metrics PATH --telemetry otel``: what they add to a server."""
+"""``mcp-actors serve --metrics PATH --telemetry otel``: what these options add to a server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _INSTALL = (
     "--telemetry otel needs OpenTelemetry with its SDK: "
     "pip install 'mcp-actors[otel]' opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 )
-# Milliseconds that spans and metrics which are left get at the end of the process: nothing waits for a collector.
+# Milliseconds for the last spans and metrics at the end of the process, which does not wait for a slow collector.
 _LAST_FLUSH = 2000
 
 

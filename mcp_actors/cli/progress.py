@@ -1,4 +1,4 @@
-"""What a person sees on stderr while a command waits, and the questions of a server (elicitation) on the terminal.
+"""The display on stderr while a command waits, and the questions of a server (elicitation) on the terminal.
 
 On a terminal that is a progress bar, and what the server logs and prints. Without a terminal questions are declined.
 """
@@ -27,7 +27,7 @@ _COLOURS = {"debug": "bright_black", "info": "blue", "notice": "cyan", "warning"
 
 
 class CallView:
-    """Use it for one connection; give `progress`, `log` and `server_line` to the client and its transport.
+    """The display of one connection; `progress`, `log` and `server_line` are for the client and its transport.
 
     Without a terminal there is neither a bar nor a line that says what is waited for: they would only fill a file.
 
@@ -58,7 +58,7 @@ class CallView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The terminal belongs to somebody else inside the block (a question to the user)."""
+        """Inside the block the terminal is free for a question to the user."""
         if self._bar is not None:
             self._bar.stop()
         try:
@@ -89,7 +89,7 @@ class CallView:
         self._print(safe(line))
 
     def waits_for(self, text: str) -> None:
-        """Says in a line that is overwritten by the next one what is being waited for; an empty text removes it."""
+        """Says what is being waited for, in a line that the next one overwrites; an empty text removes it."""
         if self._bar is None and sys.stderr.isatty():
             width = shutil.get_terminal_size().columns - 1
             text = safe(text)[:width]
@@ -139,7 +139,7 @@ def _bar() -> Any:
 
 # -- Questions of a server -----------------------------------------------------------------------------
 #
-# Lines are read without a thread, by waiting until the terminal has one, so Ctrl-C ends a question at once.
+# A line is read without a thread, once the terminal has one, so that Ctrl-C ends a question at once.
 
 
 class _LeftQuestion(Exception):
@@ -188,7 +188,7 @@ class TerminalElicitation:
 
 
 def _first_answer(schema: dict[str, Any], text: str) -> dict[str, Any]:
-    """Takes what was typed where only yes or no was asked for as the answer to the first field.
+    """Takes a text that is neither yes nor no as the answer to the first field.
 
     Raises:
         ValueError: The field does not exist, or the text is not a value of it; the message says what to write.
@@ -274,7 +274,7 @@ _CONVERTERS: dict[str, Callable[[str], Any]] = {"boolean": _boolean, "integer": 
 
 
 def _choices(field: dict[str, Any]) -> dict[str, str]:
-    """Returns the choices of a schema as value -> title, in whichever way it lists them."""
+    """Returns the choices of a schema as value -> title, whichever way it lists them."""
     holder = field.get("items") if field.get("type") == "array" else field
     holder = holder if isinstance(holder, dict) else {}
     titled = holder.get("oneOf") or holder.get("anyOf") or []

@@ -45,7 +45,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 STDIO = "stdio:"
 HTTP = ("http:", "https:", "http+unix:")
 WITH_HOST = (*HTTP, "ws:", "wss:")
-"""Bindings in which a request says whom it means to have called, and from where."""
+"""Bindings in which a request names its host and its origin."""
 
 
 EVERY = ("serve", "gateway", "bridge")
@@ -54,7 +54,7 @@ _DECLARED = "option"
 
 @attrs.frozen
 class _Declared:
-    """How an option of `ServeOptions` looks on the command line."""
+    """An option of `ServeOptions` as the command line has it."""
 
     name: str
     section: str
@@ -66,7 +66,7 @@ def _option(name: str, section: str, *, on: Sequence[str] = EVERY, **settings: A
     """Declares an option: the only place where it is written down.
 
     It becomes an option of click, is in its section of the help, is a field of `ServeOptions`, and reaches worker
-    processes, which are started with the words of the command line.
+    processes, which are started with the same command line.
 
     Args:
         name: Such as ``--health``; the field has the same name.
@@ -189,7 +189,7 @@ class ServeOptions:
         return any(url.lower().startswith(schemes) for url in self.listen)
 
 
-# Paragraphs behind sections of the help of ``serve``.
+# Paragraphs after sections of the help of ``serve``.
 _REMARKS = {
     _OPERATORS: "--metrics answers those who may call this server by its name, and --health anybody (with 503 while "
     "the server ends its calls), both without a token.",
@@ -242,7 +242,7 @@ def _if(is_broken: object) -> _Found:
 
 
 def _without_tokens(options: ServeOptions) -> _Found:
-    # An address that asks for no tokens would be a way round those that do.
+    # An address without tokens would be a way round those that demand them.
     if options.issuer:
         for url in options.listen or (STDIO,):
             if not url.lower().startswith(WITH_HOST):
@@ -314,7 +314,7 @@ RULES: Sequence[tuple[Callable[[ServeOptions], _Found], str]] = (
         "--workers needs --listen URL, and not stdio:, which has one client: http://127.0.0.1:8000/mcp for example",
     ),
 )
-"""Each finds what breaks it, with the words that its text has places for; the first that does is reported."""
+"""Each rule finds what breaks it, with the values for its text; the first broken rule is reported."""
 
 
 # -- Addresses: their transports, and what is announced once they are served ---------------------------
@@ -378,7 +378,7 @@ def _transport(
         given["routes"] = routes
     try:
         transport = server_transport(url, **given)
-        # A transport for either side makes that for servers now, so that it refuses its options before it serves.
+        # A transport for both sides makes its server side now, so that it refuses wrong options before it serves.
         make = getattr(transport, "for_servers", None)
         return transport if make is None else make()
     except (ValueError, McpError) as error:
@@ -465,7 +465,7 @@ def _place(url: str) -> tuple[str, ...]:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         return (url,)
-    # Any free port is not known yet.
+    # A free port that the system chooses is not known yet.
     if not host or port == 0:
         return (url,)
     return (parts.scheme, "" if host in _HERE else host, str(port), parts.path)
@@ -474,7 +474,7 @@ def _place(url: str) -> tuple[str, ...]:
 # -- ``--admin URL``: the live view of the server, for ``mcp-actors top`` and browsers -----------------
 
 TOKEN_VARIABLE = "MCP_ACTORS_ADMIN_TOKEN"
-"""The variable of the environment that has the token of a loopback address; without it, a random one is shown."""
+"""The environment variable that has the token of a loopback address; without it, a random one is shown."""
 
 
 def admin_transport(url: str) -> Any:

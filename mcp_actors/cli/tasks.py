@@ -67,7 +67,7 @@ async def _listed(client: Client) -> list[TaskStatus]:
 
 @attrs.frozen
 class _Look:
-    """Looks at one task, and cancels it before if that is wanted."""
+    """Looks at one task, and cancels it first if that is wanted."""
 
     task_id: str
     cancels: bool
@@ -123,14 +123,14 @@ def _plain(status: TaskStatus) -> dict[str, Any]:
 
 
 class _LeftRunning(CommandFailure):
-    """Ctrl-C ended the waiting for a task, and nothing else."""
+    """Ctrl-C ended the wait for a task; the task goes on."""
 
     exit_code = EXIT_INTERRUPTED
 
 
 @contextmanager
 def kept_running(connection: ConnectionOptions, task_id: Callable[[], str | None]) -> Iterator[None]:
-    """Turns Ctrl-C during the block into the words on how to get the result of the task that goes on."""
+    """Turns Ctrl-C during the block into a message on how to get the result of the task later."""
     try:
         yield
     except Interrupted as interrupted:
@@ -150,7 +150,7 @@ def kept_running(connection: ConnectionOptions, task_id: Callable[[], str | None
 
 
 def show_result(result: types.CallToolResult, as_json: bool) -> None:
-    """Prints the result of a tool: the whole of it as JSON, or what there is of it to read."""
+    """Prints the result of a tool: all of it as JSON, or the readable part as text."""
     if as_json:
         echo_json(result)
     elif result.content:

@@ -51,9 +51,9 @@ __all__ = ["Entry", "Found", "Listing", "SearchResult", "server"]
 # -- A directory that no path leaves -------------------------------------------------------------------
 #
 # A path is walked from the root one component at a time, each opened relative to the descriptor of the one before with
-# ``O_NOFOLLOW``. Nothing is checked first and opened later, so at no moment a swapped directory or a
-# planted link could lead outside; links are refused, also those that stay inside. ``..`` is refused as text.
-# What this cannot see: hard links and mounts that somebody with access to the disk made inside the root on purpose.
+# ``O_NOFOLLOW``. Nothing is checked first and opened later, so a swapped directory or a planted link can never lead
+# outside; links are refused, also those that stay inside. ``..`` is refused as text.
+# What this cannot see: hard links and mounts that a user with access to the disk made inside the root on purpose.
 # Windows has no such calls, so this module cannot be imported there.
 
 if sys.platform == "win32":
@@ -65,7 +65,7 @@ MAX_PATH_BYTES = 4_000  # what other programs can open (PATH_MAX), less a part f
 MAX_DEPTH = 32  # directories that a write may make on its way, one in the other, counted from the root
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: a pipe that somebody put there must not hold the thread that opens it
+# O_NONBLOCK: a pipe at that place must not hold the thread that opens it
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -73,7 +73,7 @@ Kind = Literal["file", "directory", "link", "other"]
 
 
 class NoSuchPath(ToolError):
-    """There is nothing under that path."""
+    """Nothing exists at that path."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class RootFolder:
     def write(self, path: str, data: bytes, *, create_directories: bool = False) -> None:
         """Puts a file there in one step: a reader sees the old content or the new, never a part.
 
-        The mode of a file that is replaced is kept. Raises `ToolError` if something else than a regular file is there,
+        The mode of a file that is replaced is kept. Raises `ToolError` if anything but a regular file is there,
         or if directories would be made deeper than `MAX_DEPTH`.
         """
         parts = _components(path)
@@ -200,7 +200,7 @@ class RootFolder:
                 return False
 
     def signature(self, path: str) -> tuple[int, ...] | None:
-        """A value that is another one after a change of the file or directory; None if there is nothing."""
+        """A value that changes with the file or directory; None if it does not exist."""
         try:
             parts = _components(path)
             if not parts:
@@ -250,7 +250,7 @@ def _components(path: str) -> tuple[str, ...]:
 
 @contextmanager
 def _explained(path: str) -> Iterator[None]:
-    """Says what the operating system refused, by the caller's path and without a word about where the root is."""
+    """Says what the operating system refused, with the caller's path, and without revealing where the root is."""
     try:
         yield
     except FileNotFoundError as error:
@@ -400,7 +400,7 @@ class Watch:
         self._unwanted = trio.Event()
 
     def add(self, uri: str) -> None:
-        """Remembers how it looks now: what changes before the watching has begun is noticed at the first look."""
+        """Remembers how it looks now, so that a change before the watching begins is noticed at the first look."""
         path = self._path_of(uri)
         if path is not None:
             self._seen[uri] = (path, self._root.signature(path))

@@ -63,7 +63,7 @@ _CONFIGURATION = {
     "protocol.allow": "never",
 }
 _OBJECT_ID = re.compile(rb"[0-9a-f]{40,64}\n")
-# What a diff looks like must not depend on anybody's configuration, nor start a program.
+# The look of a diff must not depend on a user's configuration, and a diff must not start programs.
 PLAIN_DIFF = (
     "--no-color",
     "--no-ext-diff",
@@ -139,7 +139,7 @@ class Repository:
         return await self._verified(revision, f"{checked(revision)}^{{commit}}")
 
     async def object(self, revision: str, path: str) -> str:
-        """The id of what is at ``path`` in the commit that ``revision`` names."""
+        """The id of the file or directory at ``path`` in the commit that ``revision`` names."""
         commit = await self.commit(revision)
         return await self._verified(f"{revision}:{path}", f"{commit}:{checked(path)}")
 
@@ -333,7 +333,7 @@ class History:
         ]
 
     async def paths(self, revision: str, directory: str) -> list[str]:
-        """The paths of what is in a directory, those of directories with a slash at the end."""
+        """The paths of everything in a directory, those of directories with a slash at the end."""
         names = await self.file(revision, directory)
         prefix = f"{directory}/" if directory else ""
         return [f"{prefix}{name}" for name in names] if isinstance(names, list) else []

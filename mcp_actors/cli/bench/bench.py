@@ -44,7 +44,7 @@ _MOST_CALLS = 10**9
 
 
 class _BenchCommand(CommandWithSections):
-    """With ``--compare`` nothing is run, and there is neither a URL nor a tool."""
+    """The command, which with ``--compare`` runs nothing and takes neither a URL nor a tool."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -212,7 +212,7 @@ def _run(
     limits: list[Threshold],
 ) -> list[str]:
     """Returns the limits that were crossed."""
-    # Only they need the package of the extra.
+    # Only limits need the package of the extra.
     from mcp_actors.cli.bench.load import document_of, figures
     from mcp_actors.cli.bench.report import page, summary_lines
 
@@ -287,7 +287,7 @@ class Threshold:
     limit: float
 
     def crossed(self, figures: Mapping[str, float]) -> str:
-        """Returns the figure in words if it is on the wrong side, otherwise nothing. A missing figure is too."""
+        """Returns the figure in words if it crosses the limit or is missing, otherwise nothing."""
         value = figures.get(self.figure)
         if value is None:
             return f"{self.text}: there is no such figure"
@@ -304,7 +304,7 @@ def parse_threshold(text: str) -> Threshold:
     """Parses ``p99>50ms``, ``errors>0``, ``errors>1%`` or ``throughput<1000``.
 
     Raises:
-        click.UsageError: It is nothing like that.
+        click.UsageError: The text has another form.
     """
     found = _FORM.fullmatch(text)
     if text == "regression":
@@ -424,10 +424,10 @@ def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[
 
     Args:
         plan: The load.
-        show: Is called with each report, some times a second.
+        show: Called with each report, several times a second.
 
     Raises:
-        CommandFailure: There is no figure; the text says why.
+        CommandFailure: The load has no result; the text says why.
     """
     with subprocess.Popen(
         [sys.executable, "-m", "mcp_actors.cli.bench.load"],
@@ -435,7 +435,7 @@ def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[
         stdout=subprocess.PIPE,
         text=True,
         encoding="utf-8",
-        # The terminal sends Ctrl-C to its whole group; here one process decides what becomes of it.
+        # The terminal sends Ctrl-C to its whole process group; here this process alone reacts to it.
         start_new_session=True,
     ) as process:
         assert process.stdin is not None

@@ -339,7 +339,7 @@ class HttpField(Field):
 
 # -- Responses as they arrive: whole JSON bodies, and the events of a stream one by one ----------------
 
-# Of more digits nothing can be sent, and Python reads no number of thousands.
+# A body of more digits is impossible, and Python refuses to read numbers of thousands of digits.
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,18})", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 _SESSION = re.compile(rb"\r\nmcp-session-id: *([\x21-\x7e]+)", re.IGNORECASE)
@@ -348,7 +348,7 @@ _CHUNK = re.compile(rb"[0-9A-Fa-f]{1,15}(?=[ \t;]|\Z)")
 _MOST_HEADS = 1000
 _MOST_HEAD_BYTES = 64 * 1024
 _CHUNKS = -1
-# Of one answer, or of an event that has no end.
+# Bytes of one answer, or of an event that does not end.
 MOST_BYTES = 64 * 2**20
 
 
@@ -374,7 +374,7 @@ _NOTHING = ResponsePiece([])
 class ResponseReader:
     """Reads the responses of one connection, of one request at a time."""
 
-    # Heads repeat but for the date: each is parsed once, and a day of seconds is not kept.
+    # Heads repeat except for the date: each is parsed once, and only the latest are kept.
     _heads: dict[bytes, _Head] = {}
 
     def __init__(self) -> None:

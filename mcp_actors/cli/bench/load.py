@@ -89,20 +89,20 @@ def versions() -> dict[str, str]:
 
 # -- A whole load: it opens the sessions, warms up, does the stages, and makes results of them ---------
 
-# Above it the server may have waited for the load, and could do more.
+# Above this share of a processor the server may have waited for the load, and could do more.
 BUSY_SHARE = 0.9
-# Later than that after it was meant to, and a load measures itself.
+# A load that sends later than that measures itself.
 LATE_US = 1000.0
-# Of a rate, so much is answered where it is held.
+# The share of a rate that is answered where the rate is held.
 HELD_SHARE = 0.95
-# A rate is no longer held, too, when the 99th percentile is so many times the least of all rates before it, and more
-# than so many seconds above it.
+# Nor is a rate held when the 99th percentile is that many times the least of all rates before it, and more than that
+# many seconds above it.
 STEEP_TIMES, STEEP_SECONDS = 10.0, 0.02
 _IN_FLIGHT_AT_THE_END = 2
 # Stages in a row that are not held, after which a ramp ends.
 _GIVE_UP_AFTER = 2
 _TICKS_A_SECOND = 4
-# Of fewer calls that percentile is the longest.
+# With fewer calls that percentile is just the longest call.
 _ENOUGH_FOR_P999 = 1000
 
 Report = Callable[[dict[str, Any]], None]
@@ -451,7 +451,7 @@ def _write(answer: dict[str, Any]) -> None:
 
 
 def _transport(plan: LoadPlan) -> ClientTransport | None:
-    """Returns the transport's client where it needs what a URL cannot say."""
+    """Returns the transport's client where it needs more than a URL can say."""
     if not plan.through_client:
         return None
     options: dict[str, Any] = {"headers": plan.headers} if plan.headers else {}
@@ -464,7 +464,7 @@ def _transport(plan: LoadPlan) -> ClientTransport | None:
 
 
 def main() -> int:
-    """Does the load. The exit code is 1 if there is no result; the last line then says why."""
+    """Runs the load. The exit code is 1 without a result; the last line then says why."""
     if sys.platform != "win32":
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if hard != resource.RLIM_INFINITY:

@@ -55,7 +55,7 @@ class LoadError(Exception):
 
 RAMP_STAGES = 10
 SLICES = 10
-# Of each stage of a ramp, which has fewer seconds.
+# Slices of each stage of a ramp, which is shorter.
 SLICES_OF_A_STAGE = 4
 
 
@@ -265,7 +265,7 @@ class CallMix:
 
 
 def _rest(era: Era, call: PlannedCall) -> tuple[bytes, str, str]:
-    """Encoded once: everything behind the id, and what HTTP mirrors in headers."""
+    """Returns, encoded once, everything after the id, and what HTTP mirrors in headers."""
     params = call.params | ({"_meta": META} if era == "modern" else {})
     text = json.dumps({"method": call.method, "params": params}, separators=(",", ":"), ensure_ascii=False)
     name = str(params.get("name") or params.get("uri") or "")
@@ -339,5 +339,5 @@ def _requests(recording: Recording, connection: int) -> Iterable[tuple[str, dict
                 continue
             params = each.get("params") or {}
             if each["method"] not in _NOT_CALLS and isinstance(params, dict):
-                # What the client said of itself and of one call is not said again for others.
+                # What a client says of itself or of one call must not be repeated for other calls.
                 yield each["method"], {name: value for name, value in params.items() if name != "_meta"}

@@ -63,7 +63,7 @@ dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } .mind ul { padding
 
 
 def document_head(title: str, about: Sequence[tuple[str, str]], sentence: str = "") -> list[str]:
-    """Returns the parts of a page before its first section: the title, what came of it, what is known of the run."""
+    """Returns the parts of a page before its first section: the title, the outcome, and what is known of the run."""
     return [
         f'<!doctype html><html lang="en"><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>',
@@ -150,7 +150,7 @@ class PlotLine:
 
 @dataclass
 class Plot:
-    """Lines over a number. ``ticks_x`` are values of x and what is written there; without any they are the points."""
+    """Lines over a number. ``ticks_x`` are values of x with their labels; without any, every point is a tick."""
 
     title: str
     x: str
@@ -161,7 +161,7 @@ class Plot:
     ticks_x: list[tuple[float, str]] = field(default_factory=list)
 
     def _drawn(self) -> list[PlotLine]:
-        """Lines that have points; nothing, and less, has no place on a logarithmic scale."""
+        """Returns the lines that have points; a logarithmic scale has no place for zero and less."""
         lines = [
             PlotLine(line.name, [point for point in line.points if point[2] > 0 or not self.log_y])
             for line in self.lines
@@ -284,7 +284,7 @@ _MOST_LINES = 20
 
 
 def summary_sentence(document: Document) -> str:
-    """Returns what was measured and what came of it, in one sentence."""
+    """Returns what was measured, and the outcome, in one sentence."""
     details, options, row = document.details, document.options, document.rows[0]
     calls = options["calls"]
     called = calls[0] if len(calls) == 1 else f"{len(calls)} different calls"
@@ -455,7 +455,7 @@ def _latency(document: Document) -> Plot:
 
 
 def _ramp(document: Document, y: str, metrics: list[tuple[str, str]]) -> Plot | None:
-    """Against the rate, of all parts of each together."""
+    """Returns plots against the rate, each point of all parts of a stage together."""
     stages = document.details["stages"]
     if not document.details["ramp"]:
         return None
@@ -512,7 +512,7 @@ def _distribution(document: Document) -> Plot:
 
 
 def _nines(percentile: float) -> float:
-    """Each further nine is as wide as the one before."""
+    """Returns the place of a percentile on a scale on which each further nine is as wide as the one before."""
     return -math.log10(1 - percentile / 100)
 
 

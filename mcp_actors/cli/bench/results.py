@@ -201,9 +201,9 @@ class Interval(NamedTuple):
 
 
 def interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Between two of the samples, in order: where the median is, whatever the distribution.
+    """Returns two samples between which the median is, whatever the distribution.
 
-    The narrowest pair of order statistics that is sure enough; with few samples that is the lowest and the highest,
+    They are the narrowest pair of order statistics that is sure enough; with few samples the lowest and the highest,
     and the confidence is given.
     """
     ordered = sorted(samples)
@@ -221,7 +221,7 @@ def interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interv
 def ratio_interval(
     mine: Sequence[float], other: Sequence[float], *, seed: int = 0, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Of median(mine) / median(other), by the percentile bootstrap; the same samples give the same answer."""
+    """Returns the interval of median(mine) / median(other), by the percentile bootstrap with a fixed seed."""
     chance = random.Random(seed)
     ratios = []
     for _ in range(RESAMPLES):
@@ -314,7 +314,7 @@ def figure_text(samples: list[float]) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Returns a duration with three digits that mean something."""
+    """Returns a duration with three significant digits."""
     if seconds >= 1:
         return f"{seconds:.3g} s"
     return f"{seconds * 1000:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
@@ -323,7 +323,7 @@ def milliseconds(seconds: float) -> str:
 # -- The comparison of two runs: which figures changed, with what confidence ---------------------------
 
 SIGNIFICANT = 0.05
-# Says something of the load, not of what was measured.
+# A figure of the load, not of the server.
 NOT_COMPARED = ("late_p99_us",)
 BESIDE = " --beside floor compares ratios to the floor of the same run instead."
 MACHINE = ("processor", "memory", "system", "python")

@@ -29,8 +29,7 @@ __all__ = [
 ]
 
 
-# -- Waiting for many descriptors, by epoll: raw loads are for Linux, and elsewhere the engine's client makes the load
-# ---
+# -- Waiting for many descriptors, by epoll: elsewhere than on Linux the engine's client makes the load --
 
 if sys.platform == "linux":
     from select import EPOLLIN as READABLE
@@ -75,7 +74,7 @@ else:
 READ_BYTES = 65_536
 # Of one message: a longer one is not an answer to the load.
 MOST_BYTES = 64 * 2**20
-# Timers of the system are late by about as much: the rest of a wait is spent looking.
+# Timers of the system are late by about as much, so the rest of a wait is spent polling.
 LOOK_SECONDS = 0.0001
 # epoll counts milliseconds: a longer wait begins with it, because that is one call of the system and not two.
 COARSE_SECONDS = 0.004
@@ -184,7 +183,7 @@ class StreamField(Field):
     def post(self, lane: int, message: Message) -> None:
         here = self._lanes[lane]
         if here.blocked and len(here.out[0]) > MOST_BYTES:
-            # One that asks without an end and reads no answer.
+            # The peer asks without end and does not read the answers.
             raise LoadError(f"the server has not read {MOST_BYTES} bytes")
         here.out.append(here.framing.wrap(message.data))
         self._unsent.add(lane)

@@ -39,7 +39,7 @@ _OF_TWO_STREAMS = "/sse"
 
 @attrs.frozen
 class BenchTarget:
-    """The answers of a server about itself."""
+    """The description that a server gives of itself."""
 
     era: str
     version: str
@@ -143,7 +143,7 @@ class PipedServers:
         return self
 
     def open(self) -> Ends:
-        """Starts one more. Raises `LoadError` if there is no such program."""
+        """Starts one more. Raises `LoadError` if the program does not exist."""
         if sys.platform == "win32":
             raise LoadError(_NOT_HERE)
         # Those that have ended are waited for, so that a server which crashes leaves nothing behind.

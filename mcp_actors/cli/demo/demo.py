@@ -1,4 +1,4 @@
-"""``mcp-actors demo``."""
+"""``mcp-actors demo``: the command, the lines of its tour, and the figures of its load."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def _run(load: DemoLoad, show: Callable[[DemoLoad], Awaitable[None]]) -> b
             try:
                 await load.run()
             finally:
-                load.stop()  # the clock as well, whatever ended it
+                load.stop()  # stops the clock as well, whatever ended it
             nursery.cancel_scope.cancel()
     return interrupted.is_set()
 
@@ -173,7 +173,7 @@ async def _draw(load: DemoLoad) -> None:
     def picture() -> Any:
         return live_table(load.rows, load.elapsed, "Ctrl-C ends it early", columns())
 
-    # The last picture is taken away: the whole table is printed in its place.
+    # The last picture is removed, and the whole table printed in its place.
     with Live(
         picture(), auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=True
     ) as live:
@@ -262,7 +262,7 @@ class FiguresColumn:
     title: str
     width: int
     cells: list[str]
-    """One for each row, and the sum."""
+    """Returns a cell for each row, and the sum."""
 
 
 def _blocks(rows: Sequence[Tally], seconds: float, width: int) -> list[list[FiguresColumn]]:
@@ -377,7 +377,7 @@ def _per_second(row: Tally, seconds: float) -> float:
 
 
 def peak_memory() -> int | None:
-    """MiB that this process (without its children) had resident at most; ``None`` on Windows, which is not asked."""
+    """MiB that this process (without its children) had resident at most; ``None`` on Windows."""
     if sys.platform != "win32":
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak // (1024 * 1024) if sys.platform == "darwin" else peak // 1024

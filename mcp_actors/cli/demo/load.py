@@ -138,7 +138,7 @@ BINDINGS: tuple[Binding, ...] = (
 
 
 class WrongAnswer(Exception):
-    """The server answered something else than was right."""
+    """The server gave a wrong answer."""
 
 
 @attrs.define(eq=False)
@@ -156,7 +156,7 @@ class DemoLoad:
     ended: float | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        # Of a small demo no binding but the first takes more than its even part, and of a tiny one nothing.
+        # In a small demo no binding but the first gets more than an even share, and in a tiny one none at all.
         part = self.sessions // (2 * len(BINDINGS))
         some = part >= len(ERAS)
         few = {each.name: min(each.sessions, part) if some else 0 for each in BINDINGS if each.sessions}
@@ -186,7 +186,7 @@ class DemoLoad:
         if self.ended is None:
             self.ended = trio.current_time()
         self.stopping.set()
-        self.starting.set()  # who waits for it may leave
+        self.starting.set()  # the task that waits for it may leave
 
     @property
     def elapsed(self) -> float:

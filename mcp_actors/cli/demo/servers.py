@@ -19,7 +19,7 @@ from mcp_actors import Context, Server
 __all__ = ["CITIES", "HOLD_SECONDS", "Forecast", "Sighting", "server", "server_that_tells"]
 
 
-HOLD_SECONDS = 60.0  # far longer than anybody waits: a held call ends by being cancelled
+HOLD_SECONDS = 60.0  # far longer than any wait: a held call ends by being cancelled
 
 
 def server() -> Server:
@@ -111,7 +111,7 @@ def _add_tools(app: Server) -> None:
 
     @app.tool
     async def leave() -> None:
-        """Ends as no function should."""
+        """Fails with an exception that it does not expect."""
         raise SystemExit(3)
 
     @app.tool
@@ -126,7 +126,7 @@ def _add_tools(app: Server) -> None:
 
     @app.tool
     async def who(ctx: Context) -> str:
-        """Says whose call this is."""
+        """Says who calls."""
         return "nobody" if ctx.principal is None else ctx.principal.subject
 
 

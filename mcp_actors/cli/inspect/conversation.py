@@ -245,7 +245,7 @@ class Record:
 CLIENT_INFO = {"name": "mcp-actors inspect", "version": "1"}
 
 Enough = Callable[[dict[str, Any]], bool]
-"""Whether a message is one with which no more are waited for, beside the reply."""
+"""Whether a message ends the wait, as the reply does."""
 Headers = Mapping[str, str | None]
 """Headers to be sent in place of the right ones; ``None`` leaves one out."""
 
@@ -296,7 +296,7 @@ class Conversation(Protocol):
         """Sends a notification. Over HTTP the answer is the response to it; over a channel none has come yet."""
 
     async def send(self, data: bytes, wait_for: tuple[int | str, ...] = ()) -> ServerAnswer:
-        """Sends bytes as they are, and waits for the answers with these ids; without one for the first message."""
+        """Sends bytes as they are, and waits for the answers with these ids, or without ids for the first message."""
 
 
 def request_message(era: Era, id: int | str, method: str, params: Any, meta: Mapping[str, Any] | None) -> Any:
@@ -352,7 +352,7 @@ class StreamConversation:
         return self._gone is not None
 
     def give_up(self) -> None:
-        """Uses the channel no more: the server does not answer here."""
+        """Stops using the channel: the server does not answer here."""
         self._gone = self._gone or "the server no longer answers here"
 
     async def ask(

@@ -211,7 +211,7 @@ def metadata_urls(spoken: SpokenEra) -> list[str]:
 
 
 async def describes_itself(spoken: SpokenEra) -> list[str]:
-    """The metadata of the protected resource are where they belong, and name authorization servers."""
+    """The metadata of the protected resource is where it belongs, and names authorization servers."""
     url = spoken.server.url
     if url is None or not isinstance(spoken.conversation, HttpConversation):
         raise NotApplicable("it has no URL of HTTP")

@@ -1,4 +1,4 @@
-"""``mcp-actors inspect``."""
+"""``mcp-actors inspect``: the command, and the report as text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MAX_IN_FLIGHT = 256
 
 
 class _Unchecked(CommandFailure):
-    """Nothing was found, and not everything was looked at."""
+    """Nothing was found, but not everything was checked."""
 
     exit_code = EXIT_UNCHECKED
 

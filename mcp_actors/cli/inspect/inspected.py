@@ -141,7 +141,7 @@ class InspectedServer:
         self.url = url
         self.spoken: list[SpokenEra] = []
         self.refusing: SpokenEra | None = None
-        """The server as it is without credentials, if it asks for some; its handshake has the status 401 or 403."""
+        """The server without credentials, if it asks for some; its handshake has the status 401 or 403."""
         self.bare = bare
         self.requests: HttpRequests | None = None
         self.is_http_sse = False
@@ -173,7 +173,7 @@ class InspectedServer:
         return HttpConversation(requests, era, self.record)
 
     def without_single_requests(self) -> None:
-        """Uses the channel of the transport from now on: the server speaks the oldest binding over HTTP only."""
+        """Uses the channel of the transport from now on: of HTTP the server speaks the oldest binding only."""
         self.requests = None
         self.is_http_sse = True
 
@@ -284,9 +284,9 @@ class Rule:
     access: bool = False
     """Whether it is about the refusal of a request without credentials."""
     disruptive: bool = False
-    """Whether a server that breaks the rule may end of it, so that all other rules are checked before."""
+    """Whether a server that breaks the rule may crash on it, so that all other rules are checked before."""
     last: bool = False
-    """Whether it judges all answers of the inspection, and so comes after all rules that ask."""
+    """Whether it judges all answers of the inspection, and so comes after all rules that send requests."""
 
     def source_for(self, spoken: SpokenEra) -> Source | None:
         """Returns the place of the rule for an era; ``None`` if the rule is not one of the inspected revision."""

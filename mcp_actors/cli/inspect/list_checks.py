@@ -58,7 +58,7 @@ def _named(kind: str, item: Any) -> str:
 
 
 async def declared_lists_work(spoken: SpokenEra) -> list[str]:
-    """Each declared list can be had."""
+    """Each declared list can be read."""
     if not spoken.lists:
         raise NotApplicable("it declares nothing that can be listed")
     return [

@@ -399,7 +399,7 @@ async def _called(spoken: SpokenEra) -> list[tuple[dict[str, Any], ServerAnswer]
             answer = await spoken.conversation.ask("tools/call", params)
             done[tool["name"]] = answer
             if answer.gone is not None and (not spoken.is_http or not spoken.era.asks_by_retry):
-                # It takes longer than is waited for here, which no rule forbids.
+                # It took longer than the wait here, which no rule forbids.
                 await spoken.conversation.notify("notifications/cancelled", {"requestId": answer.id})
     return [(tool, done[tool["name"]]) for tool in tools]
 

@@ -218,7 +218,7 @@ async def measure(spoken: SpokenEra, in_flight: int) -> list[Latency]:
         before = record.bytes
         alone = await _one_by_one(spoken, method)
         found.append(alone)
-        # Long answers are not asked for at once: what is on the way cannot be taken back.
+        # Long answers are not requested at once: what is on the way cannot be taken back.
         if (
             in_flight > 1
             and alone.answered

@@ -1,6 +1,6 @@
 """A change of a client's file: it is read, the change is shown, a person is asked, and then it is written.
 
-Whatever is odd about the file ends the command before anything was touched.
+Anything odd about the file ends the command before anything is touched.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from mcp_actors.cli.output import safe
 __all__ = ["Configuration", "Edit", "Manner", "change_lines", "undo"]
 
 
-# How often a change is shown anew because somebody else has written the file meanwhile.
+# How often a change is shown anew because another program has written the file meanwhile.
 MAX_ROUNDS = 3
 
 Edit = Callable[["Configuration", ConfigText], str]
-"""Returns the text that a file shall have; raises `CommandFailure` if it shall be left alone."""
+"""Returns the new text of a file; raises `CommandFailure` if the file must be left alone."""
 
 
 @attrs.frozen
@@ -56,7 +56,7 @@ class Manner:
     yes: bool = False
     """No person is asked."""
     dry_run: bool = False
-    """It is shown only."""
+    """The change is only shown."""
 
     def require_answerable(self) -> None:
         """Raises `WrongUsage` if a person has to be asked, but there is no terminal."""
@@ -74,7 +74,7 @@ class Configuration:
         path: The file; by default that of the client, for this user.
 
     Raises:
-        WrongUsage: The file is to be found by the client, and the system cannot say where that is.
+        WrongUsage: Without a path, the system cannot say where the client has its file.
     """
 
     def __init__(self, name: str, path: str | None = None) -> None:
@@ -103,7 +103,7 @@ class Configuration:
             raise self.left_alone(f"{error}{hint}") from error
 
     def parsed(self, file: ConfigFile) -> ConfigText:
-        """Reads what is in the file.
+        """Parses the content of the file.
 
         Raises:
             CommandFailure: The client could not read it as JSON.
@@ -192,7 +192,7 @@ class Configuration:
     def agreed(
         self, file: ConfigFile, name: str, before: str | None, after: str | None, manner: Manner
     ) -> bool:
-        """Shows the change of an entry, and returns whether it shall be made.
+        """Shows the change of an entry, and returns whether to make it.
 
         Raises:
             WrongUsage: A person has to be asked, but there is no terminal.
@@ -247,7 +247,7 @@ def _last_made(
 def _undone(
     configuration: Configuration, file: ConfigFile, change: Change, copy: bytes | None
 ) -> bytes | None:
-    """Returns what a file shall have; ``None``: it shall not be there."""
+    """Returns the new content of a file; ``None`` removes it."""
     if file.data is not None and _hash(file.data) == change.written:
         return copy
     config = configuration.parsed(file)
@@ -319,7 +319,7 @@ def _coloured(line: str) -> str:
 #
 # Nothing else of the file is shown: the lines beside an entry may hold secrets too.
 
-# Characters of a line, and lines of one side: an entry may have been written by anybody.
+# Characters of a line, and lines of one side: any program may have written an entry.
 MAX_LINE = 500
 MAX_LINES = 200
 _SECRET = frozenset({"env", "headers"})

@@ -50,13 +50,13 @@ class ClientProgram:
     section: str = "mcpServers"
     """The member of the file that holds the entries."""
     comments: bool = False
-    """Whether it reads comments, and a comma behind the last member. Where that is not documented: no."""
+    """Whether it reads comments, and a comma after the last member; false where that is not documented."""
     typed: bool = False
     """Whether an entry says ``"type": "stdio"``."""
     variable: tuple[str, ...] | None = None
     """An environment variable that names another place, and the path of the file from there."""
     afterwards: str = ""
-    """What a person has to do, so that it is noticed."""
+    """What a person has to do for the change to take effect."""
 
     def entry(self, words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
         """Returns an entry in the form of this client.
@@ -206,7 +206,7 @@ def change_options(function: _F) -> _F:
 
 # -- An entry: how the client starts the server, the variables that it gets, and its name --------------
 
-# What every client takes as a name, those that make names of tools of it included.
+# What every client accepts as a name, even those that make names of tools from it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -223,7 +223,7 @@ def started_with(target: str, args: Sequence[str]) -> list[str]:
     """
     if not sys.executable:
         raise WrongUsage("this Python cannot say where it is, so that no client could start it")
-    # With -P nothing of the folder that a client starts it in is imported: it may be a project of anybody's.
+    # With -P nothing is imported from the folder that a client starts it in, which may be any project.
     start = [sys.executable, "-P", "-m", "mcp_actors"]
     if target.endswith(".json"):
         if args:

@@ -56,7 +56,7 @@ def _no_constant(name: str) -> NoReturn:
     raise _NoConstant(name)
 
 
-# Integers as numbers of any kind, because to make some of them would take long.
+# Integers become floats, because very long ones would take long to convert.
 _CHECK = json.JSONDecoder(parse_int=float, parse_constant=_no_constant)
 
 
@@ -80,13 +80,13 @@ class Member:
     key: Span
     value: Span
     members: Members | None
-    """Those of the value, if it is an object and not too deep to be of interest."""
+    """The members of the value, if it is an object and not too deep to matter."""
     lead: int
-    """Where the blanks before it begin."""
+    """The place where the blanks before it begin."""
     after_line: bool
     """Whether a comment that ends with its line comes before them."""
     comma: int | None = None
-    """The place of the comma behind it."""
+    """The place of the comma after it."""
 
 
 @attrs.define
@@ -110,7 +110,7 @@ class ConfigText:
 
     text: str
     root: Members | None
-    """``None`` if there is nothing in it but blanks and comments."""
+    """``None`` if it has only blanks and comments."""
 
     def of(self, span: Span) -> str:
         """Returns a part of the text."""
@@ -166,7 +166,7 @@ def read_config(text: str, section: str, *, comments: bool) -> ConfigText:
     """Reads a text.
 
     Args:
-        text: It, without a byte order mark.
+        text: The text, without a byte order mark.
         section: The name of the member that holds the entries.
         comments: Whether comments and a comma before a closing brace or bracket are allowed.
 
@@ -217,7 +217,7 @@ class _ConfigReader:
             place = found.end()
 
     def _is_only_checked(self, place: int) -> bool:
-        """Returns whether a value begins here whose inside is of no interest, and that has no comments."""
+        """Returns whether a value begins here that has no comments and whose inside does not matter."""
         if (
             self._comments
             or not self._stack
@@ -330,7 +330,7 @@ _DEFAULT_INDENT = "  "
 
 
 class Foreign(Exception):
-    """The text is JSON, but not what such a client has in it. The message says what is odd."""
+    """The text is JSON, but not in the form of this client. The message says what is odd."""
 
 
 @attrs.frozen
@@ -359,8 +359,8 @@ def with_entry(config: ConfigText, section: str, name: str, entry: Mapping[str, 
     Args:
         config: The text as it is.
         section: The name of the member that holds the entries. It is made if it is not there.
-        name: That of the entry.
-        entry: It, as an object, which is laid out as its neighbours are, or as the text that it shall be.
+        name: The name of the entry.
+        entry: The entry as an object, which is laid out as its neighbours are, or as its final text.
 
     Raises:
         Foreign: The section is not an object, or it or the entry occurs twice.
@@ -459,7 +459,7 @@ def _inserted(
     name: str,
     value: Mapping[str, Any] | str,
 ) -> list[_Splice]:
-    """A member more, behind all that is there, comments included."""
+    """Yields the parts that add a member after all others, comments included."""
     text = config.text
     inner = outer + layout.unit
     if members.each and layout.unit:
@@ -488,7 +488,7 @@ def _inserted(
 
 
 def _removed(config: ConfigText, members: Members, member: Member) -> list[_Splice]:
-    """A member less: its comma goes with it, and comments stay."""
+    """Yields the parts that remove a member and its comma; comments stay."""
     text = config.text
     place = members.each.index(member)
     is_last = place == len(members.each) - 1
@@ -512,7 +512,7 @@ def _removed(config: ConfigText, members: Members, member: Member) -> list[_Spli
 
 
 def _joined(text: str, splices: list[_Splice]) -> list[_Splice]:
-    """Two parts that only blanks separate are one."""
+    """Joins two parts that only blanks separate."""
     first, second = splices
     if text[first.end : second.start].strip():
         return [first, _Splice(second.start, second.start + 1, "")]

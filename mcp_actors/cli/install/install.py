@@ -45,7 +45,7 @@ __all__ = ["command", "say_what_lacks", "try_out", "with_our_entry"]
 
 # -- The trial of a server -----------------------------------------------------------------------------
 
-# Seconds for it to start and to say who it is: clients wait as long, or less.
+# Seconds for it to start and to name itself: clients wait as long, or less.
 TRIAL_TIMEOUT = 30.0
 # What clients hand on of their environment; the rest of ours may hold secrets, and would not be there either.
 _HANDED_ON = (
@@ -128,7 +128,7 @@ async def _name(words: Sequence[str], env: Mapping[str, str], folder: str) -> st
         ) from None
     except McpError as error:
         failed = sentence(error)
-        # Some failures have the last lines themselves.
+        # Some failures contain the last lines already.
         # A client that finds out which era a server has may have started it twice.
         said = "" if lines and failed.endswith(lines[-1]) else "\n".join(["", *dict.fromkeys(lines)])
         raise CommandFailure(
@@ -202,7 +202,7 @@ def command(
         entry = configuration.client.entry(started_with(target, args), given := variables(env))
         if target.endswith(".json"):
             say_what_lacks(target, given)
-        # Whatever can be known before the server is started is said before.
+        # Errors that can be known before the server is started are reported before.
         text = configuration.parsed(configuration.opened())
         configuration.entry(text, "")
         if name is not None:

@@ -48,7 +48,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 class OwnModules:
-    """Knows the modules of the folder of a target, with all below it, but for what is installed there.
+    """The modules in the folder of a target and below it, except for what is installed there.
 
     Args:
         target: As `mcp_actors.cli.target.load_server` has it; a module has to be imported already.
@@ -61,15 +61,15 @@ class OwnModules:
         return f"<OwnModules below {self.root}>"
 
     def loaded(self) -> dict[str, ModuleType]:
-        """Returns those that are imported now, by name."""
+        """Returns the modules that are imported now, by name."""
         return {name: each for name, each in list(sys.modules.items()) if self._is_own(name, each)}
 
     def files(self) -> list[str]:
-        """Returns the files of those that are imported now."""
+        """Returns the files of the modules that are imported now."""
         return [str(each.__file__) for each in self.loaded().values()]
 
     def take_out(self) -> dict[str, ModuleType]:
-        """Makes Python forget those that are imported, so that it imports them again, and returns them."""
+        """Makes Python forget these modules, so that it imports them again, and returns them."""
         taken = self.loaded()
         for name in taken:
             sys.modules.pop(name, None)
@@ -77,7 +77,7 @@ class OwnModules:
         return taken
 
     def put_back(self, taken: Mapping[str, ModuleType]) -> None:
-        """Makes Python know again what `take_out` has returned, in the place of all that was imported since."""
+        """Puts back what `take_out` has returned, in the place of all that was imported since."""
         for name in self.loaded().keys() - taken.keys():
             sys.modules.pop(name, None)
         sys.modules.update(taken)
@@ -117,7 +117,7 @@ def _folder_of(place: str) -> Path:
 
 # -- The import, in a thread that is given up when it takes too long -----------------------------------
 
-# Seconds that an import may take: the file may import for the first time what takes many.
+# Seconds that an import may take: the file may import something slow for the first time.
 IMPORT_BOUND = 30.0
 # Imports that were given up and have not ended. Each has a thread, which nothing can end while it waits.
 MOST_GIVEN_UP = 8
@@ -152,15 +152,15 @@ class Importer:
         self._modules = modules
         self._bound = bound
         self._given_up: set[_ImportThread] = set()
-        """The threads that run, in which imports were given up, beside that of the import that is waited for."""
+        """The running threads of imports that were given up; the current import is not among them."""
         self._is_loading = False
         self._good = modules.loaded()
         self.files = modules.files()
-        """The files of the last import, or those that it came to."""
+        """The files of the last import, or those that it reached before it failed."""
 
     @asynccontextmanager
     async def load(self) -> AsyncIterator[Server]:
-        """Imports the modules again and yields the server. Where the block raises, those before are imported again.
+        """Imports the modules again and yields the server. If the block raises, the modules from before are put back.
 
         Cancelled, it gives the import up.
 
@@ -201,13 +201,13 @@ class Importer:
                 self._given_up.discard(thread)
             else:
                 thread.give_up()
-                # It has the locks of the modules that it is importing, and would stop every other import of them.
+                # It holds the locks of the modules that it imports, and would block every other import of them.
                 locks = getattr(importlib.import_module("importlib._bootstrap"), "_module_locks", {})
                 for name in self._modules.loaded():
                     locks.pop(name, None)
 
     def _late(self, thread: _ImportThread) -> None:
-        """Takes note that an import has ended: one that was given up takes its modules out of Python's again."""
+        """Notes that an import has ended; if it was given up, its modules are removed again."""
         if thread in self._given_up and not self._is_loading:
             self._given_up.discard(thread)
             self._modules.put_back(self._good)
@@ -236,7 +236,7 @@ class _ImportThread(threading.Thread):
             self._outcome = outcome.capture(load_again, self._target, self._args)
             self._token.run_sync_soon(self._end)
         except (_GivenUp, trio.RunFinishedError):
-            # It was given up when it had ended, or the server has ended meanwhile.
+            # It was given up just as it ended, or the server has ended meanwhile.
             return
 
     def _end(self) -> None:
@@ -247,7 +247,7 @@ class _ImportThread(threading.Thread):
         """Returns what was loaded.
 
         Raises:
-            CommandFailure: The target failed, with whatever it has raised.
+            CommandFailure: The target failed; the cause is what it raised.
         """
         result, self._outcome = self._outcome, None
         try:
@@ -256,7 +256,7 @@ class _ImportThread(threading.Thread):
         except CommandFailure:
             raise
         except BaseException as error:
-            # Also what would end a program: in this thread it ends nothing but the import.
+            # This includes what would end a program: in this thread it ends only the import.
             raise CommandFailure(f"cannot import {self._target}: {type(error).__name__}") from error
 
     def give_up(self) -> None:
@@ -318,7 +318,7 @@ LOOK_EVERY = 1000
 # Milliseconds without a change after which changes are reported, and the most for which they are collected before: an
 # editor that saves makes several.
 STEP, DEBOUNCE = 50, 400
-# Python files of a folder that are looked at when it is not known which of them matter.
+# Python files of a folder that are watched when it is unknown which of them matter.
 MOST_FILES = 1000
 
 Signatures = Mapping[str, tuple[int, ...] | None]
@@ -365,7 +365,7 @@ class FileWatch:
         self._all_python = failed
         known = before if failed else {file: before[file] for file in self._files if file in before}
         self._expected = {**_signatures(self._files - before.keys()), **known}
-        # The folders may be others now.
+        # The folders may have changed.
         self._stop.set()
 
     async def changed(self) -> None:
@@ -446,7 +446,7 @@ def _looks(folders: Sequence[str], stop: trio.Event, *, recursive: bool) -> Iter
             if there != [each for each in folders if os.path.isdir(each)]:
                 return
     except (OSError, RuntimeError):
-        # No more watches are allowed on this machine, or a folder has gone meanwhile.
+        # This machine allows no more watches, or a folder has gone meanwhile.
         sleep(LOOK_EVERY / 1000)
 
 
@@ -504,7 +504,7 @@ class Reloading:
     ) -> None:
         place, attribute = split_target(target)
         if place.endswith(".py") or os.sep in place:
-            # The program may go to another folder.
+            # The program may change its working directory.
             target = os.path.abspath(place) + (f":{attribute}" if attribute else "")
         self.server = ReplaceableServer(first, self.run)
         """The server to serve."""

@@ -1,6 +1,6 @@
 """The panes of ``mcp-actors top``: their columns, and their rows out of a snapshot.
 
-Every text in a row came from somebody: the server, or a peer of it. Control characters are out of it here again, since
+Every text in a row came from the server or one of its peers. Control characters are removed here once more, since
 the program that answers at the address may not be a server of ours.
 """
 
@@ -32,13 +32,13 @@ class Row:
     """A line of a pane."""
 
     key: tuple[str, str]
-    """Names it in every snapshot: its node, and itself."""
+    """The key of the row, the same in every snapshot: its node, and its own key."""
     cells: tuple[str, ...]
     order: tuple[Any, ...]
-    """What each column is sorted by."""
+    """The values that the columns are sorted by."""
     style: str = ""
     action: Action | None = None
-    """What may be done to it."""
+    """The action that is possible, if any."""
 
 
 @attrs.frozen
@@ -49,7 +49,7 @@ class Pane:
     columns: tuple[Column, ...]
     rows: Callable[[NodeSnapshot], Iterable[Row]]
     sort: int
-    """The column that it is sorted by at first, the largest above."""
+    """The column that it is first sorted by, largest value on top."""
     counts: Callable[[NodeSnapshot], tuple[int, int]]
     """How many rows a node has sent, and how many it has at least."""
     always: bool = True

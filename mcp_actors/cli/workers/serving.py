@@ -44,14 +44,14 @@ def serve_with_workers(
     """Opens the sockets of the URLs and keeps workers that accept from them, until a signal ends it.
 
     Args:
-        words: The words of the command line that make a process serve, without the name of the program.
+        words: The arguments of the command line that make a process serve, without the name of the program.
         urls: Where to serve.
         count: How many workers there are.
         announce: Called once all of them are ready, with what the first said of itself.
         admin: A `mcp_transports.admin.AdminTransport` at which all workers are looked at; ``None`` for none.
 
     Raises:
-        CommandFailure: The workers cannot serve; `WrongUsage` if that is for a reason of the command line.
+        CommandFailure: The workers cannot serve; `WrongUsage` if the command line is the reason.
         TransportNotFound: A URL cannot be served by several processes.
         ConnectFailed: An address cannot be listened at.
     """

@@ -64,7 +64,7 @@ class WorkerTimes:
     longest_pause: float = 30.0
     """The bound of the pause: by then the log has said so often enough, and a machine is not kept busy."""
     stable: float = 60.0
-    """A worker that lived so long died of something new: the pause begins anew."""
+    """After so long a life, a death has a new reason: the pause starts from its first value."""
     start: float = 60.0
     """For a worker to get ready: imports and lifespans of real servers take seconds."""
     linger: float = 6.0
@@ -92,7 +92,7 @@ class WorkerSupervisor:
         sockets: The descriptors of the listening sockets; the caller closes them.
         environment: That of the workers.
         announce: Called once, when all workers are ready for the first time, with what the first said of itself.
-        close: Called when nothing is to be accepted any more.
+        close: Called when no more connections are to be accepted.
         counts: The descriptor of a file of 8 bytes for each worker, in which they note how many connections they have;
             -1 for none.
         key: The key of all workers where their environment has none, as hexadecimal digits; by default each has its
@@ -133,8 +133,8 @@ class WorkerSupervisor:
         self._failure: WorkersFailed | None = None
         self._stopping = trio.Event()
         self._was_ready = False
-        # Replacements of all workers that are wanted, the one that goes on included: what has changed since that began
-        # needs one more.
+        # The replacements of all workers that were asked for, the current one included: a change since that began needs
+        # one more.
         self._rounds = 0
 
     def __repr__(self) -> str:
@@ -163,7 +163,7 @@ class WorkerSupervisor:
     async def _serve(self, nursery: trio.Nursery) -> None:
         async with trio.open_nursery() as slots:
             first, *others = self._slots
-            # The first shows whether they can serve at all; what they cannot is then said once.
+            # The first worker shows whether they can serve at all, so that a failure is reported once.
             start_again(slots, WORKER_SLOT, self._keep, first, nursery, about="1")
             await self._until_ready(first)
             for each in others:
@@ -343,7 +343,7 @@ def _has_terminal() -> bool:
 
 # Seconds for the kernel to end a process that was killed.
 _KILLED = 2.0
-# Bytes of the one message of a worker: places and a reason fit many times.
+# Bytes of the one message of a worker, far more than URLs and a reason need.
 _LONGEST_MESSAGE = 65_536
 _MESSAGE: msgspec.json.Decoder[Ready | Failed] = msgspec.json.Decoder(Ready | Failed)
 
@@ -425,7 +425,7 @@ class Worker:
                     stdin=subprocess.DEVNULL,
                     env={**environment, ASSIGNMENT: msgspec.json.encode(assignment).decode()},
                     pass_fds=[theirs.fileno(), *inherited, *(each for each in (counts, viewed) if each >= 0)],
-                    # Ctrl-C is for the supervisor alone, which tells the workers: of it they would get two.
+                    # Ctrl-C is for the supervisor alone, which signals the workers: they would get it twice.
                     process_group=0,
                 )
             if self._signal is not None:

@@ -26,7 +26,7 @@ __all__ = ["ASSIGNMENT", "RETIRE", "STATE_KEY", "Assignment", "Employment", "Fai
 
 
 ASSIGNMENT = "MCP_ACTORS_WORKER"
-"""The variable of the environment that makes a process a worker; it has JSON of `Assignment`."""
+"""The environment variable that makes a process a worker; it holds an `Assignment` as JSON."""
 STATE_KEY = "MCP_ACTORS_STATE_KEY"
 """The variable that has the key of all processes of a server, where a program gives none."""
 RETIRE = b"r"
@@ -34,7 +34,7 @@ RETIRE = b"r"
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The place of a worker among others. It takes it out of its environment, so that its own children have none."""
+    """The place of a worker among others. The worker takes it out of its environment: its children have none."""
 
     number: int
     """From 1 on; that of a replacement is the same."""
@@ -93,8 +93,8 @@ def employment() -> Employment | None:
 class Employment:
     """This process as a worker.
 
-    When the socket to the supervisor ends, which is gone then, the worker ends as by SIGTERM, and soon in any case. A
-    thread waits for that, so that it happens also while the event loop hangs or was not started yet.
+    When the socket ends, the supervisor is gone, and the worker ends as by SIGTERM, and soon in any case. A thread
+    waits for that, so that it also happens while the event loop hangs or has not started yet.
 
     Args:
         assignment: What the supervisor has given to it.
@@ -132,7 +132,7 @@ class Employment:
     def status(self, server: Server, offer: str) -> trio.TaskStatus[Sequence[object]]:
         """Returns a task status for `Server.run` that tells the supervisor when the server accepts connections."""
         if self._has_key:
-            # The server has it now. The programs that tools start get the environment, and must not get the key.
+            # The server has the key now. Programs that tools start inherit the environment, and must not get the key.
             del os.environ[STATE_KEY]
         self._drain = server.limits.drain_grace + server.limits.close_timeout
         return _ReadyStatus(lambda places: self._ready(places, offer))

@@ -36,7 +36,6 @@ __all__ = ["Blob", "QueryResult", "Table", "TableList", "server"]
 
 
 # -- The database, opened anew for each call: in a thread for our own SQL, in a process for a client's ---
-# SQL ---
 #
 # A process for a query costs 50 to 100 ms. It can be ended whatever the statement does, cannot take more memory than
 # it is given, and leaves no state behind for the next caller.
@@ -105,9 +104,7 @@ class Database:
                 raise ValueError(f"{str(file)!r} is not an SQLite database")
         self.file = file.resolve()
         self.writable = writable
-        self._threads = trio.CapacityLimiter(
-            8
-        )  # of our own: a large schema takes no thread from anybody else
+        self._threads = trio.CapacityLimiter(8)  # of our own: a large schema takes no threads from others
         self._processes = trio.CapacityLimiter(MAX_QUERIES)
 
     async def query(self, sql: str, parameters: Parameters, max_rows: int, progress: Progress) -> QueryResult:
@@ -224,7 +221,7 @@ class _Statement:
         return ToolError("the statement was stopped: it ended, or the system ended it, without an answer")
 
     async def show_life(self) -> None:
-        """Reports once a second, also while no row arrives, so that no client takes the work for dead.
+        """Reports once a second, also while no row arrives, so that no client gives up.
 
         Progress must grow: the fraction above the number of rows does, and never reaches the next row.
         """
@@ -237,7 +234,7 @@ class _Statement:
 
 
 class _Said(msgspec.Struct):
-    """One line of the process: how far it is, or the end."""
+    """One line of the process: its progress, or the end."""
 
     arrived: int | None = None
     error: str | None = None

@@ -1,4 +1,4 @@
-"""Connections to one SQLite file that cannot be talked into anything else, and a program that runs one statement.
+"""Connections that reach one SQLite file and nothing else, and a program that runs one statement.
 
 What keeps a read-only server read-only, each of them enough by itself: the file is opened with ``mode=ro``,
 ``query_only`` is on, and an authorizer (which holds for the writable server too) refuses what reaches past the one
@@ -37,7 +37,7 @@ STEPS_PER_CHECK = 10_000  # SQLite's virtual machine looks this often whether th
 
 Parameter = bool | int | float | str | None
 
-# Pragmas that only tell something. The first kind takes the name of a table or index, the second takes nothing:
+# Pragmas that only report something. The first kind takes the name of a table or index, the second takes nothing:
 # with an argument those would set something.
 _ABOUT_A_NAME = frozenset(
     (

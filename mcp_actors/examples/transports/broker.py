@@ -1,4 +1,4 @@
-"""An exchange binding over a message broker: many servers share the work of one queue, none of them knows its callers.
+"""An exchange binding over a message broker: many servers share the work of one queue, and do not know their callers.
 
 The broker here is a substitute that lives in this process, with what brokers have: one request queue with competing
 consumers, a reply topic for each caller, cancellation as a message, leases. It delivers *at most once*: a request that
@@ -78,7 +78,7 @@ class Job:
 
 
 class Broker:
-    """The queue and what is being worked on; made by `open_broker`."""
+    """The queue and the jobs in progress; made by `open_broker`."""
 
     def __init__(self, name: str, lease: float) -> None:
         self.name, self.lease = name, lease
@@ -132,7 +132,7 @@ class Broker:
                 job.topic.post(NoAnswer(b"", about=job.message.request, reason=failure))
 
     async def watch(self) -> None:
-        """Gives up jobs whose worker was not heard of."""
+        """Gives up jobs whose worker was silent for too long."""
         while True:
             await trio.sleep(self.lease / 4)
             for job in [each for each in self._taken if each.lease <= trio.current_time()]:
@@ -337,7 +337,7 @@ class BrokerClient:
 
 
 class BrokerAddress(BrokerWorker, BrokerClient):
-    """The transport of ``broker:NAME``: it serves the broker's calls, or calls those who do."""
+    """The transport of ``broker:NAME``: the server that takes its jobs, or a client of such servers."""
 
 
 def from_url(url: str) -> BrokerAddress:
@@ -372,7 +372,7 @@ async def say_large(params: Any) -> ElicitResult:
 
 
 async def work(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-    """Three workers, until somebody cancels them."""
+    """Three workers, until they are cancelled."""
     with trio.CancelScope() as shift:
         async with trio.open_nursery() as nursery:
             for name in ("Anna", "Ben", "Cleo"):
@@ -381,7 +381,7 @@ async def work(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
 
 
 async def main() -> None:
-    """Cakes, and what becomes of a call whose worker is lost without a word."""
+    """Bakes cakes, and shows what becomes of a call whose worker is lost."""
     async with open_broker("bakery", lease=1.0), trio.open_nursery() as nursery:
         shift = await nursery.start(work)
         async with Client("broker:bakery", elicitation=say_large) as client:
