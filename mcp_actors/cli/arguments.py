@@ -218,7 +218,7 @@ def _lines(schema: Any, root: Any, depth: int) -> Iterator[str]:
 
 
 def _object_in(field: dict[str, Any], root: Any) -> dict[str, Any]:
-    """The object that a value is, or may be, or is a list of; an empty one if there is none."""
+    """Returns the schema of the object that a value is, may be, or is a list of; empty without one."""
     if "properties" in field:
         return field
     inner = [field.get("items"), *_list(field.get("anyOf")), *_list(field.get("oneOf"))]

@@ -251,7 +251,7 @@ async def _log_messages(stage: DemoStage) -> str:
     async with Client(stage.url, on_log=note) as client:
         await client.call_tool("pack", {"items": ["map", "hat"]})
         _require(lines == ["info: map is packed", "info: hat is packed"], lines)
-        return f"the client was told while the tool worked: {', '.join(map(repr, lines))}"
+        return f"the client heard while the tool worked: {', '.join(map(repr, lines))}"
 
 
 async def _tasks(stage: DemoStage) -> str:

@@ -97,7 +97,7 @@ class ServerAnswer:
     reply: Mapping[str, Any] | None = None
     """The result or error that has our id, or an error without any id where the binding says whose it is."""
     gone: str | None = None
-    """Why there is no reply: a timeout, or the end of the connection."""
+    """The reason for a missing reply: a timeout, or the end of the connection."""
     seconds: float = 0.0
     size: int = 0
     """Bytes of the frames that came."""

@@ -275,7 +275,7 @@ class _Inspection:
             await self._check_all(spoken, 2)
 
     async def _check_all(self, spoken: SpokenEra, stage: int) -> None:
-        """Checks the rules of a stage: 0 those that ask, 1 those that may end the server, 2 those that judge all answers."""
+        """Checks the rules of a stage: 0 those that ask, 1 those that may end the server, 2 those about all answers."""
         for rule in self._rules:
             own = 2 if rule.last else 1 if rule.disruptive else 0
             if own == stage and not rule.access and rule.source_for(spoken) is not None:

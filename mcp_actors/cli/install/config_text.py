@@ -411,7 +411,7 @@ def _section(config: ConfigText, section: str) -> Member | None:
 def _only(members: Members, name: str) -> Member | None:
     found = members.named(name)
     if len(found) > 1:
-        raise Foreign(f"{name!r} stands there {len(found)} times")
+        raise Foreign(f"{name!r} occurs {len(found)} times")
     return found[0] if found else None
 
 

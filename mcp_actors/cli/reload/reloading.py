@@ -39,6 +39,107 @@ from mcp_actors.supervision.task_kinds import RELOAD, RELOAD_WATCH
 __all__ = ["FileWatch", "ImportTooLong", "Importer", "OwnModules", "Reloading", "Signatures", "failure_block"]
 
 
+# Seconds that an import may take: the file may import something slow for the first time.
+IMPORT_BOUND = 30.0
+# Seconds that the new server's lifespan and extensions may take to begin.
+BEGIN_BOUND = 30.0
+# Seconds after which a reload is given up for the next change. A change that comes earlier waits for it, so that one
+# that is always followed by others ends all the same.
+PATIENCE = 2.0
+# Seconds between the begins of two reloads.
+PAUSE = 0.25
+
+
+class Reloading:
+    """A target that is served, and loaded again when its files change.
+
+    Args:
+        target: As `load_server` has it.
+        args: The arguments for a function that makes a server.
+        first: The server that was loaded from it.
+        folders: Folders in which every change counts, beside the files that were imported.
+        offer: Says in a line what a server has.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        args: Sequence[str],
+        first: Server,
+        folders: Sequence[str],
+        offer: Callable[[Server], str],
+        *,
+        bound: float = IMPORT_BOUND,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        place, attribute = split_target(target)
+        if place.endswith(".py") or os.sep in place:
+            # The program may change its working directory.
+            target = os.path.abspath(place) + (f":{attribute}" if attribute else "")
+        self.server = ReplaceableServer(first, self.run)
+        """The server to serve."""
+        self._target = target
+        self._offer = offer
+        self._tell = tell or _tell_person
+        modules = OwnModules(target)
+        self._importer = Importer(target, args, modules, bound)
+        self._watch = FileWatch(modules.root, [os.path.abspath(each) for each in folders])
+        self._since = time.time()
+
+    async def run(self) -> None:
+        """Reloads whenever something changes; never returns."""
+        watch = self._watch
+        watch.expect(self._importer.files, {}, failed=False)
+        async with trio.open_nursery() as nursery:
+            start_again(nursery, RELOAD_WATCH, watch.watch_files)
+            if watch.others:
+                start_again(nursery, RELOAD_WATCH, watch.watch_others, about="named folders")
+            await watch.changed()
+            while True:
+                scope, ended = trio.CancelScope(), trio.Event()
+                begun = trio.current_time()
+                start(nursery, RELOAD, self._reload_within, scope, ended)
+                await watch.changed()
+                with trio.move_on_at(begun + PATIENCE):
+                    await ended.wait()
+                scope.cancel(reason="a file has changed again")
+                await ended.wait()
+                await trio.sleep_until(begun + PAUSE)
+
+    async def _reload_within(self, scope: trio.CancelScope, ended: trio.Event) -> None:
+        try:
+            with scope:
+                await self._reload()
+        finally:
+            ended.set()
+
+    async def _reload(self) -> None:
+        before = await trio.to_thread.run_sync(self._watch.look)
+        begun = trio.current_time()
+        try:
+            async with self._importer.load() as server:
+                with trio.move_on_after(BEGIN_BOUND) as bound:
+                    await self.server.replace(server)
+                if bound.cancelled_caught:
+                    raise CommandFailure(f"its lifespan did not begin within {BEGIN_BOUND:g} s")
+        except (Exception, SystemExit) as error:
+            self._watch.expect(self._importer.files, before, failed=True)
+            await self._say(failure_block(self._target, error, self._since))
+            return
+        self._watch.expect(self._importer.files, before, failed=False)
+        self._since = time.time()
+        seconds = trio.current_time() - begun
+        await self._say(f"mcp-actors: reloaded in {seconds:.2f} s: {safe(self._offer(server))}")
+
+    async def _say(self, text: str) -> None:
+        # The reader of standard error may be slow.
+        await trio.to_thread.run_sync(self._tell, text, abandon_on_cancel=True)
+
+
+def _tell_person(text: str) -> None:
+    click.echo(text, err=True)
+
+
 # -- The modules of the target's own folder: the only ones that a reload imports again -----------------
 
 # The engine runs, and must not be imported a second time, where the target is in a checkout of it.
@@ -117,8 +218,6 @@ def _folder_of(place: str) -> Path:
 
 # -- The import, in a thread that is given up when it takes too long -----------------------------------
 
-# Seconds that an import may take: the file may import something slow for the first time.
-IMPORT_BOUND = 30.0
 # Imports that were given up and have not ended. Each has a thread, which nothing can end while it waits.
 MOST_GIVEN_UP = 8
 
@@ -469,102 +568,3 @@ def _signature(file: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     return (found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-# Seconds that the new server's lifespan and extensions may take to begin.
-BEGIN_BOUND = 30.0
-# Seconds after which a reload is given up for the next change. A change that comes earlier waits for it, so that one
-# that is always followed by others ends all the same.
-PATIENCE = 2.0
-# Seconds between the begins of two reloads.
-PAUSE = 0.25
-
-
-class Reloading:
-    """A target that is served, and loaded again when its files change.
-
-    Args:
-        target: As `load_server` has it.
-        args: The arguments for a function that makes a server.
-        first: The server that was loaded from it.
-        folders: Folders in which every change counts, beside the files that were imported.
-        offer: Says in a line what a server has.
-    """
-
-    def __init__(
-        self,
-        target: str,
-        args: Sequence[str],
-        first: Server,
-        folders: Sequence[str],
-        offer: Callable[[Server], str],
-        *,
-        bound: float = IMPORT_BOUND,
-        tell: Callable[[str], None] | None = None,
-    ) -> None:
-        place, attribute = split_target(target)
-        if place.endswith(".py") or os.sep in place:
-            # The program may change its working directory.
-            target = os.path.abspath(place) + (f":{attribute}" if attribute else "")
-        self.server = ReplaceableServer(first, self.run)
-        """The server to serve."""
-        self._target = target
-        self._offer = offer
-        self._tell = tell or _tell_person
-        modules = OwnModules(target)
-        self._importer = Importer(target, args, modules, bound)
-        self._watch = FileWatch(modules.root, [os.path.abspath(each) for each in folders])
-        self._since = time.time()
-
-    async def run(self) -> None:
-        """Reloads whenever something changes; never returns."""
-        watch = self._watch
-        watch.expect(self._importer.files, {}, failed=False)
-        async with trio.open_nursery() as nursery:
-            start_again(nursery, RELOAD_WATCH, watch.watch_files)
-            if watch.others:
-                start_again(nursery, RELOAD_WATCH, watch.watch_others, about="named folders")
-            await watch.changed()
-            while True:
-                scope, ended = trio.CancelScope(), trio.Event()
-                begun = trio.current_time()
-                start(nursery, RELOAD, self._reload_within, scope, ended)
-                await watch.changed()
-                with trio.move_on_at(begun + PATIENCE):
-                    await ended.wait()
-                scope.cancel(reason="a file has changed again")
-                await ended.wait()
-                await trio.sleep_until(begun + PAUSE)
-
-    async def _reload_within(self, scope: trio.CancelScope, ended: trio.Event) -> None:
-        try:
-            with scope:
-                await self._reload()
-        finally:
-            ended.set()
-
-    async def _reload(self) -> None:
-        before = await trio.to_thread.run_sync(self._watch.look)
-        begun = trio.current_time()
-        try:
-            async with self._importer.load() as server:
-                with trio.move_on_after(BEGIN_BOUND) as bound:
-                    await self.server.replace(server)
-                if bound.cancelled_caught:
-                    raise CommandFailure(f"its lifespan did not begin within {BEGIN_BOUND:g} s")
-        except (Exception, SystemExit) as error:
-            self._watch.expect(self._importer.files, before, failed=True)
-            await self._say(failure_block(self._target, error, self._since))
-            return
-        self._watch.expect(self._importer.files, before, failed=False)
-        self._since = time.time()
-        seconds = trio.current_time() - begun
-        await self._say(f"mcp-actors: reloaded in {seconds:.2f} s: {safe(self._offer(server))}")
-
-    async def _say(self, text: str) -> None:
-        # The reader of standard error may be slow.
-        await trio.to_thread.run_sync(self._tell, text, abandon_on_cancel=True)
-
-
-def _tell_person(text: str) -> None:
-    click.echo(text, err=True)

@@ -62,7 +62,7 @@ class WorkerTimes:
     pause: float = 0.1
     """Before a worker that died is started again; it doubles with each death that comes soon."""
     longest_pause: float = 30.0
-    """The bound of the pause: by then the log has said so often enough, and a machine is not kept busy."""
+    """The bound of the pause, so long that it neither floods the log nor keeps the machine busy."""
     stable: float = 60.0
     """After so long a life, a death has a new reason: the pause starts from its first value."""
     start: float = 60.0
