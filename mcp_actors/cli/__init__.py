@@ -36,7 +36,7 @@ Exit codes
 {}Colours appear on terminals only; NO_COLOR=1 turns them off.
 """.format("".join(f"  {code:<5} {text}\n" for code, text in EXIT_CODES.items()))
 
-# name -> (module, the name of the command there, short help). The help stands here so that `--help` imports nothing.
+# name -> (module, the name of the command there, short help). The help is here so that `--help` imports nothing.
 # First those for authors and operators of servers, then those of clients, then logins.
 _COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("demo.demo", "command", "Show what the engine can do, then under what load."),

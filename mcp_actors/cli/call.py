@@ -1,4 +1,4 @@
-"""``mcp-actors call``."""
+"""``mcp-actors call``, ``read`` and ``prompt``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from mcp_actors.cli.tasks import kept_running, show_result
 from mcp_actors.errors import McpError, RpcError
 
 __all__ = ["command"]
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 @click.command("call", short_help="Call a tool.")
@@ -108,7 +105,7 @@ async def _listed(client: Client, tool: str) -> dict[str, Any]:
 
 
 async def _require_listed(client: Client, tool: str) -> None:
-    """Raises `CommandFailure` if the server has tools, and this is none of them."""
+    """Raises `CommandFailure` if the server has tools, and this is not one of them."""
     names = sorted(await _listed(client, tool))
     if names and tool not in names:
         close = difflib.get_close_matches(tool, names, n=1)

@@ -27,7 +27,7 @@ __all__ = ["Interrupted", "run_with_client"]
 
 _T = TypeVar("_T")
 
-# Seconds after which a person is told what is being waited for.
+# Seconds after which a line says what the command waits for.
 PATIENCE = 2.0
 # Seconds without an answer to discovery after which `Client` tries `initialize` too.
 PROBE_TIMEOUT = 5.0
@@ -48,7 +48,7 @@ def run_with_client(
 ) -> _T:
     """Connects, awaits ``work(client)``, closes and returns the result.
 
-    The first Ctrl-C cancels ``work``, so that the server is told of a cancelled call, and closes in order. A second one
+    The first Ctrl-C cancels ``work``, so that the server learns of a cancelled call, and closes in order. A second one
     cancels the closing too.
 
     Args:
@@ -59,16 +59,16 @@ def run_with_client(
 
     Raises:
         Interrupted: Ctrl-C or SIGTERM came before there was a result.
-        WrongUsage: The era or the URL does not exist, or a number of seconds is none.
+        WrongUsage: The era or the URL does not exist, or a timeout is not a number.
         McpError: What connecting or ``work`` raised.
     """
     return trio.run(_run_with_client, connection, work, view, options)
 
 
 def _what_to_do(failure: Exception, connection: ConnectionOptions) -> CommandFailure | None:
-    """Returns a failure in words for the command line; ``None`` if its own are as good."""
+    """Returns a failure with advice for the command line; ``None`` if its own message is as good."""
     if type(failure) is ConnectFailed and isinstance(failure.__cause__, ValueError):
-        # Some bindings look at their options when they are used, such as at headers that they set themselves.
+        # Some bindings check their options when they are used, such as headers that they set themselves.
         return WrongUsage(str(failure.__cause__))
     if not asks_for_login(failure):
         return None
@@ -170,15 +170,15 @@ async def _target(connection: ConnectionOptions, view: CallView) -> str | Client
         raise WrongUsage(str(error)) from error
     if scheme.lower() == "stdio":
         program, *words = split_line(rest)
-        # Of an interpreter, the script says more than its own name does.
+        # The name of a script says more than that of its interpreter.
         script = [os.path.basename(words[0])] if words and not words[0].startswith("-") else []
         view.server = safe(" ".join([os.path.basename(program), *script]))
     return transport
 
 
 async def _say_what_is_waited_for(client: Client, view: CallView, connection: ConnectionOptions) -> None:
-    """Says it after `PATIENCE` seconds of waiting for one thing, and again every second."""
-    # A handshake has a clock of its own, which its requests do not show.
+    """Says what is waited for after `PATIENCE` seconds, and again every second."""
+    # A handshake has a timeout of its own, which its requests do not show.
     handshake = connection.timeout + (PROBE_TIMEOUT if connection.era == "auto" else 0)
     since = trio.current_time()
     doing = "connecting to"

@@ -1,4 +1,4 @@
-"""The words about its connection that every command with a client takes."""
+"""Connection options shared by all client commands, headers among them, and commands with sections in their help."""
 
 from __future__ import annotations
 
@@ -26,70 +26,7 @@ __all__ = [
 ]
 
 
-# -- ``--header`` and ``--bearer-env``: the headers that a person gives to the requests of a command -----
-#
-# No error shows a value, for it may be a secret.
-
-# Bindings whose requests, or whose opening, have headers.
-HTTP_SCHEMES = frozenset({"http", "https", "http+unix", "ws", "wss"})
-
-# RFC 9110 sections 5.1 and 5.5; what is not ASCII means something else to each server.
-_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_VALUE = re.compile(r"[\t\x20-\x7e]*")
-# The characters of RFC 6750 section 2.1, and what keys of a server's own making have beside them.
-_TOKEN = re.compile(r"[\x21-\x7e]+")
-
-
-def takes_headers(url: str) -> bool:
-    """Returns whether requests to ``url`` have headers."""
-    return url.partition(":")[0].lower() in HTTP_SCHEMES
-
-
-def given_headers(words: Sequence[str]) -> dict[str, str]:
-    """Parses each ``NAME:VALUE``; the space round a value is no part of it.
-
-    Raises:
-        click.UsageError: A word is nothing like that, or a name comes twice.
-    """
-    headers: dict[str, str] = {}
-    for position, word in enumerate(words, 1):
-        name, colon, value = word.partition(":")
-        name, value = name.strip(), value.strip()
-        if not colon:
-            # The word may be a secret whose name was forgotten.
-            raise click.UsageError(f"--header number {position} has no colon: write --header NAME:VALUE")
-        if not _NAME.fullmatch(name):
-            raise click.UsageError(f"--header number {position} has no usable name before its colon")
-        if not _VALUE.fullmatch(value):
-            raise click.UsageError(
-                f"the value of --header {name} holds a line break or another character that no header can have"
-            )
-        if name.lower() in map(str.lower, headers):
-            raise click.UsageError(f"--header {name} is given twice")
-        headers[name] = value
-    return headers
-
-
-def bearer_from_environment(variable: str) -> str:
-    """Returns the token that an environment variable holds.
-
-    Raises:
-        click.UsageError: The variable is not set or empty, or its value can be no token.
-    """
-    if variable not in os.environ:
-        # The word may be the token itself, given by mistake, so it is not shown.
-        raise click.UsageError(
-            "the environment variable that --bearer-env names is not set; it takes the name of a variable, not a token"
-        )
-    token = os.environ[variable].strip()
-    if not token:
-        raise click.UsageError(f"the environment variable {variable} is empty")
-    if not _TOKEN.fullmatch(token):
-        raise click.UsageError(f"the environment variable {variable} holds no token: one has no blanks in it")
-    return token
-
-
-# -- A command whose options stand under headings in its help, and the headings of ``mcp-actors serve`` ---
+# -- Options under headings in the help of a command ---------------------------------------------------
 
 
 @attrs.frozen
@@ -108,7 +45,7 @@ class Section:
 
 
 class CommandWithSections(click.Command):
-    """A command with headings in its help; an option that no section names stands at the end, with ``--help``.
+    """A command with headings in its help; an option that no section names comes at the end, with ``--help``.
 
     Args:
         sections: In the order of the help.
@@ -151,14 +88,12 @@ BENCH = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 @attrs.frozen
 class ConnectionOptions:
-    """The server that a command talks to and how long it waits: the words that `client_options` adds to it."""
+    """The server that a command talks to and how long it waits: the options that `client_options` adds to it."""
 
     url: str
     era: str
@@ -180,7 +115,7 @@ def client_options(function: _F) -> Callable[..., Any]:
 
 
 def upstream_options(function: _F) -> Callable[..., Any]:
-    """Adds the same, with the patience of somebody whose clients have clocks of their own: see `Upstream`."""
+    """Adds the same, with longer timeouts, for a command whose clients have timeouts of their own: see `Upstream`."""
     return _with_era(function, _clocks(300.0, 3600.0, _SILENCE, _IN_ALL))
 
 
@@ -196,7 +131,7 @@ def _with_era(function: _F, clocks: Sequence[Callable[..., Any]]) -> Callable[..
 
 
 def inspection_options(function: _F) -> Callable[..., Any]:
-    """Adds what `client_options` adds, but ``--era``: an inspection looks at every era, and its clocks are others."""
+    """Adds what `client_options` adds, but ``--era``: an inspection looks at every era, and has other timeouts."""
     clocks = _clocks(10.0, 300.0, "Seconds for one answer, 10 at most.", "Seconds for all of it.")
     return _with_connection(function, clocks)
 
@@ -261,3 +196,66 @@ def _headers(url: str, words: Sequence[str], bearer_env: str | None) -> dict[str
     if headers and not takes_headers(url):
         raise click.UsageError("--header and --bearer-env are for http, https, ws and wss URLs")
     return headers
+
+
+# -- ``--header`` and ``--bearer-env`` -----------------------------------------------------------------
+#
+# No error shows a value, for it may be a secret.
+
+# Bindings whose requests, or whose opening, have headers.
+HTTP_SCHEMES = frozenset({"http", "https", "http+unix", "ws", "wss"})
+
+# RFC 9110 sections 5.1 and 5.5; servers disagree about characters that are not ASCII.
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+# The characters of RFC 6750 section 2.1, and those of the keys that servers make up themselves.
+_TOKEN = re.compile(r"[\x21-\x7e]+")
+
+
+def takes_headers(url: str) -> bool:
+    """Returns whether requests to ``url`` have headers."""
+    return url.partition(":")[0].lower() in HTTP_SCHEMES
+
+
+def given_headers(words: Sequence[str]) -> dict[str, str]:
+    """Parses each ``NAME:VALUE``; the space around a value is not part of it.
+
+    Raises:
+        click.UsageError: A word is nothing like that, or a name comes twice.
+    """
+    headers: dict[str, str] = {}
+    for position, word in enumerate(words, 1):
+        name, colon, value = word.partition(":")
+        name, value = name.strip(), value.strip()
+        if not colon:
+            # The argument may be a secret whose name was forgotten.
+            raise click.UsageError(f"--header number {position} has no colon: write --header NAME:VALUE")
+        if not _NAME.fullmatch(name):
+            raise click.UsageError(f"--header number {position} has no usable name before its colon")
+        if not _VALUE.fullmatch(value):
+            raise click.UsageError(
+                f"the value of --header {name} holds a line break or another character that no header can have"
+            )
+        if name.lower() in map(str.lower, headers):
+            raise click.UsageError(f"--header {name} is given twice")
+        headers[name] = value
+    return headers
+
+
+def bearer_from_environment(variable: str) -> str:
+    """Returns the token that an environment variable holds.
+
+    Raises:
+        click.UsageError: The variable is not set or empty, or its value can be no token.
+    """
+    if variable not in os.environ:
+        # The argument may be the token itself, given by mistake, so it is not shown.
+        raise click.UsageError(
+            "the environment variable that --bearer-env names is not set; it takes the name of a variable, not a token"
+        )
+    token = os.environ[variable].strip()
+    if not token:
+        raise click.UsageError(f"the environment variable {variable} is empty")
+    if not _TOKEN.fullmatch(token):
+        raise click.UsageError(f"the environment variable {variable} holds no token: one has no blanks in it")
+    return token

@@ -48,8 +48,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 EXIT_FAILED = 1
 EXIT_USAGE = 2  # click's own for bad options
 EXIT_LOGIN = 3
@@ -78,7 +76,7 @@ class CommandFailure(click.ClickException):
     exit_code = EXIT_FAILED
 
     def show(self, file: IO[Any] | None = None) -> None:
-        # Whatever the log still has to say is not said between these lines.
+        # What the log still has to write must not come between these lines.
         flush_to_stderr()
         # A part of it may come from the server, and goes to a terminal.
         first, *rest = map(safe, self.message.splitlines() or [""])
@@ -148,7 +146,7 @@ def _kind(error: Exception) -> type[CommandFailure]:
 
 
 def sentence(error: Exception) -> str:
-    """Returns what a person is told about ``error``: a line, and below it what the server sent or wrote."""
+    """Returns the text that a person reads about ``error``: a line, and below it what the server sent or wrote."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # out of the nurseries of the demo
     if isinstance(error, CallTimeout):
@@ -168,7 +166,7 @@ def sentence(error: Exception) -> str:
     return f"{type(error).__name__}: {error} (--traceback shows where)"
 
 
-# -- Runs a command that Ctrl-C may end at any moment ----------------------------------------------------
+# -- A command that Ctrl-C may end at any moment -------------------------------------------------------
 
 _T = TypeVar("_T")
 
@@ -184,7 +182,7 @@ def run_interruptible(work: Callable[[], Awaitable[_T]], stopped: str) -> _T:
 
     Args:
         work: What to do.
-        stopped: What a person is told after Ctrl-C.
+        stopped: What a person reads after Ctrl-C.
 
     Raises:
         CommandFailure: Ctrl-C or SIGTERM came before there was a result; its exit code is 130.

@@ -1,4 +1,8 @@
-"""``mcp-actors login``."""
+"""``mcp-actors login``, ``logout`` and ``whoami``: a login at one server, how it is shown, and where it is stored.
+
+A login is shown without its tokens: who, where, for what and until when. Stored are its tokens, and the options with
+which the client was registered.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ __all__ = [
 ]
 
 
-# -- A login in words for a person: who, where, for what and until when. Never its tokens ----------------
+# -- A login as a person reads it ----------------------------------------------------------------------
 
 # Characters of a part of a token that is looked at, and of a subject that is shown.
 LONGEST_CLAIMS = 64 * 1024
@@ -60,7 +64,7 @@ _UNITS = ((86400.0, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 @attrs.frozen
 class LoginStatus:
-    """The facts of a login. ``expires_at`` is in seconds since the epoch; ``None`` if it is not known."""
+    """The known facts of a login. ``expires_at`` is in seconds since the epoch, or ``None`` if unknown."""
 
     issuer: str
     resource: str
@@ -72,7 +76,7 @@ class LoginStatus:
 
 
 def login_lines(status: LoginStatus, url: str) -> list[str]:
-    """Returns what a person is told about a login."""
+    """Returns a login as a person reads it."""
     return [f"  {f'{name}:':<10} {_on_one_line(text)}" for name, text in _facts(status, url)]
 
 
@@ -124,22 +128,22 @@ def subject_of(token: str) -> str | None:
     return subject[:LONGEST_SUBJECT] if isinstance(subject, str) and subject else None
 
 
-# -- The logins that ``mcp-actors login`` has stored: tokens, and the words that the client was registered with ---
+# -- Stored logins -------------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class LoginWords:
-    """The words that a client logs in with; all absent where the authorization server registers it by itself."""
+    """The options that a client logs in with; all absent where the client registers itself."""
 
     client_id: str | None = None
     client_secret: str | None = attrs.field(default=None, repr=False)
     client_metadata_url: str | None = None
     scopes: Sequence[str] = ()
     issuer: str | None = None
-    """The authorization server that the login succeeded at: the client is never shown to another one."""
+    """The authorization server where the login succeeded: no other one ever sees the client's id and secret."""
 
     def oauth(self, store: TokenStore, browser: Browser) -> OAuth:
-        """Returns the settings of a client that logs in with these words."""
+        """Returns the settings of a client that logs in with these options."""
         grant = AuthorizationCode(
             browser=browser,
             client_id=self.client_id,
@@ -157,7 +161,7 @@ def token_store() -> TokenStore:
 
 
 async def load_words(store: TokenStore, url: str) -> LoginWords | None:
-    """Returns the words of the login at a URL; ``None`` if there was none.
+    """Returns the options of the login at a URL; ``None`` if nothing is stored.
 
     Raises:
         TokenStoreFailed: The store cannot be read.
@@ -168,7 +172,7 @@ async def load_words(store: TokenStore, url: str) -> LoginWords | None:
 
 
 async def save_words(store: TokenStore, url: str, words: LoginWords) -> None:
-    """Keeps the words of the login at a URL.
+    """Stores the options of the login at a URL.
 
     Raises:
         TokenStoreFailed: The store cannot be written.
@@ -177,7 +181,7 @@ async def save_words(store: TokenStore, url: str, words: LoginWords) -> None:
 
 
 async def forget_words(store: TokenStore, url: str) -> None:
-    """Forgets the words of the login at a URL.
+    """Forgets the options of the login at a URL.
 
     Raises:
         TokenStoreFailed: The store cannot be written.
@@ -200,7 +204,7 @@ async def stored_auth(url: str) -> OAuth | None:
 
 @attrs.frozen
 class _NoLogin:
-    """A `Browser` that opens nothing: no command but ``login`` does. Its errors have the URL of the login if known."""
+    """A `Browser` that opens nothing, for all commands but ``login``. Its errors name the URL of the login if known."""
 
     _is_registered: bool
 
@@ -234,7 +238,7 @@ async def _replace(store: TokenStore, url: str, value: Mapping[str, Any] | None)
 
 
 def _key(url: str) -> str | None:
-    """Returns the key of a URL, the same for all spellings; ``None`` where nobody can log in."""
+    """Returns the key of a URL, the same for all spellings; ``None`` where a login is impossible."""
     try:
         # A user in the URL is a credential of its own.
         return None if urlsplit(url).username is not None else f"mcp-actors login {canonical_resource(url)}"
@@ -257,7 +261,7 @@ def _words(value: Mapping[str, Any]) -> LoginWords:
     )
 
 
-# -- Logging in and out: the driver of authorization, for one server and one command ---------------------
+# -- Logging in and out: the driver of authorization for one command -----------------------------------
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -281,7 +285,7 @@ def _checked(_ctx: click.Context, _parameter: click.Parameter, url: str) -> str:
 
 
 def told_browser(no_browser: bool) -> Browser:
-    """Returns how a person logs in, who is told on stderr what is opened and what is waited for."""
+    """Returns how a person logs in; stderr says what is opened and what is waited for."""
     browsers = importlib.import_module("mcp_transports.auth")
     browser: Browser = browsers.PastedAnswer() if no_browser else browsers.default_browser()
     opens = "a browser opens" if isinstance(browser, browsers.LoopbackBrowser) else "a browser is needed"
@@ -289,10 +293,10 @@ def told_browser(no_browser: bool) -> Browser:
 
 
 async def log_in(oauth: OAuth, url: str) -> LoginStatus:
-    """Logs in, and returns what there is to know of it. Cancelled, what was stored before is still there.
+    """Logs in, and returns what is known of the login. If it is cancelled, the stored login stays as it was.
 
     Raises:
-        AuthorizationError: Nobody logged in, or it was refused.
+        AuthorizationError: The person did not log in, or was refused.
     """
     authorization = Authorization(oauth, url)
     await _run(oauth, url, authorization.restore())
@@ -314,7 +318,7 @@ async def log_out(oauth: OAuth, url: str) -> None:
 
 
 async def login_status(oauth: OAuth, url: str) -> LoginStatus | None:
-    """Returns what is stored of a login, ``None`` if nothing is. Nobody is asked.
+    """Returns what is stored of a login, ``None`` if nothing is. Never asks a person.
 
     Raises:
         AuthorizationError: The store cannot be read.
@@ -340,7 +344,7 @@ def _status(authorization: Authorization) -> LoginStatus | None:
 
 
 async def _run(oauth: OAuth, url: str, steps: Steps[None]) -> None:
-    """Runs a machine of authorization in this task."""
+    """Runs a state machine of authorization in this task."""
     driver = importlib.import_module("mcp_transports.auth.authorizer")
     fetcher = importlib.import_module("mcp_transports.auth.fetcher").Fetcher(oauth.url_policy, url)
     assert isinstance(oauth.grant, AuthorizationCode)
@@ -383,7 +387,7 @@ class _ToldRedirect:
         return answer
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- ``mcp-actors login`` ------------------------------------------------------------------------------
 
 # Seconds for the last step, keeping the words of a login that succeeded, which Ctrl-C does not interrupt.
 SAVE_TIMEOUT = 5.0
@@ -469,7 +473,7 @@ def _secret(client_id: str | None, variable: str | None) -> str | None:
         raise click.UsageError("--client-secret-env is for the client of --client-id")
     secret = os.environ.get(variable)
     if not secret:
-        # The word may be the secret itself, given by mistake, so it is not shown.
+        # The argument may be the secret itself, given by mistake, so it is not shown.
         raise click.UsageError(
             "the environment variable that --client-secret-env names is not set; it takes the name of a variable, "
             "not a secret"
@@ -484,7 +488,7 @@ def _secret(client_id: str | None, variable: str | None) -> str | None:
 @login_url
 @traceback_option
 def logout_command(url: str, show_traceback: bool) -> None:
-    """Forget the login at a server: its tokens, and the words that its client was registered with.
+    """Forget the login at a server: its tokens, and the options that its client was registered with.
 
     The tokens are revoked where the authorization server lets us. They are forgotten here even if it cannot be reached.
     """
@@ -511,7 +515,7 @@ def logout_command(url: str, show_traceback: bool) -> None:
 def whoami_command(url: str, show_traceback: bool) -> None:
     """Show the login that is stored for a server: its issuer, resource, client, scopes and expiry, never its tokens.
 
-    Nothing is asked of anybody: a login that was revoked is shown until it is used. Exit code 3 if there is none.
+    Only the store is read: a login that was revoked is shown until it is used. Exit code 3 without a login.
     """
 
     async def work() -> LoginStatus | None:

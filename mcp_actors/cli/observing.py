@@ -1,4 +1,4 @@
-"""``mcp-actors serve --metrics PATH --telemetry otel``: what they add to a server."""
+"""``mcp-actors serve --metrics PATH --telemetry otel``: what these options add to a server."""
 
 from __future__ import annotations
 
@@ -30,13 +30,11 @@ from mcp_actors.telemetry.otel_exporting import MetricsExporter
 __all__ = ["configure", "observe", "sampling"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _INSTALL = (
     "--telemetry otel needs OpenTelemetry with its SDK: "
     "pip install 'mcp-actors[otel]' opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 )
-# Milliseconds that spans and metrics which are left get at the end of the process: nothing waits for a collector.
+# Milliseconds for the last spans and metrics at the end of the process, which does not wait for a slow collector.
 _LAST_FLUSH = 2000
 
 
@@ -67,7 +65,7 @@ def observe(
 
 
 def _open_telemetry(name: str, counted: Metrics) -> tuple[Telemetry, bool]:
-    """Returns telemetry for the SDK that the process has configured; if none is, one is, by its environment.
+    """Returns telemetry for the SDK that the process has configured, or configures one by the environment.
 
     The second value says whether the telemetry counts into ``counted``. An SDK that somebody else has configured
     decides what is sampled, and is given the durations: nothing can be added to what it exports.
@@ -84,7 +82,7 @@ def _open_telemetry(name: str, counted: Metrics) -> tuple[Telemetry, bool]:
     return made, False
 
 
-# -- The SDK of OpenTelemetry in a process that has not configured it, by the usual variables of the environment ---
+# -- The SDK of OpenTelemetry, configured by the environment if the process has not done so ------------
 
 # Traces that begin here in a second, if the environment says nothing of them. A span takes some 100 microseconds
 # of processor time, the other threads of the SDK included.
@@ -135,7 +133,7 @@ def sampling() -> tuple[float | None, float | None, Sampler | None]:
     """Returns ``share`` and ``most_traces`` for `OpenTelemetry`, and the sampler of the SDK, by the environment.
 
     A ratio is decided before the SDK is asked, since its answer takes longer than the rest of the telemetry of a call.
-    Other samplers are made, and malformed values told, by the SDK.
+    The SDK makes other samplers, and reports malformed values.
     """
     sampler = os.environ.get("OTEL_TRACES_SAMPLER", "")
     if not sampler:

@@ -24,7 +24,7 @@ _FIXED_NAMES = {"meta": "_meta", "from_": "from"}
 
 
 def echo_text(text: str, *, err: bool = False) -> None:
-    """One text for people: ends with a newline; cleaned if a terminal is at the other end, and red there if ``err``."""
+    """Prints one text and a newline; on a terminal it is cleaned, and red if ``err``."""
     stream = sys.stderr if err else sys.stdout
     shown = safe(text) if stream.isatty() else text
     if err and stream.isatty():
@@ -33,12 +33,12 @@ def echo_text(text: str, *, err: bool = False) -> None:
 
 
 def echo_json(value: Any) -> None:
-    """The JSON of ``value`` on stdout, two spaces deep; not ASCII only, but for what a terminal would obey."""
+    """Prints ``value`` as JSON, indented by two; only characters that a terminal would obey are escaped."""
     click.echo(safe_json(json.dumps(plain(value), indent=2, ensure_ascii=False)))
 
 
 def plain(value: Any) -> Any:
-    """A typed value as plain JSON with the names of the wire; absent members are left out."""
+    """Returns a typed value as plain JSON with the names of the wire; absent members are left out."""
     if attrs.has(type(value)):
         return _plain_object(value)
     if isinstance(value, dict):
@@ -72,12 +72,12 @@ def _wire_name(name: str) -> str:
 
 
 def blocks_text(blocks: Iterable[Any]) -> str:
-    """Content blocks, one below the other."""
+    """Returns content blocks as text, one below the other."""
     return "\n".join(block_text(block) for block in blocks)
 
 
 def block_text(block: Any) -> str:
-    """One content block: its text, or what it is in brackets."""
+    """Returns one content block: its text, or a description of it in brackets."""
     match block:
         case types.TextContent():
             return block.text

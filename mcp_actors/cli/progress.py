@@ -1,4 +1,7 @@
-"""Shows on stderr while a command waits: a progress bar on a terminal, and what the server logs and prints."""
+"""The display on stderr while a command waits, and the questions of a server (elicitation) on the terminal.
+
+On a terminal that is a progress bar, and what the server logs and prints. Without a terminal questions are declined.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,13 @@ from mcp_actors.supervision.platform import wait_for_input
 __all__ = ["CallView", "TerminalElicitation", "answer_field"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _COLOURS = {"debug": "bright_black", "info": "blue", "notice": "cyan", "warning": "yellow"}
 
 
 class CallView:
-    """Use it for one connection; give `progress`, `log` and `server_line` to the client and its transport.
+    """The display of one connection; `progress`, `log` and `server_line` are for the client and its transport.
 
-    Without a terminal there is no bar and no line that says what is waited for: a file full of them helps nobody.
+    Without a terminal there is neither a bar nor a line that says what is waited for: they would only fill a file.
 
     Args:
         title: What the bar is called.
@@ -57,7 +58,7 @@ class CallView:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """The terminal belongs to somebody else inside the block (a question to the user)."""
+        """Inside the block the terminal is free for a question to the user."""
         if self._bar is not None:
             self._bar.stop()
         try:
@@ -88,7 +89,7 @@ class CallView:
         self._print(safe(line))
 
     def waits_for(self, text: str) -> None:
-        """Says in a line that is overwritten by the next one what is being waited for; an empty text removes it."""
+        """Says what is being waited for, in a line that the next one overwrites; an empty text removes it."""
         if self._bar is None and sys.stderr.isatty():
             width = shutil.get_terminal_size().columns - 1
             text = safe(text)[:width]
@@ -136,9 +137,9 @@ def _bar() -> Any:
     )
 
 
-# -- Asks the questions of a server (elicitation) on the terminal. Without a terminal they are declined ---
+# -- Questions of a server -----------------------------------------------------------------------------
 #
-# Lines are read without a thread, by waiting until the terminal has one, so Ctrl-C ends a question at once.
+# A line is read without a thread, once the terminal has one, so that Ctrl-C ends a question at once.
 
 
 class _LeftQuestion(Exception):
@@ -187,10 +188,10 @@ class TerminalElicitation:
 
 
 def _first_answer(schema: dict[str, Any], text: str) -> dict[str, Any]:
-    """Takes what was typed where only yes or no was asked for as the answer to the first field.
+    """Takes a text that is neither yes nor no as the answer to the first field.
 
     Raises:
-        ValueError: there is no field, or the text is no value of it; the text says what to write.
+        ValueError: The field does not exist, or the text is not a value of it; the message says what to write.
     """
     for name, field in (schema.get("properties") or {}).items():
         return {name: answer_field(field if isinstance(field, dict) else {}, text)}
@@ -236,7 +237,7 @@ def answer_field(field: dict[str, Any], text: str) -> Any:
     """Converts a line of the user to the value that the schema of the field demands.
 
     Raises:
-        ValueError: the line is no such value; the text says what to write.
+        ValueError: The line is not such a value; the message says what to write.
     """
     choices = _choices(field)
     if field.get("type") == "array":
@@ -273,7 +274,7 @@ _CONVERTERS: dict[str, Callable[[str], Any]] = {"boolean": _boolean, "integer": 
 
 
 def _choices(field: dict[str, Any]) -> dict[str, str]:
-    """Returns the choices of a schema as value -> title, in whichever way it lists them."""
+    """Returns the choices of a schema as value -> title, whichever way it lists them."""
     holder = field.get("items") if field.get("type") == "array" else field
     holder = holder if isinstance(holder, dict) else {}
     titled = holder.get("oneOf") or holder.get("anyOf") or []

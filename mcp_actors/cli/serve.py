@@ -1,4 +1,4 @@
-"""``mcp-actors serve``: imports neither rich nor anything else that draws."""
+"""``mcp-actors serve``: serves a target, and imports nothing that draws."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: A
     mcp-actors serve weather.py --listen http://127.0.0.1:8000/mcp --workers 4 --shared sqlite:///var/tasks.db
 
     Ends on SIGINT and SIGTERM, and when every address has ended by itself (stdio: at end of input). Exit code 0 for
-    these, 1 if the target cannot be imported or an address cannot be served, 2 if there is no such target.
+    these, 1 if the target cannot be imported or an address cannot be served, 2 if the target does not exist.
     """
     options = ServeOptions(**given)
     require_fitting(options)
     if options.reload:
-        # Compiled files know the second of a change only: of two changes within one they would keep the first.
+        # Compiled files record a change to the second only: of two within one second they would keep the first.
         sys.dont_write_bytecode = True
     worker = _employment()
     with _told(worker), reported(show_traceback):
@@ -111,7 +111,7 @@ def _companions(options: ServeOptions, worker: Any) -> list[Any]:
 
 
 def _stdio_hint(server: Server, target: str, args: Sequence[str]) -> str:
-    """Returns what a person is told who has started a server that waits for a program."""
+    """Returns the hint for a person who has started a server that waits for a program."""
     words = join_words(["mcp-actors", "serve", target, *(["--", *args] if args else [])])
     at_url = join_words(["mcp-actors", "serve", target, "--listen", "http://127.0.0.1:8000/mcp"])
     return (
@@ -130,7 +130,7 @@ def _employment() -> Any:
 
 @contextmanager
 def _told(worker: Any) -> Iterator[None]:
-    """Has the supervisor of a worker say what the block raises."""
+    """Reports what the block raises to the supervisor of a worker."""
     try:
         yield
     except click.ClickException as error:
@@ -141,7 +141,7 @@ def _told(worker: Any) -> Iterator[None]:
 
 
 def _loaded(target: str, args: Sequence[str], options: ServeOptions) -> Server:
-    """Returns the server of TARGET; with ``--reload`` one that becomes what its files become when they change."""
+    """Returns the server of TARGET; with ``--reload`` one that follows the changes of its files."""
     server = load_server(target, args)
     if options.shared is not None:
         server.shared = _shared_state(options.shared)

@@ -1,4 +1,4 @@
-"""The options of ``mcp-actors serve`` as one value, and the rules by which they fit together, as a table."""
+"""The options of ``mcp-actors serve`` as one value, the rules that they obey together, and the transports they name."""
 
 from __future__ import annotations
 
@@ -40,61 +40,12 @@ __all__ = [
 ]
 
 
-# -- Whether a URL leads to where this process itself serves ---------------------------------------------
-
-# Names of this machine, and what listens at all of its addresses.
-_HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
-
-
-def is_own_address(url: str, listen: Iterable[str]) -> bool:
-    """Returns whether whoever connects to ``url`` reaches what listens at one of the URLs ``listen``."""
-    return _place(url) in map(_place, listen)
-
-
-def _place(url: str) -> tuple[str, ...]:
-    url = url.rstrip("/")
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        return (url,)
-    # Any free port is not known yet.
-    if not host or port == 0:
-        return (url,)
-    return (parts.scheme, "" if host in _HERE else host, str(port), parts.path)
-
-
-# -- ``mcp-actors serve --admin URL``: the live view of the server, for ``mcp-actors top`` and browsers ---
-
-TOKEN_VARIABLE = "MCP_ACTORS_ADMIN_TOKEN"
-"""The variable of the environment that has the token of a loopback address; without it, a random one is shown."""
-
-
-def admin_transport(url: str) -> Any:
-    """Returns a `mcp_transports.admin.AdminTransport`. The token leaves the environment, which tools hand on.
-
-    Args:
-        url: That of the command line.
-
-    Raises:
-        WrongUsage: The URL cannot be one of an admin endpoint, or the token is too short.
-    """
-    token = os.environ.pop(TOKEN_VARIABLE, None)
-    binding = importlib.import_module("mcp_transports.admin")
-    try:
-        return binding.AdminTransport(url, token=token if not url.startswith("unix:") else None)
-    except ValueError as error:
-        raise WrongUsage(str(error)) from error
-
-
-# ----------------------------------------------------------------------------------------------------
-
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 STDIO = "stdio:"
 HTTP = ("http:", "https:", "http+unix:")
 WITH_HOST = (*HTTP, "ws:", "wss:")
-"""Bindings in which a request says whom it means to have called, and from where."""
+"""Bindings in which a request names its host and its origin."""
 
 
 EVERY = ("serve", "gateway", "bridge")
@@ -114,8 +65,8 @@ class _Declared:
 def _option(name: str, section: str, *, on: Sequence[str] = EVERY, **settings: Any) -> Any:
     """Declares an option: the only place where it is written down.
 
-    It becomes an option of click, stands in its section of the help, is a field of `ServeOptions`, and reaches worker
-    processes, which are started with the words of the command line.
+    It becomes an option of click, is in its section of the help, is a field of `ServeOptions`, and reaches worker
+    processes, which are started with the same command line.
 
     Args:
         name: Such as ``--health``; the field has the same name.
@@ -238,7 +189,7 @@ class ServeOptions:
         return any(url.lower().startswith(schemes) for url in self.listen)
 
 
-# Paragraphs behind sections of the help of ``serve``.
+# Paragraphs after sections of the help of ``serve``.
 _REMARKS = {
     _OPERATORS: "--metrics answers those who may call this server by its name, and --health anybody (with 503 while "
     "the server ends its calls), both without a token.",
@@ -291,7 +242,7 @@ def _if(is_broken: object) -> _Found:
 
 
 def _without_tokens(options: ServeOptions) -> _Found:
-    # An address that asks for no tokens would be a way round those that do.
+    # An address without tokens would be a way round those that demand them.
     if options.issuer:
         for url in options.listen or (STDIO,):
             if not url.lower().startswith(WITH_HOST):
@@ -363,10 +314,10 @@ RULES: Sequence[tuple[Callable[[ServeOptions], _Found], str]] = (
         "--workers needs --listen URL, and not stdio:, which has one client: http://127.0.0.1:8000/mcp for example",
     ),
 )
-"""Each finds what breaks it, with the words that its text has places for; the first that does is told."""
+"""Each rule finds what breaks it, with the values for its text; the first broken rule is reported."""
 
 
-# -- The addresses that options of ``mcp-actors`` name: their transports, and what is said once they are there ---
+# -- Addresses: their transports, and what is announced once they are served ---------------------------
 
 
 def serves_stdio_alone(options: ServeOptions) -> bool:
@@ -427,7 +378,7 @@ def _transport(
         given["routes"] = routes
     try:
         transport = server_transport(url, **given)
-        # A transport for either side makes that for servers now, so that it refuses its options before it serves.
+        # A transport for both sides makes its server side now, so that it refuses wrong options before it serves.
         make = getattr(transport, "for_servers", None)
         return transport if make is None else make()
     except (ValueError, McpError) as error:
@@ -438,8 +389,8 @@ class Announcement:
     """A task status that says on stderr where the server is to be found, once it is there.
 
     Args:
-        urls: The URLs that are served and have to be told; none for standard input.
-        hint: What a person on a terminal is told before.
+        urls: The URLs that are served and have to be announced; none for standard input.
+        hint: What a person on a terminal reads before.
     """
 
     def __init__(self, urls: Sequence[str], hint: str) -> None:
@@ -460,7 +411,7 @@ def serve_at(server: Server, options: ServeOptions, hint: str) -> None:
     Args:
         server: The server.
         options: Those of the command line.
-        hint: What a person on a terminal is told about the server.
+        hint: What a person on a terminal reads about the server.
 
     Raises:
         WrongUsage: An address cannot be served so.
@@ -494,3 +445,50 @@ def routes_beside(server: Server, options: ServeOptions, worker: int | None = No
         observe = importlib.import_module("mcp_actors.cli.observing").observe
         routes |= observe(server, options.metrics, options.telemetry, worker)
     return routes
+
+
+# -- Whether a URL leads to this process itself --------------------------------------------------------
+
+# Names of this machine, and what listens at all of its addresses.
+_HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "::"})
+
+
+def is_own_address(url: str, listen: Iterable[str]) -> bool:
+    """Returns whether a client that connects to ``url`` reaches what listens at one of the URLs ``listen``."""
+    return _place(url) in map(_place, listen)
+
+
+def _place(url: str) -> tuple[str, ...]:
+    url = url.rstrip("/")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return (url,)
+    # A free port that the system chooses is not known yet.
+    if not host or port == 0:
+        return (url,)
+    return (parts.scheme, "" if host in _HERE else host, str(port), parts.path)
+
+
+# -- ``--admin URL``: the live view of the server, for ``mcp-actors top`` and browsers -----------------
+
+TOKEN_VARIABLE = "MCP_ACTORS_ADMIN_TOKEN"
+"""The environment variable that has the token of a loopback address; without it, a random one is shown."""
+
+
+def admin_transport(url: str) -> Any:
+    """Returns a `mcp_transports.admin.AdminTransport`. The token leaves the environment, which tools hand on.
+
+    Args:
+        url: That of the command line.
+
+    Raises:
+        WrongUsage: The URL cannot be one of an admin endpoint, or the token is too short.
+    """
+    token = os.environ.pop(TOKEN_VARIABLE, None)
+    binding = importlib.import_module("mcp_transports.admin")
+    try:
+        return binding.AdminTransport(url, token=token if not url.startswith("unix:") else None)
+    except ValueError as error:
+        raise WrongUsage(str(error)) from error

@@ -6,8 +6,8 @@ Without an attribute, the first of these in the module is taken:
 2. the only `Server` among the module's attributes;
 3. ``make_server`` or ``main``: a function that makes one.
 
-A function gets ARGS as strings. A script may call ``server.run()`` at its end, or from ``main``: it does not run then
-and there, the server that it would have run is the one that is served.
+A function gets ARGS as strings. A script may call ``server.run()`` at its end, or from ``main``: that does not run
+it then; the server that it would have run is the one that is served.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def load_server(target: str, args: Sequence[str]) -> Server:
         args: the arguments for a function that makes a server.
 
     Raises:
-        WrongUsage: there is no such target, it has no server, or it does not take these arguments.
+        WrongUsage: The target does not exist, it has no server, or it does not take these arguments.
         CommandFailure: the target failed; the text is one line with its own file and line number.
     """
     with _stdout_is_stderr():
@@ -63,14 +63,14 @@ def load_server(target: str, args: Sequence[str]) -> Server:
 
 
 def load_again(target: str, args: Sequence[str]) -> Server:
-    """As `load_server`, also in a thread and while a server serves: standard output stays what it is.
+    """Does the same as `load_server`, but leaves standard output alone, so that it can run in a thread of a server.
 
     Args:
         target: a path or module, and optionally an attribute.
         args: the arguments for a function that makes a server.
 
     Raises:
-        WrongUsage: there is no such target, it has no server, or it does not take these arguments.
+        WrongUsage: The target does not exist, it has no server, or it does not take these arguments.
         CommandFailure: the target failed; the text is one line with its own file and line number.
     """
     place, attribute = split_target(target)
@@ -120,7 +120,7 @@ def _import(place: str) -> ModuleType:
 
 
 def _in_a_package(path: Path) -> str:
-    """Returns what to write in place of a file of a package, which cannot import its neighbours as a file alone."""
+    """Returns what to write in place of a file of a package, which cannot import its neighbours by its path."""
     folder, names = path.resolve().parent, [path.stem]
     while (folder / "__init__.py").is_file():
         names.insert(0, folder.name)
@@ -231,7 +231,7 @@ def is_ours(filename: str) -> bool:
 
 @contextmanager
 def _stdout_is_stderr() -> Iterator[None]:
-    """Descriptor 1 itself is turned, so that C libraries and child processes are covered."""
+    """Redirects descriptor 1 itself, so that C libraries and child processes are covered."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""``mcp-actors tasks``."""
+"""``mcp-actors tasks``, and the result of a tool, which may be that of a task."""
 
 from __future__ import annotations
 
@@ -20,48 +20,6 @@ from mcp_actors.types.tasks import TaskStatus
 
 __all__ = ["command", "kept_running", "show_result"]
 
-
-# -- Results of tools, and the words for a task whose result nobody waited for ---------------------------
-
-
-class _LeftRunning(CommandFailure):
-    """Ctrl-C ended the waiting for a task, and nothing else."""
-
-    exit_code = EXIT_INTERRUPTED
-
-
-@contextmanager
-def kept_running(connection: ConnectionOptions, task_id: Callable[[], str | None]) -> Iterator[None]:
-    """Turns Ctrl-C during the block into the words on how to get the result of the task that goes on."""
-    try:
-        yield
-    except Interrupted as interrupted:
-        id = task_id()
-        if id is None:
-            raise
-        # Another program's id may begin like an option.
-        end_of_options = ["--"] if id.startswith("-") else []
-        words = join_words(["mcp-actors", "tasks", connection.url, "result", *end_of_options, id])
-        ends = (
-            "\nthe server ends with the command that started it: the task is there later only if the server keeps it"
-            if connection.url.startswith("stdio:")
-            else ""
-        )
-        # On a line of its own, which is not broken, so that it can be copied.
-        raise _LeftRunning(f"the task goes on; this waits for its result:\n{words}{ends}") from interrupted
-
-
-def show_result(result: types.CallToolResult, as_json: bool) -> None:
-    """Prints the result of a tool: the whole of it as JSON, or what there is of it to read."""
-    if as_json:
-        echo_json(result)
-    elif result.content:
-        echo_text(blocks_text(result.content), err=bool(result.is_error))
-    elif result.structured_content is not types.UNSET:
-        echo_json(plain(result.structured_content))
-
-
-# ----------------------------------------------------------------------------------------------------
 
 Action = Literal["list", "get", "result", "cancel"]
 _ACTIONS: tuple[Action, ...] = ("list", "get", "result", "cancel")
@@ -109,7 +67,7 @@ async def _listed(client: Client) -> list[TaskStatus]:
 
 @attrs.frozen
 class _Look:
-    """Looks at one task, and cancels it before if that is wanted."""
+    """Looks at one task, and cancels it first if that is wanted."""
 
     task_id: str
     cancels: bool
@@ -159,3 +117,43 @@ def _line(status: TaskStatus) -> str:
 
 def _plain(status: TaskStatus) -> dict[str, Any]:
     return attrs.asdict(status)
+
+
+# -- Results of tools, and the message for a task that was left running --------------------------------
+
+
+class _LeftRunning(CommandFailure):
+    """Ctrl-C ended the wait for a task; the task goes on."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+@contextmanager
+def kept_running(connection: ConnectionOptions, task_id: Callable[[], str | None]) -> Iterator[None]:
+    """Turns Ctrl-C during the block into a message on how to get the result of the task later."""
+    try:
+        yield
+    except Interrupted as interrupted:
+        id = task_id()
+        if id is None:
+            raise
+        # Another program's id may begin like an option.
+        end_of_options = ["--"] if id.startswith("-") else []
+        words = join_words(["mcp-actors", "tasks", connection.url, "result", *end_of_options, id])
+        ends = (
+            "\nthe server ends with the command that started it: the task is there later only if the server keeps it"
+            if connection.url.startswith("stdio:")
+            else ""
+        )
+        # On a line of its own, which is not broken, so that it can be copied.
+        raise _LeftRunning(f"the task goes on; this waits for its result:\n{words}{ends}") from interrupted
+
+
+def show_result(result: types.CallToolResult, as_json: bool) -> None:
+    """Prints the result of a tool: all of it as JSON, or the readable part as text."""
+    if as_json:
+        echo_json(result)
+    elif result.content:
+        echo_text(blocks_text(result.content), err=bool(result.is_error))
+    elif result.structured_content is not types.UNSET:
+        echo_json(plain(result.structured_content))

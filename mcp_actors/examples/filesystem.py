@@ -4,7 +4,7 @@
     mcp-actors serve mcp_actors.examples.filesystem -- ~/notes --read-only
 
 Tools ``read_file``, ``write_file``, ``list_directory``, ``search_files``; every file and directory is a resource with
-its ``file:`` URI, and whoever subscribes to one hears of changes on the disk. Files of up to two megabytes are read,
+its ``file:`` URI, and its subscribers hear of changes on the disk. Files of up to two megabytes are read,
 and directories are made up to 32 deep; a search looks at 250,000 names, and four searches run at once.
 """
 
@@ -48,12 +48,12 @@ from mcp_actors.types import (
 __all__ = ["Entry", "Found", "Listing", "SearchResult", "server"]
 
 
-# -- A directory that no path leaves ---------------------------------------------------------------------
+# -- A directory that no path leaves -------------------------------------------------------------------
 #
 # A path is walked from the root one component at a time, each opened relative to the descriptor of the one before with
-# ``O_NOFOLLOW``. Nothing is checked first and opened later, so there is no moment in which a swapped directory or a
-# planted link could lead outside; links are refused, also those that stay inside. ``..`` is refused as text.
-# What this cannot see: hard links and mounts that somebody with access to the disk made inside the root on purpose.
+# ``O_NOFOLLOW``. Nothing is checked first and opened later, so a swapped directory or a planted link can never lead
+# outside; links are refused, also those that stay inside. ``..`` is refused as text.
+# What this cannot see: hard links and mounts that a user with access to the disk made inside the root on purpose.
 # Windows has no such calls, so this module cannot be imported there.
 
 if sys.platform == "win32":
@@ -65,7 +65,7 @@ MAX_PATH_BYTES = 4_000  # what other programs can open (PATH_MAX), less a part f
 MAX_DEPTH = 32  # directories that a write may make on its way, one in the other, counted from the root
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: a pipe that somebody put there must not hold the thread that opens it
+# O_NONBLOCK: a pipe at that place must not hold the thread that opens it
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -73,7 +73,7 @@ Kind = Literal["file", "directory", "link", "other"]
 
 
 class NoSuchPath(ToolError):
-    """There is nothing under that path."""
+    """Nothing exists at that path."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ class RootFolder:
         return data
 
     def write(self, path: str, data: bytes, *, create_directories: bool = False) -> None:
-        """Puts a file there in one step: whoever reads sees the old content or the new, never a part.
+        """Puts a file there in one step: a reader sees the old content or the new, never a part.
 
-        The mode of a file that is replaced is kept. Raises `ToolError` if something else than a regular file is there,
+        The mode of a file that is replaced is kept. Raises `ToolError` if anything but a regular file is there,
         or if directories would be made deeper than `MAX_DEPTH`.
         """
         parts = _components(path)
@@ -200,7 +200,7 @@ class RootFolder:
                 return False
 
     def signature(self, path: str) -> tuple[int, ...] | None:
-        """A value that is another one after a change of the file or directory; None if there is nothing."""
+        """A value that changes with the file or directory; None if it does not exist."""
         try:
             parts = _components(path)
             if not parts:
@@ -250,7 +250,7 @@ def _components(path: str) -> tuple[str, ...]:
 
 @contextmanager
 def _explained(path: str) -> Iterator[None]:
-    """Says what the operating system refused, by the caller's path and without a word about where the root is."""
+    """Says what the operating system refused, with the caller's path, and without revealing where the root is."""
     try:
         yield
     except FileNotFoundError as error:
@@ -304,7 +304,7 @@ def _name(entry: Entry) -> str:
     return entry.name
 
 
-# -- Looking for files by name and content, a slice at a time so that it can report and be cancelled in between ---
+# -- Search by name and content, a slice at a time so that it can report and be cancelled in between ---
 
 SLICE_SECONDS = (
     0.1  # of work in a thread between two reports; a cancelled search ends after the slice that runs
@@ -377,9 +377,9 @@ class Search:
             return False
 
 
-# -- Telling subscribers about changes on the disk; nothing is watched while nobody listens --------------
+# -- Watching: subscribers hear of changes on the disk; without one nothing is watched -------------------
 
-LOOK_EVERY = 1_000  # ms: how often to look without being told, for file systems that tell nothing
+LOOK_EVERY = 1_000  # ms: how often to look, for file systems that send no notices
 
 
 class Watch:
@@ -400,7 +400,7 @@ class Watch:
         self._unwanted = trio.Event()
 
     def add(self, uri: str) -> None:
-        """Remembers how it looks now: what changes before the watching has begun is noticed at the first look."""
+        """Remembers how it looks now, so that a change before the watching begins is noticed at the first look."""
         path = self._path_of(uri)
         if path is not None:
             self._seen[uri] = (path, self._root.signature(path))
@@ -470,7 +470,7 @@ async def _set_when_cancelled(stop: trio.Event) -> None:
         stop.set()
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The server ----------------------------------------------------------------------------------------
 
 USAGE = "usage: mcp-actors serve mcp_actors.examples.filesystem -- DIRECTORY [--read-only]"
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -554,7 +554,7 @@ def _add_reading_tools(app: Server, root: RootFolder) -> None:
         """Searches a directory and everything below it.
 
         Args:
-            pattern: Such as *.py for names, or docs/*.md for paths, where * also stands for several directories.
+            pattern: Such as *.py for names, or docs/*.md for paths, where * also matches several directories.
             text: Only files that contain exactly this.
             path: The directory to search, relative to the root of this server.
             max_results: Stop after so many.

@@ -39,13 +39,13 @@ from mcp_actors.types import (
 __all__ = ["Commit", "Log", "server"]
 
 
-# -- The git program, run so that neither a client nor the repository decides what it does ---------------
+# -- The git program, run so that neither a client nor the repository decides what it does -------------
 #
 # - Every name that came from outside is first turned into an object id by ``rev-parse --verify --end-of-options``;
 # only ids, and values glued to their option (``--author=…``), reach the other commands.
 # - The environment is made here: no system configuration, pager, prompt, lazy download or variable such as ``GIT_DIR``
-# of whoever started the server. External diffs, text conversion, signature checks and the file-system monitor, all of
-# which the repository's own configuration could turn into programs, are off.
+# of the user who started the server. External diffs, text conversion, signature checks and the file-system monitor,
+# all of which the repository's own configuration could turn into programs, are off.
 # - Output and time are bounded, also for a repository of any size.
 
 MAX_SECONDS = 30  # for one run, waiting for its turn included
@@ -63,7 +63,7 @@ _CONFIGURATION = {
     "protocol.allow": "never",
 }
 _OBJECT_ID = re.compile(rb"[0-9a-f]{40,64}\n")
-# What a diff looks like must not depend on anybody's configuration, nor start a program.
+# The look of a diff must not depend on a user's configuration, and a diff must not start programs.
 PLAIN_DIFF = (
     "--no-color",
     "--no-ext-diff",
@@ -91,7 +91,7 @@ class Output:
 
     @property
     def text(self) -> str:
-        """As text; bytes that are no UTF-8 are replaced."""
+        """As text; bytes that are not UTF-8 are replaced."""
         text = self.data.decode("utf-8", "replace")
         return f"{text}\n[cut after {len(self.data)} bytes]\n" if self.truncated else text
 
@@ -139,7 +139,7 @@ class Repository:
         return await self._verified(revision, f"{checked(revision)}^{{commit}}")
 
     async def object(self, revision: str, path: str) -> str:
-        """The id of what is at ``path`` in the commit that ``revision`` names."""
+        """The id of the file or directory at ``path`` in the commit that ``revision`` names."""
         commit = await self.commit(revision)
         return await self._verified(f"{revision}:{path}", f"{commit}:{checked(path)}")
 
@@ -228,7 +228,7 @@ def _explained(complaint: bytes, directory: Path) -> str:
     return f"git: {text[:500]}" if text else "git failed without a word"
 
 
-# -- Reads a repository: commits, branches, authors, files; nothing is ever written ----------------------
+# -- The history: commits, branches, authors, files; nothing is ever written ---------------------------
 
 COMMITS_FOR_AUTHORS = 5_000  # how far back to look for authors
 
@@ -333,7 +333,7 @@ class History:
         ]
 
     async def paths(self, revision: str, directory: str) -> list[str]:
-        """The paths of what is in a directory, those of directories with a slash at the end."""
+        """The paths of everything in a directory, those of directories with a slash at the end."""
         names = await self.file(revision, directory)
         prefix = f"{directory}/" if directory else ""
         return [f"{prefix}{name}" for name in names] if isinstance(names, list) else []
@@ -355,7 +355,7 @@ def _commits(output: Output) -> list[Commit]:
     return [Commit(*fields[start : start + width]) for start in range(0, whole, width)]
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The server ----------------------------------------------------------------------------------------
 
 USAGE = "usage: mcp-actors serve mcp_actors.examples.git -- REPOSITORY"
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -512,7 +512,7 @@ def _add_prompt(app: Server, history: History) -> None:
     async def complete_author(value: str, context: Mapping[str, str]) -> list[str]:
         try:
             authors = await history.authors(context.get("branch") or "HEAD")
-        except ToolError:  # no such branch: nobody wrote on it
+        except ToolError:  # no such branch, so it has no authors
             return []
         return [name for name in authors if value.casefold() in name.casefold()]
 
@@ -527,7 +527,7 @@ def _starting_with(value: str, names: Iterable[str]) -> list[str]:
 
 @contextmanager
 def _errors_of(uri: str | None) -> Iterator[None]:
-    """Outside of tools there is no result to carry the text of a `ToolError`: it goes into the protocol's error."""
+    """Outside of tools no result carries the text of a `ToolError`: it goes into the protocol's error."""
     try:
         yield
     except ToolError as error:

@@ -155,7 +155,7 @@ def made_up(*, us: float = 100.0, seed: int = 1, window: int = 16) -> Document:
     at: dict[str, int | str] = {"in_flight": window}
     for turn in range(1, 11):
         here = us * chance.uniform(0.98, 1.02)
-        took = [here / 1e6 * chance.lognormvariate(0, 0.2) for _ in range(100)]
+        took = [(here / 1e6 * chance.lognormvariate(0, 0.2), 1) for _ in range(100)]
         metrics = {"per_second": 1e6 / here, "p50_us": here, "p90_us": 1.5 * here, "p99_us": 2 * here}
         document.rows.append(
             ResultRow(turn, "bench", "tcp", "modern", "a\u202eb", at, metrics, encoded(took), 0.1)

@@ -1,4 +1,6 @@
-"""``mcp-actors bench``: `command` (the options), `target` (the server, before the load), `running` (the process of the
-load, seen from here), `worker` (the same process, from inside), `live` (the display while it runs), `thresholds`,
-`text` (the table for people), `page` (for browsers), `comparing` (two files).
+"""``mcp-actors bench``: a load for a server, and the figures of what it did.
+
+`bench` is the command. It looks at the server (`targets`), makes a `plan` and starts a process with it (`load`), which
+drives sessions (`driver`) over a field of lanes (`field`, `streams`, `http`) and counts (`recorder`). `results` keeps
+and compares the figures, `report` shows them as text and as a page.
 """

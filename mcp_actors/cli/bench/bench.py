@@ -1,4 +1,4 @@
-"""The options of ``mcp-actors bench``."""
+"""``mcp-actors bench``: its options, the process that makes the load, and the display while it runs."""
 
 from __future__ import annotations
 
@@ -39,220 +39,12 @@ from mcp_actors.supervision.printable import safe
 __all__ = ["LoadView", "command", "run_process"]
 
 
-# -- ``--fail-if``: limits for the figures of a run ------------------------------------------------------
-
-_LATENCIES = ("p50", "p90", "p95", "p99", "p99.9", "mean", "max")
-_NAMES = (*_LATENCIES, "errors", "throughput", "knee")
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
-    ">": operator.gt,
-    ">=": operator.ge,
-    "<": operator.lt,
-    "<=": operator.le,
-}
-_FORM = re.compile(r"\s*([a-z][a-z0-9.]*)\s*(>=|<=|>|<)\s*(\d+(?:\.\d+)?)\s*(us|ms|s|%|/s)?\s*")
-
-
-@attrs.frozen
-class Threshold:
-    """One limit; ``text`` is how it was written."""
-
-    text: str
-    figure: str
-    comparison: str
-    limit: float
-
-    def crossed(self, figures: Mapping[str, float]) -> str:
-        """Returns the figure in words if it is on the wrong side, otherwise nothing. A missing figure is too."""
-        value = figures.get(self.figure)
-        if value is None:
-            return f"{self.text}: there is no such figure"
-        if not _COMPARISONS[self.comparison](value, self.limit):
-            return ""
-        name = self.figure.removesuffix("%")
-        if name in _LATENCIES:
-            return f"{self.text}: {name} is {value * 1000:.4g} ms"
-        unit = {"errors%": " %", "throughput": "/s", "knee": "/s"}.get(self.figure, "")
-        return f"{self.text}: {name} is {value:,.6g}{unit}"
-
-
-def parse_threshold(text: str) -> Threshold:
-    """Parses ``p99>50ms``, ``errors>0``, ``errors>1%`` or ``throughput<1000``.
-
-    Raises:
-        click.UsageError: It is nothing like that.
-    """
-    found = _FORM.fullmatch(text)
-    if text == "regression":
-        raise click.UsageError("--fail-if regression compares two files: --compare OLD.json NEW.json")
-    if found is None:
-        raise click.UsageError(f"--fail-if {text!r}: write for example p99>50ms, errors>0 or throughput<1000")
-    name, comparison, number, unit = found.groups()
-    if name not in _NAMES:
-        raise click.UsageError(
-            f"--fail-if {text!r}: there is no figure {name}; there are {', '.join(_NAMES)}"
-        )
-    limit = float(number)
-    if name in _LATENCIES:
-        if unit not in _UNITS:
-            raise click.UsageError(f"--fail-if {text!r}: a latency needs its unit, us, ms or s")
-        limit *= _UNITS[unit]
-    elif unit in _UNITS or (unit == "%" and name != "errors") or (unit == "/s" and name == "errors"):
-        raise click.UsageError(f"--fail-if {text!r}: {unit} is no unit of {name}")
-    return Threshold(text.strip(), f"{name}%" if unit == "%" else name, comparison, limit)
-
-
-# -- The display of a load while it runs, on stderr: a line that is redrawn on a terminal, a line a second elsewhere ---
-
-_EVERY_SECONDS = 1.0
-
-
-class LoadView:
-    """Shows the reports of a load.
-
-    Args:
-        quiet: Nothing is shown.
-    """
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet = quiet
-        self._live: Any = None
-        self._last = 0.0
-
-    @contextmanager
-    def shown(self) -> Iterator[LoadView]:
-        """The display is there inside the block and gone after it."""
-        if self._quiet or not sys.stderr.isatty():
-            yield self
-            return
-        from rich.console import Console  # only a terminal needs it
-        from rich.live import Live
-
-        with Live("", console=Console(stderr=True), auto_refresh=False, transient=True) as self._live:
-            yield self
-        self._live = None
-
-    def report(self, told: dict[str, Any]) -> None:
-        """Shows one report of `mcp_actors.cli.bench.load.RunningLoad`."""
-        if self._live is not None:
-            self._live.update(_picture(told), refresh=True)
-        elif not self._quiet and time.monotonic() - self._last >= _EVERY_SECONDS:
-            self._last = time.monotonic()
-            click.echo(_line(told), err=True)
-
-
-def _line(told: dict[str, Any]) -> str:
-    if not told["seconds"]:
-        return f"{told['phase']}: {told['sessions']:,} open"
-    text = (
-        f"{told['phase']}, {told['elapsed']:.1f} of {told['seconds']:.4g} s: {told['calls']:,} calls, "
-        f"{told['per_second']:,.0f}/s"
-    )
-    if told["calls"]:
-        text += f", p50 {milliseconds(told['p50'])}, p99 {milliseconds(told['p99'])}"
-    return text + (f", {told['failed']:,} failed" if told["failed"] else "")
-
-
-def _picture(told: dict[str, Any]) -> Any:
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.text import Text
-
-    line = Text(_line(told))
-    if not told["seconds"]:
-        return line
-    done = min(told["elapsed"], told["seconds"])
-    return Group(
-        line, ProgressBar(total=told["seconds"], completed=done, width=40), Text("Ctrl-C ends it early")
-    )
-
-
-# -- Runs the process of a load, and passes on what it says ----------------------------------------------
-
-# From the result, or from being told, to the end of the process: servers over stdio take their time to end.
-_END_WITHIN_SECONDS = 15.0
-
-
-class _LoadStopped(CommandFailure):
-    """Ctrl-C came a second time, or before there was a figure."""
-
-    exit_code = EXIT_INTERRUPTED
-
-
-class _Stops:
-    """Ctrl-C ends the load early, with its figures; the second one ends the process."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        self.count = 0
-
-    def __call__(self, _number: int, _frame: FrameType | None) -> None:
-        self.count += 1
-        if self._process.poll() is None:
-            if self.count == 1:
-                self._process.terminate()
-            else:
-                self._process.kill()
-
-
-def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Returns the results of the load, as `mcp_actors.cli.bench.load.RunningLoad.run` does.
-
-    Args:
-        plan: The load.
-        show: Is called with each report, some times a second.
-
-    Raises:
-        CommandFailure: There is no figure; the text says why.
-    """
-    with subprocess.Popen(
-        [sys.executable, "-m", "mcp_actors.cli.bench.load"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        # The terminal sends Ctrl-C to its whole group; here one process decides what becomes of it.
-        start_new_session=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        stops = _Stops(process)
-        before = [(number, signal.signal(number, stops)) for number in STOP_SIGNALS]
-        try:
-            process.stdin.write(plan.to_json() + "\n")
-            process.stdin.flush()
-            answer: dict[str, Any] = {}
-            for line in process.stdout:
-                answer = json.loads(line)
-                if "result" not in answer and "failure" not in answer:
-                    show(answer)
-        except BrokenPipeError:
-            answer = {}
-        finally:
-            if "result" not in answer and process.poll() is None:
-                process.terminate()
-            try:
-                process.wait(_END_WITHIN_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            for number, handler in before:
-                signal.signal(number, handler)
-    if "result" in answer:
-        result: dict[str, Any] = answer["result"]
-        return result
-    if stops.count:
-        raise _LoadStopped("the load was ended before there were figures")
-    raise CommandFailure(answer.get("failure") or f"the process of the load ended with {process.returncode}")
-
-
-# ----------------------------------------------------------------------------------------------------
-
 _MOST_SESSIONS, _MOST_WINDOW, _MOST_RATE, _MOST_SECONDS = 20_000, 10_000, 1_000_000.0, 86_400.0
 _MOST_CALLS = 10**9
 
 
 class _BenchCommand(CommandWithSections):
-    """With ``--compare`` nothing is run, and there is neither a URL nor a tool."""
+    """The command, which with ``--compare`` runs nothing and takes neither a URL nor a tool."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -403,7 +195,7 @@ def command(
 
 
 def _require_writable(*files: Path | None) -> None:
-    """Whoever waited for the figures shall get them."""
+    """Checks before the load that its figures can be written after it."""
     for file in filter(None, files):
         if not file.parent.is_dir():
             raise WrongUsage(f"{file} cannot be written: there is no folder {file.parent}")
@@ -420,7 +212,7 @@ def _run(
     limits: list[Threshold],
 ) -> list[str]:
     """Returns the limits that were crossed."""
-    # Only they need the package of the extra.
+    # Only limits need the package of the extra.
     from mcp_actors.cli.bench.load import document_of, figures
     from mcp_actors.cli.bench.report import page, summary_lines
 
@@ -464,8 +256,214 @@ def _calls(tool: str | None, arguments: tuple[str, ...], file: Path | None) -> l
     if file is None:
         return []
     if arguments:
-        raise click.UsageError("the arguments of --calls-file stand in the file")
+        raise click.UsageError("the arguments of --calls-file belong in the file")
     try:
         return read_calls(file)
     except (OSError, ValueError, KeyError) as error:
         raise WrongUsage(f"{file}: {error}") from error
+
+
+# -- ``--fail-if``: limits for the figures of a run ----------------------------------------------------
+
+_LATENCIES = ("p50", "p90", "p95", "p99", "p99.9", "mean", "max")
+_NAMES = (*_LATENCIES, "errors", "throughput", "knee")
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_FORM = re.compile(r"\s*([a-z][a-z0-9.]*)\s*(>=|<=|>|<)\s*(\d+(?:\.\d+)?)\s*(us|ms|s|%|/s)?\s*")
+
+
+@attrs.frozen
+class Threshold:
+    """One limit; ``text`` is how it was written."""
+
+    text: str
+    figure: str
+    comparison: str
+    limit: float
+
+    def crossed(self, figures: Mapping[str, float]) -> str:
+        """Returns the figure in words if it crosses the limit or is missing, otherwise nothing."""
+        value = figures.get(self.figure)
+        if value is None:
+            return f"{self.text}: there is no such figure"
+        if not _COMPARISONS[self.comparison](value, self.limit):
+            return ""
+        name = self.figure.removesuffix("%")
+        if name in _LATENCIES:
+            return f"{self.text}: {name} is {value * 1000:.4g} ms"
+        unit = {"errors%": " %", "throughput": "/s", "knee": "/s"}.get(self.figure, "")
+        return f"{self.text}: {name} is {value:,.6g}{unit}"
+
+
+def parse_threshold(text: str) -> Threshold:
+    """Parses ``p99>50ms``, ``errors>0``, ``errors>1%`` or ``throughput<1000``.
+
+    Raises:
+        click.UsageError: The text has another form.
+    """
+    found = _FORM.fullmatch(text)
+    if text == "regression":
+        raise click.UsageError("--fail-if regression compares two files: --compare OLD.json NEW.json")
+    if found is None:
+        raise click.UsageError(f"--fail-if {text!r}: write for example p99>50ms, errors>0 or throughput<1000")
+    name, comparison, number, unit = found.groups()
+    if name not in _NAMES:
+        raise click.UsageError(
+            f"--fail-if {text!r}: there is no figure {name}; there are {', '.join(_NAMES)}"
+        )
+    limit = float(number)
+    if name in _LATENCIES:
+        if unit not in _UNITS:
+            raise click.UsageError(f"--fail-if {text!r}: a latency needs its unit, us, ms or s")
+        limit *= _UNITS[unit]
+    elif unit in _UNITS or (unit == "%" and name != "errors") or (unit == "/s" and name == "errors"):
+        raise click.UsageError(f"--fail-if {text!r}: {unit} is not a unit of {name}")
+    return Threshold(text.strip(), f"{name}%" if unit == "%" else name, comparison, limit)
+
+
+# -- The display on stderr: a line that is redrawn on a terminal, a line a second elsewhere ------------
+
+_EVERY_SECONDS = 1.0
+
+
+class LoadView:
+    """Shows the reports of a load.
+
+    Args:
+        quiet: Nothing is shown.
+    """
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._live: Any = None
+        self._last = 0.0
+
+    @contextmanager
+    def shown(self) -> Iterator[LoadView]:
+        """The display is there inside the block and gone after it."""
+        if self._quiet or not sys.stderr.isatty():
+            yield self
+            return
+        from rich.console import Console  # only a terminal needs it
+        from rich.live import Live
+
+        with Live("", console=Console(stderr=True), auto_refresh=False, transient=True) as self._live:
+            yield self
+        self._live = None
+
+    def report(self, state: dict[str, Any]) -> None:
+        """Shows one report of `mcp_actors.cli.bench.load.RunningLoad`."""
+        if self._live is not None:
+            self._live.update(_picture(state), refresh=True)
+        elif not self._quiet and time.monotonic() - self._last >= _EVERY_SECONDS:
+            self._last = time.monotonic()
+            click.echo(_line(state), err=True)
+
+
+def _line(state: dict[str, Any]) -> str:
+    if not state["seconds"]:
+        return f"{state['phase']}: {state['sessions']:,} open"
+    text = (
+        f"{state['phase']}, {state['elapsed']:.1f} of {state['seconds']:.4g} s: {state['calls']:,} calls, "
+        f"{state['per_second']:,.0f}/s"
+    )
+    if state["calls"]:
+        text += f", p50 {milliseconds(state['p50'])}, p99 {milliseconds(state['p99'])}"
+    return text + (f", {state['failed']:,} failed" if state["failed"] else "")
+
+
+def _picture(state: dict[str, Any]) -> Any:
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.text import Text
+
+    line = Text(_line(state))
+    if not state["seconds"]:
+        return line
+    done = min(state["elapsed"], state["seconds"])
+    return Group(
+        line, ProgressBar(total=state["seconds"], completed=done, width=40), Text("Ctrl-C ends it early")
+    )
+
+
+# -- The process of the load ---------------------------------------------------------------------------
+
+# From the result, or from the signal, to the end of the process: servers over stdio take their time to end.
+_END_WITHIN_SECONDS = 15.0
+
+
+class _LoadStopped(CommandFailure):
+    """Ctrl-C came a second time, or before there was a figure."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+class _Stops:
+    """Ctrl-C ends the load early, with its figures; the second one ends the process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.count = 0
+
+    def __call__(self, _number: int, _frame: FrameType | None) -> None:
+        self.count += 1
+        if self._process.poll() is None:
+            if self.count == 1:
+                self._process.terminate()
+            else:
+                self._process.kill()
+
+
+def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """Returns the results of the load, as `mcp_actors.cli.bench.load.RunningLoad.run` does.
+
+    Args:
+        plan: The load.
+        show: Called with each report, several times a second.
+
+    Raises:
+        CommandFailure: The load has no result; the text says why.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", "mcp_actors.cli.bench.load"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        # The terminal sends Ctrl-C to its whole process group; here this process alone reacts to it.
+        start_new_session=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        stops = _Stops(process)
+        before = [(number, signal.signal(number, stops)) for number in STOP_SIGNALS]
+        try:
+            process.stdin.write(plan.to_json() + "\n")
+            process.stdin.flush()
+            answer: dict[str, Any] = {}
+            for line in process.stdout:
+                answer = json.loads(line)
+                if "result" not in answer and "failure" not in answer:
+                    show(answer)
+        except BrokenPipeError:
+            answer = {}
+        finally:
+            if "result" not in answer and process.poll() is None:
+                process.terminate()
+            try:
+                process.wait(_END_WITHIN_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+            for number, handler in before:
+                signal.signal(number, handler)
+    if "result" in answer:
+        result: dict[str, Any] = answer["result"]
+        return result
+    if stops.count:
+        raise _LoadStopped("the load was ended before there were figures")
+    raise CommandFailure(answer.get("failure") or f"the process of the load ended with {process.returncode}")

@@ -25,7 +25,7 @@ __all__ = ["MOST_IN_FLIGHT", "Incoming", "LoadDriver", "LoadSessions", "Outcome"
 
 _LONGEST_TEXT = 300
 _RAW = msgspec.Raw()
-# Most results have neither: they need no second reading.
+# Most results have neither, and need no second look.
 _SUSPECT = re.compile(rb'"isError"\s*:\s*true|"resultType"\s*:\s*"(?!complete")')
 
 
@@ -63,7 +63,7 @@ _result = msgspec.json.Decoder(_ToolResult)
 
 
 def incoming(data: bytes) -> Incoming | None:
-    """Returns what a message is; ``None`` if it is no JSON-RPC message."""
+    """Returns what a message is; ``None`` if it is not a JSON-RPC message."""
     try:
         return _message.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -107,7 +107,7 @@ def _cut(text: str) -> str:
 
 # -- The sessions of a load: opened with the handshake of their era, and opened again after a loss -------
 
-# So many handshakes at once: a server that starts ten thousand sessions is not measured by it.
+# Handshakes at once: how fast a server starts ten thousand sessions is not what is measured.
 _MOST_OPENING = 64
 _QUIET_WITHIN_SECONDS = 5.0
 # Between a loss and the next attempt; it doubles with each loss in a row.
@@ -141,7 +141,7 @@ class LoadSessions:
 
     @property
     def opening(self) -> bool:
-        """Whether a session is not there yet that has not failed so far."""
+        """Whether a session is still being opened for the first time."""
         return bool(self._opening or self._arriving or (self._due and self._due[0][0] == 0.0))
 
     def next_due(self) -> float:
@@ -203,7 +203,7 @@ class LoadSessions:
         return None if found is None else found[0]
 
     async def lose(self, lane: int, reason: str) -> None:
-        """Another lane will be opened in the place of this one."""
+        """Gives up a lane; another one will be opened in its place."""
         if lane in self.ready:
             self.ready.remove(lane)
             self.lost += 1
@@ -216,13 +216,13 @@ class LoadSessions:
         self._failed(reason)
 
     def pause(self, lane: int, reason: str) -> None:
-        """Uses a lane no more for a moment, because it could not take a request."""
+        """Pauses a lane for a moment, because it could not take a request."""
         if lane in self.ready:
             self.ready.remove(lane)
             self._failed(reason, lane)
 
     def works(self) -> None:
-        """Something was answered: the next loss is the first again."""
+        """Notes an answer on a lane: the next loss counts as its first again."""
         self._wait = _SHORTEST_WAIT
 
     def _failed(self, reason: str, lane: int = 0) -> None:
@@ -231,17 +231,15 @@ class LoadSessions:
         self._wait = min(2 * self._wait, _LONGEST_WAIT)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-# An open loop sends no more than that at once, however far behind the server is; their time runs all the same.
+# An open loop sends at most that many at once, however far it is behind; the clock of all due calls runs anyway.
 MOST_IN_FLIGHT = 1000
 _TICK_SECONDS = 0.1
 _LOOK_FOR_TIMEOUTS_SECONDS = 0.05
-# An answer to what was cancelled, or the end of its response, is waited for that long.
+# Seconds to wait for the answer to a cancelled call, or for the end of its response.
 _SILENT_AFTER_SECONDS = 5.0
-# What is in flight when a person ends the load.
+# Seconds for calls that are in flight when a person ends the load.
 _LEAVE_WITHIN_SECONDS = 1.0
-# If all calls fail, the load ends after so many and so long.
+# If all calls fail, the load ends after that many calls and seconds.
 _HOPELESS_CALLS, _HOPELESS_SECONDS = 20, 2.0
 _FIRST_CANCEL_SECONDS = 0.01
 
@@ -262,9 +260,9 @@ class LoadDriver:
     """Drives one field.
 
     Args:
-        field: Whose troubles are collected from now on.
+        field: The field, whose troubles are collected from now on.
         plan: The load.
-        tick: Is called some times a second.
+        tick: Called several times a second.
     """
 
     def __init__(self, field: Field, plan: LoadPlan, tick: Callable[[float], None]) -> None:

@@ -1,4 +1,4 @@
-"""Any transport through its own client: raw frames over a `FrameChannel`, on Trio."""
+"""A field is all lanes of a load together, over one transport; `ChannelField` has any transport, by its own client."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Trouble(NamedTuple):
-    """A request that gets no answer, or, without ``id``, a lane that is lost. ``kind`` is by what it is counted."""
+    """A request that gets no answer, or, without ``id``, a lane that is lost; counted by its ``kind``."""
 
     lane: int
     id: int | None
@@ -85,7 +85,7 @@ class Field(ABC):
 
     @abstractmethod
     async def leave(self, lane: int) -> None:
-        """Closes a lane as a client does that has finished."""
+        """Closes a lane as a client does when it has finished."""
 
     @abstractmethod
     async def pause(self, seconds: float) -> None:
@@ -96,7 +96,7 @@ class Field(ABC):
         """Sends the queued messages, and never reads from this lane again."""
 
     def cancel(self, lane: int, id: int) -> None:
-        """Cancels a request as this transport does."""
+        """Cancels a request in the way of this transport."""
         self.post(lane, cancelled(id))
 
     def abandon(self, lane: int, id: int) -> None:  # noqa: B027 - most transports need nothing
@@ -110,13 +110,13 @@ class Field(ABC):
         """Releases what a lost lane still holds; the server is sent nothing."""
 
     def fail(self, lane: int, id: int | None, kind: str, text: str) -> None:
-        """Adds to the ``troubles``. Raises `LoadError` if nobody collects them."""
+        """Adds to the ``troubles``. Raises `LoadError` if they are not collected."""
         if self.troubles is None:
             raise LoadError(text)
         self.troubles.append(Trouble(lane, id, kind, text))
 
     async def attend(self, lane: int) -> None:  # noqa: B027 - most transports need nothing
-        """Makes messages arrive that answer no request, where that needs a stream of its own."""
+        """Opens the stream for messages that answer no request, where the transport has one."""
 
     def rest(self, lane: int) -> None:  # noqa: B027 - most transports need nothing
         """Releases resources that the lane needs only during requests, so that other lanes may use them."""
@@ -148,8 +148,6 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     work.close()
     raise LoadError("a raw field suspended")
 
-
-# ----------------------------------------------------------------------------------------------------
 
 START_WITHIN_SECONDS = 30.0
 LOOK_EVERY_SECONDS = 0.02
@@ -320,7 +318,7 @@ class ChannelField(Field):
 
 @asynccontextmanager
 async def channels(era: Era, target: str | ClientTransport) -> AsyncIterator[ChannelField]:
-    """Has a field for the length of a block, and closes its lanes."""
+    """Closes the lanes of a field at the end of a block."""
     async with trio.open_nursery() as nursery:
         field = ChannelField(era, target, nursery)
         try:

@@ -34,6 +34,9 @@ from mcp_actors.errors import McpError
 from mcp_actors.supervision.histogram import Histogram
 from mcp_actors.supervision.platform import STOP_SIGNALS
 
+if sys.platform != "win32":
+    import resource
+
 __all__ = [
     "BUSY_SHARE",
     "LATE_US",
@@ -49,7 +52,7 @@ __all__ = [
 ]
 
 
-# -- The machine of a run, and the versions of what ran there --------------------------------------------
+# -- The machine of a run, and the versions of what ran there ------------------------------------------
 
 OWN_PACKAGES = ("mcp-actors", "trio", "msgspec", "attrs", "cattrs", "httptools", "hdrhistogram")
 
@@ -84,22 +87,22 @@ def versions() -> dict[str, str]:
     return found
 
 
-# -- Does a whole load: opens the field and the sessions, warms up, does the stages, and makes results of them ---
+# -- A whole load: it opens the sessions, warms up, does the stages, and makes results of them ---------
 
-# Above it the server may have waited for the load, and could do more.
+# Above this share of a processor the server may have waited for the load, and could do more.
 BUSY_SHARE = 0.9
-# Later than that after it was meant to, and a load measures itself.
+# A load that sends later than that measures itself.
 LATE_US = 1000.0
-# Of a rate, so much is answered where it is held.
+# The share of a rate that is answered where the rate is held.
 HELD_SHARE = 0.95
-# A rate is no longer held, too, when the 99th percentile is so many times the least of all rates before it, and more
-# than so many seconds above it.
+# Nor is a rate held when the 99th percentile is that many times the least of all rates before it, and more than that
+# many seconds above it.
 STEEP_TIMES, STEEP_SECONDS = 10.0, 0.02
 _IN_FLIGHT_AT_THE_END = 2
 # Stages in a row that are not held, after which a ramp ends.
 _GIVE_UP_AFTER = 2
 _TICKS_A_SECOND = 4
-# Of fewer calls that percentile is the longest.
+# With fewer calls that percentile is just the longest call.
 _ENOUGH_FOR_P999 = 1000
 
 Report = Callable[[dict[str, Any]], None]
@@ -189,7 +192,7 @@ class RunningLoad:
 def run_load(load: RunningLoad, transport: ClientTransport | None = None) -> dict[str, Any]:
     """Runs a load to its end in this process, without a scheduler where the URL has a raw field.
 
-    Raises `LoadError` if there is no figure.
+    Raises `LoadError` if it yields no figure.
     """
     plan = load.plan
     if transport is None and not plan.through_client and has_raw_field(plan.url):
@@ -229,9 +232,9 @@ def _stage_result(stage: Stage, recorder: LoadRecorder, before: list[float]) -> 
     per_second = good / seconds
     p99 = recorder.total.quantile(0.99)
     offered = min(stage.rate, stage.calls / seconds) if stage.calls else stage.rate
-    # Cancelled calls are answered by nobody, and belong to no rate.
+    # Cancelled calls are never answered, and belong to no rate.
     expected = offered - recorder.cancelled.sent / seconds
-    # What was in flight at the end is no backlog, as long as it is no more than a server without one has.
+    # What was in flight at the end is not a backlog, unless it is more than a server without a backlog has.
     in_flight = expected * recorder.total.quantile(0.0) + _IN_FLIGHT_AT_THE_END
     held = not stage.rate or (
         good + in_flight >= HELD_SHARE * expected * seconds and not recorder.unsent and recorder.good > 0
@@ -313,7 +316,7 @@ def _latency_result(counts: Histogram) -> dict[str, float]:
     return {"count": counts.count, "mean": counts.mean, **figures, "max": counts.largest}
 
 
-# -- From the results of a load to the document that is kept, and to the figures that a threshold looks at ---
+# -- From the results to the document that is kept, and to the figures that a threshold looks at -------
 
 SCENARIO = "bench"
 
@@ -442,19 +445,13 @@ def _warnings(plan: LoadPlan, result: dict[str, Any]) -> list[str]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
-
-if sys.platform != "win32":
-    import resource
-
-
 def _write(answer: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
 def _transport(plan: LoadPlan) -> ClientTransport | None:
-    """Returns the transport's client where it needs what a URL cannot say."""
+    """Returns the transport's client where it needs more than a URL can say."""
     if not plan.through_client:
         return None
     options: dict[str, Any] = {"headers": plan.headers} if plan.headers else {}
@@ -467,7 +464,7 @@ def _transport(plan: LoadPlan) -> ClientTransport | None:
 
 
 def main() -> int:
-    """Does the load. The exit code is 1 if there is no result; the last line then says why."""
+    """Runs the load. The exit code is 1 without a result; the last line then says why."""
     if sys.platform != "win32":
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if hard != resource.RLIM_INFINITY:
@@ -478,7 +475,7 @@ def main() -> int:
     try:
         _write({"result": run_load(load, _transport(load.plan))})
     except BrokenPipeError:
-        # Nobody waits for the figures any more.
+        # The process that waited for the figures is gone.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (LoadError, McpError) as error:

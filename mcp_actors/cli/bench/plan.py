@@ -1,4 +1,4 @@
-"""A load as data: what one process is to send, to which server, for how long."""
+"""A load as data: what one process sends, to which server, for how long; and its messages, encoded in advance."""
 
 from __future__ import annotations
 
@@ -43,22 +43,81 @@ __all__ = [
 ]
 
 
-# -- The differences between the two eras for a raw load -------------------------------------------------
-
 Era = Literal["legacy", "modern"]
 
 LEGACY_VERSION, MODERN_VERSION = REVISIONS[-1], LATEST_MODERN.version
 META = {VERSION: MODERN_VERSION, CAPABILITIES: {}, CLIENT_INFO: {"name": "load", "version": "1"}}
 
 
-# -- The error of a load ---------------------------------------------------------------------------------
-
-
 class LoadError(Exception):
-    """The server did not answer correctly, so there is no figure."""
+    """The server did not answer correctly, so no figure can be given."""
 
 
-# -- Messages as bytes, encoded in advance, so that sending one costs almost nothing during the measurement ---
+RAMP_STAGES = 10
+SLICES = 10
+# Slices of each stage of a ramp, which is shorter.
+SLICES_OF_A_STAGE = 4
+
+
+@attrs.frozen
+class Stage:
+    """A part of a load: ``window`` requests in flight, or ``rate`` requests a second, whichever is not 0.
+
+    It ends after ``seconds`` or after ``calls`` requests, if that is not 0.
+    """
+
+    seconds: float
+    window: int = 0
+    rate: float = 0.0
+    calls: int = 0
+    slices: int = SLICES
+
+    @property
+    def at(self) -> dict[str, int | str]:
+        return {"arrivals_per_second": round(self.rate)} if self.rate else {"in_flight": self.window}
+
+
+@attrs.frozen
+class LoadPlan:
+    """Everything that a load process needs to know. ``headers`` may be secrets: they are in no result.
+
+    ``through_client`` says that the transport's own client is needed, and ``login`` that it uses a stored login.
+    """
+
+    url: str
+    era: Era
+    version: str
+    calls: list[PlannedCall]
+    stages: list[Stage]
+    sessions: int = 1
+    warm_up: float = 0.0
+    cancel_share: float = 0.0
+    timeout: float = 30.0
+    seed: int = 0
+    through_client: bool = False
+    login: bool = False
+    headers: dict[str, str] = attrs.field(factory=dict, repr=False)
+
+    def to_json(self) -> str:
+        return json.dumps(attrs.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> LoadPlan:
+        members: dict[str, Any] = json.loads(text)
+        members["calls"] = [PlannedCall(**each) for each in members["calls"]]
+        members["stages"] = [Stage(**each) for each in members["stages"]]
+        return cls(**members)
+
+
+def ramp_stages(low: float, high: float, seconds: float) -> list[Stage]:
+    """Returns stages from one rate to another, each by the same factor above the one before."""
+    factor = (high / low) ** (1 / (RAMP_STAGES - 1))
+    each = seconds / RAMP_STAGES
+    rates = [low * factor**number for number in range(RAMP_STAGES)]
+    return [Stage(each, rate=rate, slices=SLICES_OF_A_STAGE) for rate in rates]
+
+
+# -- Messages as bytes: sending one costs almost nothing during the measurement ------------------------
 
 SAMPLE = 200
 _ID = re.compile(rb'"id": ?(\d+)')
@@ -153,7 +212,7 @@ def check_sums(answers: Sequence[bytes], chance: random.Random) -> None:
             raise LoadError(f"a wrong sum: {data[:300]!r}")
 
 
-# -- The calls of a load: one, or several with weights, from a file that a person wrote or that was recorded ---
+# -- Calls: one, or several with weights, from a file that a person wrote or that was recorded ---------
 
 # Different calls of one file, and its size.
 MOST_CALLS, MOST_BYTES = 1000, 16 * 2**20
@@ -206,7 +265,7 @@ class CallMix:
 
 
 def _rest(era: Era, call: PlannedCall) -> tuple[bytes, str, str]:
-    """Encoded once: everything behind the id, and what HTTP mirrors in headers."""
+    """Returns, encoded once, everything after the id, and what HTTP mirrors in headers."""
     params = call.params | ({"_meta": META} if era == "modern" else {})
     text = json.dumps({"method": call.method, "params": params}, separators=(",", ":"), ensure_ascii=False)
     name = str(params.get("name") or params.get("uri") or "")
@@ -245,7 +304,7 @@ def _written(number: int, line: str) -> PlannedCall:
         )
     unknown = sorted(members.keys() - _MEMBERS)
     if unknown:
-        raise ValueError(f"line {number}: {unknown[0]} is no member of a call")
+        raise ValueError(f"line {number}: {unknown[0]} is not a member of a call")
     weight = members.get("weight", 1)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < 1e9:
         raise ValueError(f"line {number}: the weight is to be a number above 0")
@@ -280,71 +339,5 @@ def _requests(recording: Recording, connection: int) -> Iterable[tuple[str, dict
                 continue
             params = each.get("params") or {}
             if each["method"] not in _NOT_CALLS and isinstance(params, dict):
-                # What the client said of itself and of one call is not said again for others.
+                # What a client says of itself or of one call must not be repeated for other calls.
                 yield each["method"], {name: value for name, value in params.items() if name != "_meta"}
-
-
-# ----------------------------------------------------------------------------------------------------
-
-RAMP_STAGES = 10
-SLICES = 10
-# Of each stage of a ramp, which has fewer seconds.
-SLICES_OF_A_STAGE = 4
-
-
-@attrs.frozen
-class Stage:
-    """A part of a load: ``window`` requests in flight, or ``rate`` requests a second, whichever is not 0.
-
-    It ends after ``seconds`` or after ``calls`` requests, if that is not 0.
-    """
-
-    seconds: float
-    window: int = 0
-    rate: float = 0.0
-    calls: int = 0
-    slices: int = SLICES
-
-    @property
-    def at(self) -> dict[str, int | str]:
-        return {"arrivals_per_second": round(self.rate)} if self.rate else {"in_flight": self.window}
-
-
-@attrs.frozen
-class LoadPlan:
-    """Everything that a load process needs to know. ``headers`` may be secrets: they are in no result.
-
-    ``through_client`` says that the transport's own client is needed, and ``login`` that it uses a stored login.
-    """
-
-    url: str
-    era: Era
-    version: str
-    calls: list[PlannedCall]
-    stages: list[Stage]
-    sessions: int = 1
-    warm_up: float = 0.0
-    cancel_share: float = 0.0
-    timeout: float = 30.0
-    seed: int = 0
-    through_client: bool = False
-    login: bool = False
-    headers: dict[str, str] = attrs.field(factory=dict, repr=False)
-
-    def to_json(self) -> str:
-        return json.dumps(attrs.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> LoadPlan:
-        members: dict[str, Any] = json.loads(text)
-        members["calls"] = [PlannedCall(**each) for each in members["calls"]]
-        members["stages"] = [Stage(**each) for each in members["stages"]]
-        return cls(**members)
-
-
-def ramp_stages(low: float, high: float, seconds: float) -> list[Stage]:
-    """Returns stages from one rate to another, each by the same factor above the one before."""
-    factor = (high / low) ** (1 / (RAMP_STAGES - 1))
-    each = seconds / RAMP_STAGES
-    rates = [low * factor**number for number in range(RAMP_STAGES)]
-    return [Stage(each, rate=rate, slices=SLICES_OF_A_STAGE) for rate in rates]

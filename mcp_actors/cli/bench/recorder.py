@@ -23,7 +23,7 @@ __all__ = [
 
 # -- Distributions of latencies as HdrHistograms, in nanoseconds -----------------------------------------
 
-# Nanoseconds, to two digits that mean something: what a figure of a shared machine deserves.
+# Nanoseconds, to two significant digits: a shared machine deserves no more.
 HIGHEST_NS, DIGITS = 600_000_000_000, 2
 PERCENTILES = (0.0, 10, 25, 50, 75, 90, 95, 99, 99.5, 99.9, 99.95, 99.99)
 
@@ -50,11 +50,11 @@ def percentiles(document: Document, key: Key) -> list[tuple[float, float]]:
     if merged is None or not merged.total_count:
         return []
     total = merged.total_count
-    told = [each for each in PERCENTILES if each == 0 or total * (100 - each) >= 100]
-    return [(each, merged.get_value_at_percentile(each) / 1000) for each in told]
+    shown = [each for each in PERCENTILES if each == 0 or total * (100 - each) >= 100]
+    return [(each, merged.get_value_at_percentile(each) / 1000) for each in shown]
 
 
-# A server may make up ever new errors.
+# A server may make up new errors without end.
 _MOST_KINDS = 50
 _OTHER = "other"
 
@@ -101,7 +101,7 @@ class Slice:
 
 
 class LoadRecorder:
-    """Takes what happened to each call."""
+    """Records what happened to each call."""
 
     def __init__(self, labels: list[str]) -> None:
         self.labels = labels
@@ -155,7 +155,7 @@ class LoadRecorder:
             self.calls[label].failures += 1
 
     def reason(self) -> str:
-        """Returns why all calls failed, in one line; nothing if none was made."""
+        """Returns why all calls failed, in one line; empty if no call was made."""
         if not self.failures:
             return ""
         kind, found = max(self.failures.items(), key=lambda each: each[1].count)

@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs nothing else: the sentence, the plots, the tables."""
+"""The report of a run: lines of text for a terminal, and one HTML page that needs nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-# -- One self-contained HTML page: its frame and its tables ----------------------------------------------
+# -- The frame of a page, and its tables ---------------------------------------------------------------
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #222; --paper: #fff; --pale: #666; --line: #ddd; --head: #f4f4f4 }
@@ -63,7 +63,7 @@ dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem } .mind ul { padding
 
 
 def document_head(title: str, about: Sequence[tuple[str, str]], sentence: str = "") -> list[str]:
-    """Returns the parts of a page before its first section: the title, what came of it, what is known of the run."""
+    """Returns the parts of a page before its first section: the title, the outcome, and what is known of the run."""
     return [
         f'<!doctype html><html lang="en"><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(title)}</title>',
@@ -86,14 +86,14 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
 
 
-# -- Draws plots as SVG, without a library ---------------------------------------------------------------
+# -- Plots as SVG, without a library -------------------------------------------------------------------
 
 WIDTH, HEIGHT = 460, 300
 LEFT, RIGHT, TOP, BOTTOM = 62, 26, 34, 46
 LEGEND_LINE = 15
 # The mean width of a letter of a title.
 TITLE_LETTER = 7.6
-# After Okabe and Ito: told apart by the colour-blind too.
+# After Okabe and Ito: the colour-blind can distinguish them too.
 COLOURS = ("#0072b2", "#777777", "#d55e00", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "currentColor")
 KNOWN = (
     "ours",
@@ -150,7 +150,7 @@ class PlotLine:
 
 @dataclass
 class Plot:
-    """Lines over a number. ``ticks_x`` are values of x and what is written there; without any they are the points."""
+    """Lines over a number. ``ticks_x`` are values of x with their labels; without any, every point is a tick."""
 
     title: str
     x: str
@@ -161,7 +161,7 @@ class Plot:
     ticks_x: list[tuple[float, str]] = field(default_factory=list)
 
     def _drawn(self) -> list[PlotLine]:
-        """Lines that have points; nothing, and less, has no place on a logarithmic scale."""
+        """Returns the lines that have points; a logarithmic scale has no place for zero and less."""
         lines = [
             PlotLine(line.name, [point for point in line.points if point[2] > 0 or not self.log_y])
             for line in self.lines
@@ -223,9 +223,9 @@ def _draw(
         parts.append(
             f'<line x1="{place}" x2="{place}" y1="{up(low):.1f}" y2="{up(high):.1f}" stroke="{ink}"/>'
         )
-        told = f"{line.name}: {_short(y)} at {_short(x)}"
+        hint = f"{line.name}: {_short(y)} at {_short(x)}"
         parts.append(
-            f'<circle cx="{place}" cy="{up(y):.1f}" r="3" fill="{ink}"><title>{escape(told)}</title></circle>'
+            f'<circle cx="{place}" cy="{up(y):.1f}" r="3" fill="{ink}"><title>{escape(hint)}</title></circle>'
         )
     return parts
 
@@ -278,13 +278,13 @@ def _short(value: float) -> str:
     return f"{value:.3g}"
 
 
-# -- A run as text for people ----------------------------------------------------------------------------
+# -- A run as text for people --------------------------------------------------------------------------
 
 _MOST_LINES = 20
 
 
 def summary_sentence(document: Document) -> str:
-    """Returns what was measured and what came of it, in one sentence."""
+    """Returns what was measured, and the outcome, in one sentence."""
     details, options, row = document.details, document.options, document.rows[0]
     calls = options["calls"]
     called = calls[0] if len(calls) == 1 else f"{len(calls)} different calls"
@@ -392,7 +392,7 @@ def _table(rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> Iterato
         yield "  ".join(cells).rstrip()
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- A run as a page: the sentence, the plots, the tables ----------------------------------------------
 
 _READING = (
     "Latencies count from when a call was meant to be sent, so a stall counts for every call that was due meanwhile. "
@@ -455,7 +455,7 @@ def _latency(document: Document) -> Plot:
 
 
 def _ramp(document: Document, y: str, metrics: list[tuple[str, str]]) -> Plot | None:
-    """Against the rate, of all parts of each together."""
+    """Returns plots against the rate, each point of all parts of a stage together."""
     stages = document.details["stages"]
     if not document.details["ramp"]:
         return None
@@ -512,7 +512,7 @@ def _distribution(document: Document) -> Plot:
 
 
 def _nines(percentile: float) -> float:
-    """Each further nine is as wide as the one before."""
+    """Returns the place of a percentile on a scale on which each further nine is as wide as the one before."""
     return -math.log10(1 - percentile / 100)
 
 

@@ -1,4 +1,8 @@
-"""``mcp-actors bench --compare A.json B.json``."""
+"""The results of runs: their rows and documents, the statistics of a few samples, and the comparison of two runs.
+
+Rounds are the samples, never single requests: those of one round depend on each other, and thousands of them would
+prove anything. Nothing here assumes a distribution.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ __all__ = [
 ]
 
 
-# -- The results of a run: rows, each with the figures of one place in one round, and a document with all of them ---
+# -- Rows, each with the figures of one place in one round, and the document with all of them ----------
 
 FORMAT = 1
 
@@ -162,7 +166,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> Document:
-        """Reads a document. Raises `LoadError` for a file that is none."""
+        """Reads a document. Raises `LoadError` for any other file."""
         try:
             members = json.loads(path.read_text())
             if members.pop("format") != FORMAT:
@@ -176,10 +180,7 @@ class Document:
             ) from error
 
 
-# -- Statistics for few samples --------------------------------------------------------------------------
-#
-# Nothing here assumes a distribution. Rounds are the samples, never single requests: those of one round depend on each
-# other, and thousands of them would prove anything.
+# -- Statistics ----------------------------------------------------------------------------------------
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -200,10 +201,10 @@ class Interval(NamedTuple):
 
 
 def interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Between two of the samples, in order: where the median is, whatever the distribution.
+    """Returns two samples between which the median is, whatever the distribution.
 
-    The narrowest pair of order statistics that is sure enough; with few samples that is the lowest and the highest,
-    and the confidence is told.
+    They are the narrowest pair of order statistics that is sure enough; with few samples the lowest and the highest,
+    and the confidence is given.
     """
     ordered = sorted(samples)
     size = len(ordered)
@@ -220,7 +221,7 @@ def interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interv
 def ratio_interval(
     mine: Sequence[float], other: Sequence[float], *, seed: int = 0, confidence: float = CONFIDENCE
 ) -> Interval:
-    """Of median(mine) / median(other), by the percentile bootstrap; the same samples give the same answer."""
+    """Returns the interval of median(mine) / median(other), by the percentile bootstrap with a fixed seed."""
     chance = random.Random(seed)
     ratios = []
     for _ in range(RESAMPLES):
@@ -296,7 +297,7 @@ def _approximate(ranks: Sequence[float], observed: float, first: int, second: in
     return math.erfc(distance / math.sqrt(2.0))
 
 
-# -- Figures as people read them -------------------------------------------------------------------------
+# -- Figures as people read them -----------------------------------------------------------------------
 
 
 def number(value: float) -> str:
@@ -313,16 +314,16 @@ def figure_text(samples: list[float]) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Returns a duration with three digits that mean something."""
+    """Returns a duration with three significant digits."""
     if seconds >= 1:
         return f"{seconds:.3g} s"
     return f"{seconds * 1000:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
 
 
-# -- Compares two runs, one before and one after a change: which figures changed, with what confidence ---
+# -- The comparison of two runs: which figures changed, with what confidence ---------------------------
 
 SIGNIFICANT = 0.05
-# Says something of the load, not of what was measured.
+# A figure of the load, not of the server.
 NOT_COMPARED = ("late_p99_us",)
 BESIDE = " --beside floor compares ratios to the floor of the same run instead."
 MACHINE = ("processor", "memory", "system", "python")
@@ -335,7 +336,7 @@ Verdict = Literal["regression", "improvement", "no clear change", "too few round
 
 @dataclass
 class FigureChange:
-    """``times`` is after / before; ``p`` is the chance to see such a difference if there is none; ``corrected`` is that
+    """``times`` is after / before; ``p`` is the chance to see such a difference by noise alone; ``corrected`` is that
     for all places of the scenario together, of which some always differ by chance.
     """
 
@@ -502,7 +503,7 @@ def _row(change: FigureChange) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- ``mcp-actors bench --compare A.json B.json`` ------------------------------------------------------
 
 _WORDS = {"regression": "worse", "improvement": "better"}
 
@@ -522,7 +523,7 @@ _WORDS = {"regression": "worse", "improvement": "better"}
     "--fail-if",
     type=click.Choice(["regression"]),
     multiple=True,
-    help="Exit with 6 if a figure became worse, and that is no chance.",
+    help="Exit with 6 if a figure became worse, and not by chance.",
 )
 @traceback_option
 def compare_command(

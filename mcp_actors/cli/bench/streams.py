@@ -1,4 +1,4 @@
-"""The part of WebSocket (RFC 6455) that a load needs: text frames, which it never fragments."""
+"""Fields over streams of bytes: lines, or the part of WebSocket (RFC 6455) that a load needs."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ __all__ = [
 ]
 
 
-# -- Waiting for many descriptors, by epoll: raw loads are for Linux, and elsewhere the engine's client makes the load
-# ---
+# -- Waiting for many descriptors, by epoll: elsewhere than on Linux the engine's client makes the load --
 
 if sys.platform == "linux":
     from select import EPOLLIN as READABLE
@@ -40,7 +39,7 @@ else:
     READABLE, WRITABLE = 1, 4
 
     class LoadPoll:
-        """Stands for epoll, which this system does not have.
+        """Replaces epoll, which this system does not have.
 
         Raises:
             LoadError: Always.
@@ -73,9 +72,9 @@ else:
 # -- Connections that carry nothing but messages: lines over pipes and sockets, frames of WebSocket ------
 
 READ_BYTES = 65_536
-# Of one message: more is no answer that anybody waits for.
+# Of one message: a longer one is not an answer to the load.
 MOST_BYTES = 64 * 2**20
-# Timers of the system are late by about as much: the rest of a wait is spent looking.
+# Timers of the system are late by about as much, so the rest of a wait is spent polling.
 LOOK_SECONDS = 0.0001
 # epoll counts milliseconds: a longer wait begins with it, because that is one call of the system and not two.
 COARSE_SECONDS = 0.004
@@ -184,7 +183,7 @@ class StreamField(Field):
     def post(self, lane: int, message: Message) -> None:
         here = self._lanes[lane]
         if here.blocked and len(here.out[0]) > MOST_BYTES:
-            # One that asks without an end and reads no answer.
+            # The peer asks without end and does not read the answers.
             raise LoadError(f"the server has not read {MOST_BYTES} bytes")
         here.out.append(here.framing.wrap(message.data))
         self._unsent.add(lane)
@@ -292,8 +291,6 @@ class StreamField(Field):
                 lane.ends.close()
         self._poll.close()
 
-
-# ----------------------------------------------------------------------------------------------------
 
 KEY = "bWNwLWFjdG9ycy1sb2FkIQ=="
 # A client must mask; with a key of zeros the masked bytes are the bytes.

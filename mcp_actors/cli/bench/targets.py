@@ -1,4 +1,4 @@
-"""The server of a load, asked once through the ordinary client: era, name, revision, and the schema of the tool."""
+"""The server of a load: asked once through the ordinary client, then driven raw where there is a field for its URL."""
 
 from __future__ import annotations
 
@@ -33,8 +33,83 @@ from mcp_actors.supervision.platform import split_line
 __all__ = ["BenchTarget", "PipedServers", "RawField", "has_raw_field", "look_at", "raw_field"]
 
 
-# -- From a URL to the field that drives its server: raw where there is one, otherwise through the transport's client
-# ---
+# The oldest binding over HTTP has its answers on a stream of their own.
+_OF_TWO_STREAMS = "/sse"
+
+
+@attrs.frozen
+class BenchTarget:
+    """The description that a server gives of itself."""
+
+    era: str
+    version: str
+    server: str
+    calls: list[PlannedCall]
+    through_client: bool
+    login: bool
+
+
+def look_at(
+    connection: ConnectionOptions, tool: str | None, words: Sequence[str], calls: list[PlannedCall]
+) -> BenchTarget:
+    """Connects once, and leaves.
+
+    Args:
+        connection: The server.
+        tool: The tool to be called, if one was named.
+        words: Its arguments as they were written.
+        calls: The calls of a file, otherwise.
+
+    Raises:
+        WrongUsage: The server has no such tool.
+        CommandFailure: It cannot be reached, or asks for a login.
+        McpError: It failed in another way.
+    """
+    values = tool_arguments(words)
+    needed = (
+        {tool} if tool else {str(each.params.get("name")) for each in calls if each.method == "tools/call"}
+    )
+
+    async def work(client: Client) -> BenchTarget:
+        schemas: dict[str, Any] = {}
+        if client.server_capabilities.tools is not None:
+            async for each in client.tools():
+                schemas[each.name] = each.input_schema
+        missing = sorted(needed - schemas.keys())
+        if missing:
+            raise WrongUsage(_no_tool(missing[0], sorted(schemas)))
+        planned = calls
+        if tool:
+            planned = [tool_call(tool, fitted(values, words, schemas.get(tool)))]
+        named = f"{client.server_info.name} {client.server_info.version}".strip()
+        return BenchTarget(client.era, client.version, named, planned, False, False)
+
+    view = CallView()
+    found = run_with_client(connection, work, view)
+    login = _has_login(connection)
+    # A sign of the oldest binding: its own client finds the place for the requests by itself.
+    two_streams = connection.url.partition("?")[0].endswith(_OF_TWO_STREAMS)
+    through_client = login or two_streams or not has_raw_field(connection.url)
+    return attrs.evolve(found, through_client=through_client, login=login)
+
+
+def _has_login(connection: ConnectionOptions) -> bool:
+    if not takes_headers(connection.url) or "authorization" in map(str.lower, connection.headers):
+        return False
+    try:
+        auth = trio.run(importlib.import_module("mcp_actors.cli.login").stored_auth, connection.url)
+    except McpError as error:
+        raise click.ClickException(str(error)) from error
+    return auth is not None
+
+
+def _no_tool(tool: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(tool, names, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    return f"the server has no tool {tool!r}{meant}\nits tools: {', '.join(names[:10]) or 'none'}"
+
+
+# -- From a URL to the field that drives its server ----------------------------------------------------
 
 _CONNECT_WITHIN_SECONDS = 5.0
 _END_WITHIN_SECONDS = 2.0
@@ -68,7 +143,7 @@ class PipedServers:
         return self
 
     def open(self) -> Ends:
-        """Starts one more. Raises `LoadError` if there is no such program."""
+        """Starts one more. Raises `LoadError` if the program does not exist."""
         if sys.platform == "win32":
             raise LoadError(_NOT_HERE)
         # Those that have ended are waited for, so that a server which crashes leaves nothing behind.
@@ -102,7 +177,7 @@ class PipedServers:
     def __exit__(self, *_: object) -> None:
         if sys.platform == "win32":
             return
-        # The ends of the pipes are closed already: that is how a server is told to end.
+        # The ends of the pipes are closed already: a server ends on that.
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             for process in self._running:
                 if number is not None and process.poll() is None:
@@ -180,81 +255,3 @@ def _ends(connection: socket.socket) -> Ends:
     descriptor = connection.detach()
     os.set_blocking(descriptor, False)
     return Ends(descriptor, descriptor, lambda: os.close(descriptor))
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# The oldest binding over HTTP has its answers on a stream of their own.
-_OF_TWO_STREAMS = "/sse"
-
-
-@attrs.frozen
-class BenchTarget:
-    """The answers of a server about itself."""
-
-    era: str
-    version: str
-    server: str
-    calls: list[PlannedCall]
-    through_client: bool
-    login: bool
-
-
-def look_at(
-    connection: ConnectionOptions, tool: str | None, words: Sequence[str], calls: list[PlannedCall]
-) -> BenchTarget:
-    """Connects once, and leaves.
-
-    Args:
-        connection: The server.
-        tool: The tool to be called, if one was named.
-        words: Its arguments as they were written.
-        calls: The calls of a file, otherwise.
-
-    Raises:
-        WrongUsage: The server has no such tool.
-        CommandFailure: It cannot be reached, or asks for a login.
-        McpError: It failed in another way.
-    """
-    values = tool_arguments(words)
-    needed = (
-        {tool} if tool else {str(each.params.get("name")) for each in calls if each.method == "tools/call"}
-    )
-
-    async def work(client: Client) -> BenchTarget:
-        schemas: dict[str, Any] = {}
-        if client.server_capabilities.tools is not None:
-            async for each in client.tools():
-                schemas[each.name] = each.input_schema
-        missing = sorted(needed - schemas.keys())
-        if missing:
-            raise WrongUsage(_no_tool(missing[0], sorted(schemas)))
-        planned = calls
-        if tool:
-            planned = [tool_call(tool, fitted(values, words, schemas.get(tool)))]
-        named = f"{client.server_info.name} {client.server_info.version}".strip()
-        return BenchTarget(client.era, client.version, named, planned, False, False)
-
-    view = CallView()
-    found = run_with_client(connection, work, view)
-    login = _has_login(connection)
-    # A sign of the oldest binding: its own client finds the place for the requests by itself.
-    two_streams = connection.url.partition("?")[0].endswith(_OF_TWO_STREAMS)
-    through_client = login or two_streams or not has_raw_field(connection.url)
-    return attrs.evolve(found, through_client=through_client, login=login)
-
-
-def _has_login(connection: ConnectionOptions) -> bool:
-    if not takes_headers(connection.url) or "authorization" in map(str.lower, connection.headers):
-        return False
-    try:
-        auth = trio.run(importlib.import_module("mcp_actors.cli.login").stored_auth, connection.url)
-    except McpError as error:
-        raise click.ClickException(str(error)) from error
-    return auth is not None
-
-
-def _no_tool(tool: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(tool, names, n=1)
-    meant = f"; did you mean {close[0]!r}?" if close else ""
-    return f"the server has no tool {tool!r}{meant}\nits tools: {', '.join(names[:10]) or 'none'}"

@@ -24,8 +24,7 @@ from mcp_actors.types import CallToolResult, TextContent
 __all__ = ["BINDINGS", "ERAS", "Binding", "DemoLoad", "Failures", "Tally"]
 
 
-# -- The figures of the demo: one `Tally` for each binding and era. Its memory does not grow with the number of calls
-# ---
+# -- Figures: a `Tally` for each binding and era, whose memory does not grow with the calls ------------
 
 
 @attrs.define
@@ -77,8 +76,6 @@ class Tally:
             total.latencies.merge(tally.latencies)
         return total
 
-
-# ----------------------------------------------------------------------------------------------------
 
 ERAS = ("legacy", "modern")
 
@@ -141,7 +138,7 @@ BINDINGS: tuple[Binding, ...] = (
 
 
 class WrongAnswer(Exception):
-    """The server answered something else than was right."""
+    """The server gave a wrong answer."""
 
 
 @attrs.define(eq=False)
@@ -159,7 +156,7 @@ class DemoLoad:
     ended: float | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        # Of a small demo no binding but the first takes more than its even part, and of a tiny one nothing.
+        # In a small demo no binding but the first gets more than an even share, and in a tiny one none at all.
         part = self.sessions // (2 * len(BINDINGS))
         some = part >= len(ERAS)
         few = {each.name: min(each.sessions, part) if some else 0 for each in BINDINGS if each.sessions}
@@ -189,7 +186,7 @@ class DemoLoad:
         if self.ended is None:
             self.ended = trio.current_time()
         self.stopping.set()
-        self.starting.set()  # who waits for it may leave
+        self.starting.set()  # the task that waits for it may leave
 
     @property
     def elapsed(self) -> float:

@@ -1,6 +1,6 @@
-"""The server that ``mcp-actors demo`` takes its tour of: most features, each in a few lines.
+"""The servers of ``mcp-actors demo``: one for its load, one for its tour, with most features in a few lines each.
 
-Run it: ``mcp-actors serve mcp_actors.cli.demo.servers``.
+Run the first: ``mcp-actors serve mcp_actors.cli.demo.servers``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from mcp_actors import Context, Server
 __all__ = ["CITIES", "HOLD_SECONDS", "Forecast", "Sighting", "server", "server_that_tells"]
 
 
-# -- The server of the demo, in memory and as ``mcp-actors serve mcp_actors.cli.demo.servers`` -----------
-
-HOLD_SECONDS = 60.0  # far longer than anybody waits: a held call ends by being cancelled
+HOLD_SECONDS = 60.0  # far longer than any wait: a held call ends by being cancelled
 
 
 def server() -> Server:
@@ -60,10 +58,7 @@ def server() -> Server:
     return app
 
 
-# ----------------------------------------------------------------------------------------------------
-
 CITIES = ("Berlin", "Bergen", "Bern", "Lima")
-_HOLD_SECONDS = 60.0  # far longer than anybody waits
 _STEP_SECONDS = 0.03  # between two reports, so that they are seen to come one by one
 
 
@@ -85,7 +80,7 @@ class Wishes:
 
 @attrs.define
 class Sighting:
-    """The notes that functions of the server leave for whoever takes the tour in the same process."""
+    """The notes that functions of the server leave for the tour that runs in the same process."""
 
     cancelled: trio.Event = attrs.field(factory=trio.Event)
     """Set when a held call has seen its cancellation."""
@@ -95,7 +90,7 @@ class Sighting:
 
 
 def tour_server() -> Server:
-    """A server whose notes nobody reads, for a process of its own."""
+    """A server for a process of its own, where its notes go unread."""
     return server_that_tells(Sighting())
 
 
@@ -116,7 +111,7 @@ def _add_tools(app: Server) -> None:
 
     @app.tool
     async def leave() -> None:
-        """Ends as no function should."""
+        """Fails with an exception that it does not expect."""
         raise SystemExit(3)
 
     @app.tool
@@ -131,7 +126,7 @@ def _add_tools(app: Server) -> None:
 
     @app.tool
     async def who(ctx: Context) -> str:
-        """Says whose call this is."""
+        """Says who calls."""
         return "nobody" if ctx.principal is None else ctx.principal.subject
 
 
@@ -156,7 +151,7 @@ def _add_long_tools(app: Server, sighting: Sighting) -> None:
         """Says that it has begun, then waits to be cancelled."""
         try:
             await ctx.progress(0, None, "holding")
-            await trio.sleep(_HOLD_SECONDS)
+            await trio.sleep(HOLD_SECONDS)
         except trio.Cancelled:
             if not sighting.cancelled.is_set():
                 sighting.cancelled_at = trio.current_time()
@@ -173,7 +168,7 @@ def _add_readings(app: Server, sighting: Sighting) -> None:
 
     @app.tool
     async def rain(city: str) -> None:
-        """Changes the weather, and tells whoever subscribed to it."""
+        """Changes the weather, and notifies its subscribers."""
         sighting.weather[city] = "rainy"
         app.resource_updated(f"weather://{city}/now")
 

@@ -1,7 +1,7 @@
 """The tour of the demo: each capability of the engine once, against a real server, with a line of what came of it.
 
 One `Server` object in this process is served over HTTP, WebSocket, TCP, a Unix socket and in memory, and another one by
-a child process over stdio (`demo_stage`). Each outcome is checked before its line is shown.
+a child process over stdio (`stage`). Each outcome is checked before its line is shown.
 """
 
 from __future__ import annotations
@@ -41,9 +41,6 @@ from mcp_actors.types import (
 )
 
 __all__ = ["TOUR", "DemoStage", "Demonstration", "Shown", "stage", "take_tour"]
-
-
-# -- The server of the demo's tour, and where it is reached ----------------------------------------------
 
 
 @attrs.frozen
@@ -87,8 +84,6 @@ async def stage() -> AsyncIterator[DemoStage]:
                 yield DemoStage(server, sighting, dict(zip(listen, urls, strict=True)), child)
             nursery.cancel_scope.cancel()
 
-
-# ----------------------------------------------------------------------------------------------------
 
 _WITHIN = 10.0  # seconds for one demonstration
 _CANCEL_AFTER = 0.05  # seconds a held call is waited for
@@ -256,7 +251,7 @@ async def _log_messages(stage: DemoStage) -> str:
     async with Client(stage.url, on_log=note) as client:
         await client.call_tool("pack", {"items": ["map", "hat"]})
         _require(lines == ["info: map is packed", "info: hat is packed"], lines)
-        return f"the client was told while the tool worked: {', '.join(map(repr, lines))}"
+        return f"the client heard while the tool worked: {', '.join(map(repr, lines))}"
 
 
 async def _tasks(stage: DemoStage) -> str:

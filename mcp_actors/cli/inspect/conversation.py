@@ -1,4 +1,8 @@
-"""A conversation over a channel, of any binding."""
+"""Conversations with a server below the client: each message exactly as a rule wants it, and all that comes back.
+
+An answer is a value of which nothing is trusted, and `Record` has all answers of an inspection within its bounds.
+`StreamConversation` speaks over a channel of any binding.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ __all__ = [
 ]
 
 
-# -- The answer of a server to one message of ours, as a value: nothing of it is trusted, and all is bounded ---
+# -- Answers -------------------------------------------------------------------------------------------
 
 # Characters of a peer's text that a report shows.
 SHOWN = 120
@@ -58,7 +62,7 @@ def is_id(value: object) -> bool:
 
 @attrs.frozen
 class Malformed:
-    """A frame that is no JSON-RPC message, with the reason and its beginning."""
+    """A frame that is not a JSON-RPC message, with the reason and its beginning."""
 
     reason: str
     start: str
@@ -86,14 +90,14 @@ class ServerAnswer:
     era: str
     method: str
     id: int | str | None = None
-    """The id of our request; ``None`` for what is none."""
+    """The id of our request; ``None`` for any other message."""
     messages: tuple[dict[str, Any], ...] = ()
     """Every message that came, the reply included."""
     malformed: tuple[Malformed, ...] = ()
     reply: Mapping[str, Any] | None = None
     """The result or error that has our id, or an error without any id where the binding says whose it is."""
     gone: str | None = None
-    """Why there is no reply: a timeout, or the end of the connection."""
+    """The reason for a missing reply: a timeout, or the end of the connection."""
     seconds: float = 0.0
     size: int = 0
     """Bytes of the frames that came."""
@@ -148,7 +152,7 @@ class ServerAnswer:
         return f"{status} with {said}" if status else said
 
 
-# -- The record of one inspection: every answer, the ids that were used, and the bounds that all of it keeps ---
+# -- The record of one inspection: every answer, the ids that were used, and the bounds ----------------
 
 
 @attrs.frozen(kw_only=True)
@@ -158,7 +162,7 @@ class Bounds:
     answer_time: float = 10.0
     """Seconds that a server has for one answer."""
     raw_time: float = 3.0
-    """Seconds that it has where it may rightly stay silent: after what is no message, or a batch."""
+    """Seconds that it has where it may rightly stay silent: after a malformed message or a batch."""
     total_time: float = 180.0
     """Seconds for everything; rules that were not reached by then are reported as not checked."""
     total_bytes: int = 32 * 1024 * 1024
@@ -236,12 +240,12 @@ class Record:
         return [each for each in self.answers if each.era == era]
 
 
-# -- Conversations with a server below the client: each message exactly as a rule wants it, and all that comes back ---
+# -- Conversations -------------------------------------------------------------------------------------
 
 CLIENT_INFO = {"name": "mcp-actors inspect", "version": "1"}
 
 Enough = Callable[[dict[str, Any]], bool]
-"""Whether a message is one with which no more are waited for, beside the reply."""
+"""Whether a message ends the wait, as the reply does."""
 Headers = Mapping[str, str | None]
 """Headers to be sent in place of the right ones; ``None`` leaves one out."""
 
@@ -252,7 +256,7 @@ def make_meta(era: Era, log_level: str | None = None) -> dict[str, Any]:
 
 
 class Conversation(Protocol):
-    """One conversation in one revision. It sends what it is told, right or wrong."""
+    """One conversation in one revision. It sends whatever a rule hands it, right or wrong."""
 
     era: Era
     is_http: bool
@@ -289,10 +293,10 @@ class Conversation(Protocol):
         """
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> ServerAnswer:
-        """Sends a notification. Over HTTP the answer is the response to it; over a channel there is none yet."""
+        """Sends a notification. Over HTTP the answer is the response to it; over a channel none has come yet."""
 
     async def send(self, data: bytes, wait_for: tuple[int | str, ...] = ()) -> ServerAnswer:
-        """Sends bytes as they are, and waits for the answers with these ids; without one for the first message."""
+        """Sends bytes as they are, and waits for the answers with these ids, or without ids for the first message."""
 
 
 def request_message(era: Era, id: int | str, method: str, params: Any, meta: Mapping[str, Any] | None) -> Any:
@@ -319,9 +323,6 @@ def same_id(one: object, other: object) -> bool:
 def is_reply(message: Mapping[str, Any]) -> bool:
     """Whether a message is a response."""
     return "method" not in message
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 class StreamConversation:
@@ -351,7 +352,7 @@ class StreamConversation:
         return self._gone is not None
 
     def give_up(self) -> None:
-        """Uses the channel no more: the server does not answer here."""
+        """Stops using the channel: the server does not answer here."""
         self._gone = self._gone or "the server no longer answers here"
 
     async def ask(

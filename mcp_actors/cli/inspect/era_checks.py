@@ -1,4 +1,4 @@
-"""Checks of the revisions without sessions: discovery, metadata of requests, versions, subscriptions."""
+"""Checks of what one era has: the handshake, ping and batches of the one, discovery and metadata of the other."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-# -- Checks of the revisions with sessions: the handshake, ping, batches ---------------------------------
+# -- Revisions with sessions ---------------------------------------------------------------------------
 
 NO_VERSION = "1999-12-31"
 
@@ -44,7 +44,7 @@ async def initialize_result(spoken: SpokenEra) -> list[str]:
     if not isinstance(info, dict) or not all(isinstance(info.get(each), str) for each in ("name", "version")):
         found.append(f"its serverInfo is {shown(info)}")
     if not isinstance(said.get("instructions", ""), str):
-        found.append("its instructions are no text")
+        found.append("its instructions are not text")
     return [f"the result of initialize: {each}" for each in found]
 
 
@@ -100,7 +100,7 @@ async def batches(spoken: SpokenEra) -> list[str]:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Revisions without sessions: discovery, metadata of requests, versions, subscriptions --------------
 
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 

@@ -1,4 +1,4 @@
-"""Checks of a server that asks for authorization, without any credentials."""
+"""Checks of what a server does over HTTP: origins, headers, sessions, and authorization without any credentials."""
 
 from __future__ import annotations
 
@@ -34,8 +34,6 @@ __all__ = [
 ]
 
 
-# -- Checks of what a server does over HTTP: origins, headers, sessions ----------------------------------
-
 FOREIGN_ORIGIN = "http://mcp-actors-inspect.invalid"
 _VISIBLE = re.compile(r"[\x21-\x7e]+")
 _MISMATCH = HeaderMismatch.CODE
@@ -57,7 +55,7 @@ async def foreign_origin(spoken: SpokenEra) -> list[str]:
     return []
 
 
-# -- with sessions -------------------------------------------------------------------------------------------------
+# -- With sessions -------------------------------------------------------------------------------------
 
 
 async def visible_session_id(spoken: SpokenEra) -> list[str]:
@@ -115,7 +113,7 @@ async def get_of_sessions(spoken: SpokenEra) -> list[str]:
     return [f"a GET was answered by {answer.summary()}, neither with a stream of events nor with 405"]
 
 
-# -- without sessions ----------------------------------------------------------------------------------------------
+# -- Without sessions ----------------------------------------------------------------------------------
 
 
 async def get_without_sessions(spoken: SpokenEra) -> list[str]:
@@ -184,7 +182,7 @@ async def name_header(spoken: SpokenEra) -> list[str]:
     return found + await _refused(spoken, method, {"mcp-name": None}, what, params)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Servers that ask for authorization ----------------------------------------------------------------
 
 
 async def refuses_by_401(spoken: SpokenEra) -> list[str]:
@@ -213,7 +211,7 @@ def metadata_urls(spoken: SpokenEra) -> list[str]:
 
 
 async def describes_itself(spoken: SpokenEra) -> list[str]:
-    """The metadata of the protected resource are where they belong, and name authorization servers."""
+    """The metadata of the protected resource is where it belongs, and names authorization servers."""
     url = spoken.server.url
     if url is None or not isinstance(spoken.conversation, HttpConversation):
         raise NotApplicable("it has no URL of HTTP")

@@ -60,7 +60,7 @@ class HttpConversation:
 
     @property
     def has_ended(self) -> bool:
-        """See `Conversation.has_ended`: every request stands for itself."""
+        """See `Conversation.has_ended`: each request has a response of its own."""
         return False
 
     def headers(self, method: str | None, params: Mapping[str, Any]) -> dict[str, str]:

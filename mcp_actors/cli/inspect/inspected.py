@@ -1,4 +1,7 @@
-"""The form of a rule: a sentence, its place in the specification, and a function that judges a server by it."""
+"""The server under inspection, and the form of a rule that judges it.
+
+A rule is a sentence, its place in the specification, and a function that finds what violates it in one era of a server.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ __all__ = [
 ]
 
 
-# -- The server under inspection: how it is reached, and what it has said of itself in each era that it speaks ---
+# -- The server: how it is reached, and what it has said of itself in each era that it speaks ----------
 
 LISTS = {
     "tools": ("tools/list", "tools"),
@@ -138,7 +141,7 @@ class InspectedServer:
         self.url = url
         self.spoken: list[SpokenEra] = []
         self.refusing: SpokenEra | None = None
-        """The server as it is without credentials, if it asks for some; its handshake has the status 401 or 403."""
+        """The server without credentials, if it asks for some; its handshake has the status 401 or 403."""
         self.bare = bare
         self.requests: HttpRequests | None = None
         self.is_http_sse = False
@@ -170,7 +173,7 @@ class InspectedServer:
         return HttpConversation(requests, era, self.record)
 
     def without_single_requests(self) -> None:
-        """Uses the channel of the transport from now on: the server speaks the oldest binding over HTTP only."""
+        """Uses the channel of the transport from now on: of HTTP the server speaks the oldest binding only."""
         self.requests = None
         self.is_http_sse = True
 
@@ -233,7 +236,7 @@ async def _end_session(conversation: HttpConversation) -> None:
         conversation.session = None
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Rules ---------------------------------------------------------------------------------------------
 
 Severity = Literal["error", "warning"]
 """Whether the specification says MUST (or its schema demands it), or SHOULD."""
@@ -281,9 +284,9 @@ class Rule:
     access: bool = False
     """Whether it is about the refusal of a request without credentials."""
     disruptive: bool = False
-    """Whether a server that breaks the rule may end of it, so that all other rules are checked before."""
+    """Whether a server that breaks the rule may crash on it, so that all other rules are checked before."""
     last: bool = False
-    """Whether it judges all answers of the inspection, and so comes after all rules that ask."""
+    """Whether it judges all answers of the inspection, and so comes after all rules that send requests."""
 
     def source_for(self, spoken: SpokenEra) -> Source | None:
         """Returns the place of the rule for an era; ``None`` if the rule is not one of the inspected revision."""

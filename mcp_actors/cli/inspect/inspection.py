@@ -1,4 +1,7 @@
-"""One inspection from its beginning to its end: who is there, what is offered, how fast, and which rules hold."""
+"""One inspection from its beginning to its end, and its findings as values that become JSON.
+
+It finds out who is there, what is offered and how fast, and which rules hold.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ __all__ = [
 ]
 
 
-# -- The findings of an inspection, as values that become JSON -------------------------------------------
+# -- Findings ------------------------------------------------------------------------------------------
 
 Result = Literal["followed", "violated", "not applicable", "not checked"]
 
@@ -94,7 +97,7 @@ class ListReport:
 
 @attrs.frozen(kw_only=True)
 class EraReport:
-    """The words of a server about itself in one era."""
+    """The description that a server gives of itself in one era."""
 
     era: str
     versions: tuple[str, ...]
@@ -155,7 +158,7 @@ class ServerReport:
         return found
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The inspection ------------------------------------------------------------------------------------
 
 # Findings of one rule in one era that are reported one by one; the others are counted.
 MAX_FINDINGS = 5
@@ -189,10 +192,10 @@ async def inspect_server(
         in_flight: Requests that are sent at once when the speed is measured, 16 by default; 0 measures nothing.
         bounds: What the inspection may take.
         rules: The rules that are checked, all by default.
-        progress: Is told what is being done, for a person who waits.
+        progress: Called with what is being done, for a person who waits.
 
     Raises:
-        AuthorizationError: The credentials of ``target`` are of no use.
+        AuthorizationError: The server refuses the credentials of ``target``.
         ConnectFailed: The server cannot be reached.
         TransportNotFound: No binding is installed for the URL.
         ValueError: The URL or an option of the binding is wrong.
@@ -245,7 +248,7 @@ class _Inspection:
         self._latency: dict[str, list[Latency]] = {}
 
     async def everything(self) -> None:
-        """Runs all steps; what a bound cuts off is said in `stopped`."""
+        """Runs all steps; `stopped` says what a bound cut off."""
         try:
             self._progress("finding the eras that it speaks")
             await survey(self._server)
@@ -267,12 +270,12 @@ class _Inspection:
         if not self._server.spoken and self._server.refusing is None and self.stopped is None:
             asked = [f"{each.method}: {each.summary()}" for each in self._server.record.answers]
             self.stopped = f"no revision was found: {asked[-1] if asked else 'nothing was answered'}"
-        # These look at what has come, and ask for nothing.
+        # These look at what has come, and send nothing.
         for spoken in self._server.spoken:
             await self._check_all(spoken, 2)
 
     async def _check_all(self, spoken: SpokenEra, stage: int) -> None:
-        """Checks the rules of one stage: first those that ask, then those that may end the server, then the rest."""
+        """Checks the rules of a stage: 0 those that ask, 1 those that may end the server, 2 those about all answers."""
         for rule in self._rules:
             own = 2 if rule.last else 1 if rule.disruptive else 0
             if own == stage and not rule.access and rule.source_for(spoken) is not None:
@@ -297,7 +300,7 @@ class _Inspection:
         except McpError as error:
             self._note(rule, spoken, "not checked", shown(str(error)))
         except Exception as error:
-            # A mistake of the check, which the other rules must not pay for.
+            # A bug of the check, which must not cost the other rules.
             log.exception("the check of a rule failed", rule=rule.name)
             self._note(rule, spoken, "not checked", f"the check itself failed: {shown(repr(error))}")
         else:
@@ -307,7 +310,7 @@ class _Inspection:
             await self._require_life(rule, spoken)
 
     async def _require_life(self, rule: Rule, spoken: SpokenEra) -> None:
-        """Ends the inspection if a request was not answered because nobody is there, which no later rule is about."""
+        """Ends the inspection if a request failed because the server is gone, which no later rule is about."""
         for _ in range(2):
             answer = await spoken.conversation.ask(spoken.era.client.ping_method, keep=False)
             if answer.reply is not None:
@@ -353,7 +356,7 @@ class _Inspection:
         ]
 
     def all_outcomes(self) -> Iterator[RuleOutcome]:
-        """Returns what came of every rule about the eras that are spoken, in the order of the table."""
+        """Returns the outcome of every rule in the eras that are spoken, in the order of the table."""
         for rule in self._rules:
             eras = [self._server.refusing] if rule.access else self._server.spoken
             for spoken in eras:

@@ -58,7 +58,7 @@ def _named(kind: str, item: Any) -> str:
 
 
 async def declared_lists_work(spoken: SpokenEra) -> list[str]:
-    """Each declared list can be had."""
+    """Each declared list can be read."""
     if not spoken.lists:
         raise NotApplicable("it declares nothing that can be listed")
     return [
@@ -104,14 +104,14 @@ async def tool_schemas(spoken: SpokenEra) -> list[str]:
         for member in ("inputSchema", "outputSchema"):
             schema = tool.get(member) if isinstance(tool, Mapping) else None
             if isinstance(schema, dict) and (fault := _schema_fault(schema)) is not None:
-                found.append(f"the {member} of {_named(kind, tool)} is no JSON Schema: {shown(fault)}")
+                found.append(f"the {member} of {_named(kind, tool)} is not a JSON Schema: {shown(fault)}")
     return found
 
 
 def _schema_fault(schema: dict[str, Any]) -> str | None:
     dialect = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
     if not isinstance(dialect, str):
-        return "$schema is no string"
+        return "$schema is not a string"
     if not any(each in dialect for each in _DIALECTS):
         return None
     try:
@@ -187,7 +187,7 @@ async def prompt_shapes(spoken: SpokenEra) -> list[str]:
 
 
 async def mirrored_annotations(spoken: SpokenEra) -> list[str]:
-    """Annotations for headers stand where they may, and name a header."""
+    """Annotations for headers are at a place where they may be, and name a header."""
     found = []
     for kind, tool in _items(spoken, "tools"):
         schema = tool.get("inputSchema") if isinstance(tool, Mapping) else None

@@ -1,6 +1,7 @@
-"""Checks by calls of tools, which are made only where that was allowed.
+"""Checks of messages: of all that came, of what is the same in both eras, and of calls of tools.
 
-Tools are called that say of themselves that they only read, and that need no arguments.
+Tools are called only where that was allowed, and only those that say of themselves that they only read, and that need
+no arguments.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 
-# -- Checks of every message that came during the inspection; none of them sends anything ----------------
+# -- Every message that came during the inspection; these checks send nothing --------------------------
 
 # The codes that the specification reserves for itself, and those that it has defined there so far.
 _RESERVED = range(-32099, -32019)
@@ -91,14 +92,14 @@ def _fault(message: dict[str, Any]) -> str | None:
         return f'"jsonrpc" is {shown(message.get("jsonrpc"))}'
     if "method" in message:
         if not isinstance(message["method"], str):
-            return "its method is no string"
+            return "its method is not a string"
         if "result" in message or "error" in message:
             return "it has a method and a result or an error"
-        return None if isinstance(message.get("params", {}), dict) else "its params are no object"
+        return None if isinstance(message.get("params", {}), dict) else "its params are not an object"
     if ("result" in message) == ("error" in message):
         return "it has not exactly one of result and error"
     if "result" in message and not isinstance(message["result"], dict):
-        return "its result is no object"
+        return "its result is not an object"
     if "result" in message and not is_id(message.get("id")):
         return "a result without an id"
     return None
@@ -238,7 +239,7 @@ async def session_ids(spoken: SpokenEra) -> list[str]:
     return [f"the answer to {method} has a session id" for method in methods]
 
 
-# -- Checks by requests that are the same in both eras: ids, unknown methods and targets, malformed messages ---
+# -- Requests that are the same in both eras: ids, unknown methods and targets, malformed messages -----
 
 NO_METHOD = "mcp-actors-inspect/no-such-method"
 NO_URI = "mcp-actors-inspect://nowhere/no-such-resource"
@@ -331,7 +332,7 @@ async def notifications_unanswered(spoken: SpokenEra) -> list[str]:
 
 
 async def bad_json_refused(spoken: SpokenEra) -> list[str]:
-    """A message that is no JSON is refused as such, and the connection goes on where it can."""
+    """A message that is not JSON is refused as such, and the connection goes on where it can."""
     if spoken.server.is_http_sse:
         raise NotApplicable("over HTTP+SSE it is refused by a status, which is not seen here")
     answer = await spoken.conversation.send(b'{"jsonrpc": "2.0", "id": 1, "method"')
@@ -343,17 +344,17 @@ async def bad_json_refused(spoken: SpokenEra) -> list[str]:
     }
     if PARSE_ERROR not in codes:
         said = answer.summary() if spoken.is_http else (f"error {codes}" if codes else answer.summary())
-        found.append(f"a message that is no JSON was answered by {said}")
+        found.append(f"a message that is not JSON was answered by {said}")
     if not spoken.is_http:
         id = spoken.server.record.next_id()
         message = request_message(spoken.era, id, cheapest(spoken), {}, None)
         after = await spoken.conversation.send(encode_value(message), (id,))
         if after.reply is None:
-            found.append(f"after a message that is no JSON nothing is answered any more: {after.summary()}")
+            found.append(f"after a message that is not JSON nothing is answered any more: {after.summary()}")
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Calls of tools ------------------------------------------------------------------------------------
 
 # Tools that are called.
 MAX_CALLS = 8
@@ -398,7 +399,7 @@ async def _called(spoken: SpokenEra) -> list[tuple[dict[str, Any], ServerAnswer]
             answer = await spoken.conversation.ask("tools/call", params)
             done[tool["name"]] = answer
             if answer.gone is not None and (not spoken.is_http or not spoken.era.asks_by_retry):
-                # It takes longer than is waited for here, which no rule forbids.
+                # It took longer than the wait here, which no rule forbids.
                 await spoken.conversation.notify("notifications/cancelled", {"requestId": answer.id})
     return [(tool, done[tool["name"]]) for tool in tools]
 

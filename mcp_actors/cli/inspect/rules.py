@@ -11,13 +11,13 @@ from mcp_actors.cli.inspect.inspected import Rule, first, latest, modern, second
 __all__ = ["ACCESS_RULES", "HTTP_RULES", "MESSAGE_RULES", "RULES"]
 
 
-# -- The rules about every message; a part of the table in `rules`. All but the first judge the whole inspection ---
+# -- Every message. All but the first judge the whole inspection ---------------------------------------
 
 MESSAGE_RULES = (
     Rule(
         name="bad-json",
         severity="warning",
-        text="A message that is no JSON is refused by -32700, and the connection goes on.",
+        text="A message that is not JSON is refused by -32700, and the connection goes on.",
         check=message_checks.bad_json_refused,
         legacy=first("Overview", "Base Protocol (JSON-RPC 2.0, 5.1)"),
         modern=modern("Overview", "Error Codes (JSON-RPC 2.0, 5.1)"),
@@ -148,7 +148,7 @@ MESSAGE_RULES = (
 )
 
 
-# -- The rules about HTTP, and about servers that ask for authorization; a part of the table in `rules` ---
+# -- HTTP, and servers that ask for authorization ------------------------------------------------------
 
 HTTP_RULES = (
     Rule(
@@ -271,7 +271,7 @@ ACCESS_RULES = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The two eras, and what both offer -----------------------------------------------------------------
 
 _HANDSHAKE = (
     Rule(
@@ -486,7 +486,7 @@ _LISTS = (
     Rule(
         name="header-annotations",
         severity="error",
-        text="An x-mcp-header names a header, is unique, and stands at a string, an integer or a boolean.",
+        text="An x-mcp-header names a header, is unique, and belongs to a string, an integer or a boolean.",
         check=list_checks.mirrored_annotations,
         modern=modern("Tools", "x-mcp-header"),
     ),

@@ -1,4 +1,7 @@
-"""The speed of a server: one request after the other, and several at once. Bounded in number and in time."""
+"""The survey of a server: the eras and revisions that it speaks, what it offers, and how fast it answers.
+
+Speed is measured with one request after the other, and with several at once, bounded in number and in time.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,6 @@ from mcp_actors.supervision.task_kinds import INSPECTION_REQUEST
 
 __all__ = ["Latency", "list_everything", "measure", "survey"]
 
-
-# -- Finds out which eras and revisions a server speaks, and lists what it offers ------------------------
 
 _MODERN_CODES = (HeaderMismatch.CODE, MissingCapability.CODE, UnsupportedVersion.CODE)
 _REFUSED = (401, 403)
@@ -172,7 +173,7 @@ async def _list(spoken: SpokenEra, method: str, member: str) -> ListedItems:
             return found
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Speed ---------------------------------------------------------------------------------------------
 
 # Requests one after the other, and seconds for them.
 ALONE, ALONE_TIME = 30, 3.0
@@ -217,7 +218,7 @@ async def measure(spoken: SpokenEra, in_flight: int) -> list[Latency]:
         before = record.bytes
         alone = await _one_by_one(spoken, method)
         found.append(alone)
-        # Long answers are not asked for at once: what is on the way cannot be taken back.
+        # Long answers are not requested at once: what is on the way cannot be taken back.
         if (
             in_flight > 1
             and alone.answered

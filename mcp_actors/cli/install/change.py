@@ -1,6 +1,6 @@
 """A change of a client's file: it is read, the change is shown, a person is asked, and then it is written.
 
-Whatever is odd about the file ends the command before anything was touched.
+Anything odd about the file ends the command before anything is touched.
 """
 
 from __future__ import annotations
@@ -42,57 +42,11 @@ from mcp_actors.cli.output import safe
 __all__ = ["Configuration", "Edit", "Manner", "change_lines", "undo"]
 
 
-# -- A change of an entry as lines for a person, without the values of variables and headers -------------
-#
-# Nothing else of the file is shown: the lines beside an entry may hold secrets too.
-
-# Characters of a line, and lines of one side: an entry may have been written by anybody.
-MAX_LINE = 500
-MAX_LINES = 200
-_SECRET = frozenset({"env", "headers"})
-_HIDDEN = "***"
-
-
-def change_lines(path: str, section: str, name: str, before: str | None, after: str | None) -> Iterator[str]:
-    """Yields the lines of a diff between two texts of an entry, ``None`` where there is none."""
-    yield f"--- {safe(path)}"
-    yield f"+++ {safe(path)}"
-    yield f"@@ {section} @@"
-    old, new = _lines(name, before), _lines(name, after)
-    if old == new:
-        yield "  (only values that are not shown here)"
-    for line in list(difflib.unified_diff(old, new, n=MAX_LINES, lineterm=""))[3:]:
-        yield safe(line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…")
-
-
-def _lines(name: str, entry: str | None) -> list[str]:
-    if entry is None:
-        return []
-    shown = json.dumps({name: _without_secrets(value_of(entry))}, indent=2, ensure_ascii=False)
-    # Without the braces round it, and one level less.
-    lines = [line[2:] for line in shown.split("\n")[1:-1]]
-    return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], "…"]
-
-
-def _without_secrets(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_without_secrets(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    return {key: _hidden(each) if key in _SECRET else _without_secrets(each) for key, each in value.items()}
-
-
-def _hidden(value: Any) -> Any:
-    return dict.fromkeys(value, _HIDDEN) if isinstance(value, dict) else _HIDDEN
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# How often a change is shown anew because somebody else has written the file meanwhile.
+# How often a change is shown anew because another program has written the file meanwhile.
 MAX_ROUNDS = 3
 
 Edit = Callable[["Configuration", ConfigText], str]
-"""Returns the text that a file shall have; raises `CommandFailure` if it shall be left alone."""
+"""Returns the new text of a file; raises `CommandFailure` if the file must be left alone."""
 
 
 @attrs.frozen
@@ -100,12 +54,12 @@ class Manner:
     """The manner in which a change is made."""
 
     yes: bool = False
-    """Nobody is asked."""
+    """No person is asked."""
     dry_run: bool = False
-    """It is shown only."""
+    """The change is only shown."""
 
     def require_answerable(self) -> None:
-        """Raises `WrongUsage` if a person has to be asked, and none is there."""
+        """Raises `WrongUsage` if a person has to be asked, but there is no terminal."""
         if not self.yes and not self.dry_run and not sys.stdin.isatty():
             raise WrongUsage(
                 "there is nobody to ask: add --yes, or --dry-run to look only; nothing was changed"
@@ -120,7 +74,7 @@ class Configuration:
         path: The file; by default that of the client, for this user.
 
     Raises:
-        WrongUsage: The file is to be found by the client, and the system cannot say where that is.
+        WrongUsage: Without a path, the system cannot say where the client has its file.
     """
 
     def __init__(self, name: str, path: str | None = None) -> None:
@@ -138,7 +92,7 @@ class Configuration:
         """Reads the file.
 
         Raises:
-            CommandFailure: It is none that may be replaced.
+            CommandFailure: It may not be replaced.
         """
         try:
             return open_config(self.path)
@@ -149,10 +103,10 @@ class Configuration:
             raise self.left_alone(f"{error}{hint}") from error
 
     def parsed(self, file: ConfigFile) -> ConfigText:
-        """Reads what is in the file.
+        """Parses the content of the file.
 
         Raises:
-            CommandFailure: It is no JSON that the client reads.
+            CommandFailure: The client could not read it as JSON.
         """
         try:
             return read_config(file.text(), self.client.section, comments=self.client.comments)
@@ -166,7 +120,7 @@ class Configuration:
         return CommandFailure(f"{self.path} is left as it is: {why}")
 
     def entry(self, config: ConfigText, name: str) -> str | None:
-        """Returns the text of an entry, ``None`` if there is none.
+        """Returns the text of an entry, ``None`` if it is missing.
 
         Raises:
             CommandFailure: The file is not what such a client has.
@@ -238,10 +192,10 @@ class Configuration:
     def agreed(
         self, file: ConfigFile, name: str, before: str | None, after: str | None, manner: Manner
     ) -> bool:
-        """Shows the change of an entry, and returns whether it shall be made.
+        """Shows the change of an entry, and returns whether to make it.
 
         Raises:
-            WrongUsage: A person has to be asked, and none is there.
+            WrongUsage: A person has to be asked, but there is no terminal.
         """
         for line in change_lines(file.path, self.client.section, name, before, after):
             click.echo(_coloured(line))
@@ -293,7 +247,7 @@ def _last_made(
 def _undone(
     configuration: Configuration, file: ConfigFile, change: Change, copy: bytes | None
 ) -> bytes | None:
-    """Returns what a file shall have; ``None``: it shall not be there."""
+    """Returns the new content of a file; ``None`` removes it."""
     if file.data is not None and _hash(file.data) == change.written:
         return copy
     config = configuration.parsed(file)
@@ -359,3 +313,47 @@ def _coloured(line: str) -> str:
         return line
     colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
     return click.style(line, fg=colour) if colour else line
+
+
+# -- A change in lines for a person, without the values of variables and headers -----------------------
+#
+# Nothing else of the file is shown: the lines beside an entry may hold secrets too.
+
+# Characters of a line, and lines of one side: any program may have written an entry.
+MAX_LINE = 500
+MAX_LINES = 200
+_SECRET = frozenset({"env", "headers"})
+_HIDDEN = "***"
+
+
+def change_lines(path: str, section: str, name: str, before: str | None, after: str | None) -> Iterator[str]:
+    """Yields the lines of a diff between two texts of an entry, ``None`` for a missing entry."""
+    yield f"--- {safe(path)}"
+    yield f"+++ {safe(path)}"
+    yield f"@@ {section} @@"
+    old, new = _lines(name, before), _lines(name, after)
+    if old == new:
+        yield "  (only values that are not shown here)"
+    for line in list(difflib.unified_diff(old, new, n=MAX_LINES, lineterm=""))[3:]:
+        yield safe(line if len(line) <= MAX_LINE else f"{line[:MAX_LINE]}…")
+
+
+def _lines(name: str, entry: str | None) -> list[str]:
+    if entry is None:
+        return []
+    shown = json.dumps({name: _without_secrets(value_of(entry))}, indent=2, ensure_ascii=False)
+    # Without the braces round it, and one level less.
+    lines = [line[2:] for line in shown.split("\n")[1:-1]]
+    return lines if len(lines) <= MAX_LINES else [*lines[:MAX_LINES], "…"]
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_secrets(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {key: _hidden(each) if key in _SECRET else _without_secrets(each) for key, each in value.items()}
+
+
+def _hidden(value: Any) -> Any:
+    return dict.fromkeys(value, _HIDDEN) if isinstance(value, dict) else _HIDDEN

@@ -32,8 +32,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _STARTS = (["-m", "mcp_actors", "serve"], ["-m", "mcp_actors", "gateway"])
 
 
@@ -52,13 +50,13 @@ class ClientProgram:
     section: str = "mcpServers"
     """The member of the file that holds the entries."""
     comments: bool = False
-    """Whether it reads comments, and a comma behind the last member. Where that is not documented: no."""
+    """Whether it reads comments, and a comma after the last member; false where that is not documented."""
     typed: bool = False
     """Whether an entry says ``"type": "stdio"``."""
     variable: tuple[str, ...] | None = None
     """An environment variable that names another place, and the path of the file from there."""
     afterwards: str = ""
-    """What a person has to do, so that it is noticed."""
+    """What a person has to do for the change to take effect."""
 
     def entry(self, words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
         """Returns an entry in the form of this client.
@@ -148,7 +146,7 @@ def place_of(
         client: A row of `CLIENTS`.
         system: As `sys.platform`.
         environ: The environment variables.
-        home: The folder of the user; by default that of whoever runs this.
+        home: The folder of the user; by default that of the current user.
 
     Raises:
         RuntimeError: The system cannot say where the folder of the user is.
@@ -180,7 +178,7 @@ def is_ours(entry: object) -> bool:
     return isinstance(args, list) and any(args[at : at + 3] in _STARTS for at in range(len(args)))
 
 
-# -- The options of the commands that change the file of a client ----------------------------------------
+# -- The options of the commands that change the file of a client --------------------------------------
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -206,9 +204,9 @@ def change_options(function: _F) -> _F:
     return function
 
 
-# -- The words with which a client starts a server, the variables that it gets, and the name of its entry ---
+# -- An entry: how the client starts the server, the variables that it gets, and its name --------------
 
-# What every client takes as a name, those that make names of tools of it included.
+# What every client accepts as a name, even those that make names of tools from it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -221,11 +219,11 @@ def started_with(target: str, args: Sequence[str]) -> list[str]:
         args: Those for the function that makes the server. One that names a file or folder is made absolute.
 
     Raises:
-        WrongUsage: There is no such file, it takes no arguments, or this interpreter cannot say where it is.
+        WrongUsage: The file does not exist, it takes no arguments, or this interpreter cannot say where it is.
     """
     if not sys.executable:
         raise WrongUsage("this Python cannot say where it is, so that no client could start it")
-    # With -P nothing of the folder that a client starts it in is imported: it may be a project of anybody's.
+    # With -P nothing is imported from the folder that a client starts it in, which may be any project.
     start = [sys.executable, "-P", "-m", "mcp_actors"]
     if target.endswith(".json"):
         if args:

@@ -1,4 +1,4 @@
-"""Reads and replaces the file of another program: as a whole, with its rights, and only if nobody else has written."""
+"""The file of another program: replaced as a whole, with its rights, unless it has changed; and its history."""
 
 from __future__ import annotations
 
@@ -32,11 +32,9 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Bytes. The largest that are known, of a client that keeps its history there too, have some tens of MiB.
 MAX_CONFIG_BYTES = 32 * 1024 * 1024
-# The rights of a file that was not there: an entry may hold secrets.
+# The mode of a new file: an entry may hold secrets.
 NEW_MODE = 0o600
 _BOM = codecs.BOM_UTF8
 
@@ -46,7 +44,7 @@ class Untouchable(Exception):
 
 
 class ChangedMeanwhile(Exception):
-    """Somebody else has written the file since it was read, and it was left alone."""
+    """Another program has written the file since it was read, and it was left alone."""
 
 
 @attrs.frozen
@@ -54,16 +52,16 @@ class ConfigFile:
     """A file as it was read."""
 
     path: str
-    """It itself: symbolic links are followed, so that they stay."""
+    """The path of the file itself: symbolic links are followed, so that they stay."""
     data: bytes | None = attrs.field(repr=False)
-    """``None`` if it is not there."""
+    """``None`` if it does not exist."""
     found: os.stat_result | None = attrs.field(repr=False)
 
     def text(self) -> str:
-        """Returns what it has, without a byte order mark; nothing if it is not there.
+        """Returns its text without a byte order mark; empty if it does not exist.
 
         Raises:
-            Untouchable: It is no UTF-8.
+            Untouchable: It is not UTF-8.
         """
         try:
             return (self.data or b"").removeprefix(_BOM).decode()
@@ -82,7 +80,7 @@ class ConfigFile:
             raise Untouchable("a word of the entry is no text that a JSON file can hold") from None
 
     def is_unchanged(self) -> bool:
-        """Returns whether the file is the one that was read, and has what was read."""
+        """Returns whether the file and its content are still those that were read."""
         try:
             now = open_config(self.path)
         except Untouchable:
@@ -99,10 +97,10 @@ class ConfigFile:
         """Replaces the file at once, so that no reader and no crash ever sees a part of it.
 
         Args:
-            data: What it shall have; ``None``: it shall not be there.
+            data: The new content; ``None`` removes the file.
 
         Raises:
-            ChangedMeanwhile: Somebody else has written it since it was read.
+            ChangedMeanwhile: Another program has written it since it was read.
             Untouchable: It cannot be written, or would be too large. It is left as it was.
         """
         try:
@@ -124,7 +122,7 @@ class ConfigFile:
             raise Untouchable(f"it would have more than {MAX_CONFIG_BYTES} bytes")
         folder, name = os.path.split(self.path)
         fresh = os.path.join(folder, f".{name}.mcp-actors.new")
-        _remove(fresh)  # what a process left behind that was killed
+        _remove(fresh)  # left behind by a process that was killed
         descriptor = os.open(
             fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), NEW_MODE
         )
@@ -201,25 +199,25 @@ def _remove(path: str) -> None:
 
 
 def _sync_folder(folder: str) -> None:
-    """Has the change of a name survive a crash of the machine, where the system lets us."""
+    """Makes the change of a name survive a crash of the machine, where the system can."""
     if sys.platform == "win32":
         return
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError:
-        return  # the change is made all the same
+        return  # the change is made anyway
     try:
         os.fsync(descriptor)
     except OSError:
-        pass  # some file systems have no such thing
+        pass  # some file systems cannot do this
     finally:
         os.close(descriptor)
 
 
-# -- The changes that were made to a file: a copy of it as it was before each, and what it takes to undo them ---
+# -- History: a copy of the file as it was before each change, and what it takes to undo it ------------
 #
-# They are in a folder of their own below the state directory of this user, one for each file, and nobody else may read
-# them: an entry may hold secrets. The last ones are kept.
+# They are in a folder of their own below the state directory of this user, one for each file, and only that user may
+# read them: an entry may hold secrets. The last ones are kept.
 
 # Copies of one file: somebody who tries something makes a few changes in a row.
 KEPT = 20
@@ -234,11 +232,11 @@ class Change:
     """A change of one entry of a file."""
 
     name: str
-    """That of the entry."""
+    """The name of the entry."""
     before: str | None = attrs.field(repr=False)
-    """The text of the entry before; ``None`` if there was none."""
+    """The text of the entry before; ``None`` if the entry is new."""
     after: str | None = attrs.field(repr=False)
-    """And afterwards."""
+    """The text of the entry afterwards."""
     written: str
     """The hash of the whole file afterwards."""
     was_there: bool
@@ -269,10 +267,10 @@ class FileHistory:
         return f"<FileHistory {self._folder}>"
 
     def locked(self, operation: Callable[[], _T]) -> _T:
-        """Returns what ``operation`` returns, which no other process does meanwhile.
+        """Runs ``operation`` while no other process can, and returns its result.
 
         Raises:
-            CommandFailure: Another process is at it for more than ten seconds, or there can be no lock.
+            CommandFailure: Another process takes more than ten seconds, or the file cannot be locked.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return trio.run(self._locked, operation)
@@ -304,7 +302,7 @@ class FileHistory:
         return copied
 
     def last(self) -> tuple[Change, bytes | None] | None:
-        """Returns the last change and the copy of the file before it, ``None`` if none is kept.
+        """Returns the last change and the copy of the file before it, ``None`` if no change is kept.
 
         Raises:
             CommandFailure: What was kept is damaged.

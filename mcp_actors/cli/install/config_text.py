@@ -1,7 +1,7 @@
-"""JSON, with or without comments, read for the places of its members, so that an edit leaves the rest as it is.
+"""A configuration as text: JSON, with or without comments, in which an edit leaves the rest as it is.
 
-What lies outside of the entries is only checked, by Python's own reader where the text has no comments: the file of a
-client may have tens of MiB of other things.
+It is read for the places of its members. What lies outside of the entries is only checked, by Python's own reader where
+the text has no comments: the file of a client may have tens of MiB of other things.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _TOKEN = re.compile(
     r"""
       (?P<space>   [ \t\r\n]++ )
@@ -51,19 +49,19 @@ _KEPT_DEPTH = 2
 
 
 class _NoConstant(Exception):
-    """Python's own reader takes NaN and infinities, which are no JSON."""
+    """Python's own reader takes NaN and infinities, which are not JSON."""
 
 
 def _no_constant(name: str) -> NoReturn:
     raise _NoConstant(name)
 
 
-# Integers as numbers of any kind, because to make some of them would take long.
+# Integers become floats, because very long ones would take long to convert.
 _CHECK = json.JSONDecoder(parse_int=float, parse_constant=_no_constant)
 
 
 class Damaged(Exception):
-    """The text is no JSON, or has comments where the client reads none. The message says where."""
+    """The text is not JSON, or has comments that the client cannot read. The message says where."""
 
 
 @attrs.frozen
@@ -82,13 +80,13 @@ class Member:
     key: Span
     value: Span
     members: Members | None
-    """Those of the value, if it is an object and not too deep to be of interest."""
+    """The members of the value, if it is an object and not too deep to matter."""
     lead: int
-    """Where the blanks before it begin."""
+    """The place where the blanks before it begin."""
     after_line: bool
-    """Whether what stands before them is a comment that ends with its line."""
+    """Whether a comment that ends with its line comes before them."""
     comma: int | None = None
-    """The place of the comma behind it."""
+    """The place of the comma after it."""
 
 
 @attrs.define
@@ -99,10 +97,10 @@ class Members:
     end: int = -1
     each: list[Member] = attrs.Factory(list)
     last: Span = Span(0, 0)
-    """What stands before the closing brace and is no blank: a value, a comma, a comment or the opening brace."""
+    """What comes before the closing brace, apart from blanks: a value, a comma, a comment or the opening brace."""
 
     def named(self, name: str) -> list[Member]:
-        """Returns the members of a name: more than one if it stands there twice."""
+        """Returns the members of a name: more than one if the name is repeated."""
         return [member for member in self.each if member.name == name]
 
 
@@ -112,7 +110,7 @@ class ConfigText:
 
     text: str
     root: Members | None
-    """``None`` if there is nothing in it but blanks and comments."""
+    """``None`` if it has only blanks and comments."""
 
     def of(self, span: Span) -> str:
         """Returns a part of the text."""
@@ -168,12 +166,12 @@ def read_config(text: str, section: str, *, comments: bool) -> ConfigText:
     """Reads a text.
 
     Args:
-        text: It, without a byte order mark.
+        text: The text, without a byte order mark.
         section: The name of the member that holds the entries.
         comments: Whether comments and a comma before a closing brace or bracket are allowed.
 
     Raises:
-        Damaged: It is no JSON, or its outermost value is no object.
+        Damaged: It is not JSON, or its outermost value is not an object.
     """
     return _ConfigReader(text, section, comments).read()
 
@@ -219,7 +217,7 @@ class _ConfigReader:
             place = found.end()
 
     def _is_only_checked(self, place: int) -> bool:
-        """Returns whether a value begins here whose inside is of no interest, and that has no comments."""
+        """Returns whether a value begins here that has no comments and whose inside does not matter."""
         if (
             self._comments
             or not self._stack
@@ -237,7 +235,7 @@ class _ConfigReader:
             what = _COMMENT if comment else f"{error.msg[:1].lower()}{error.msg[1:]}"
             raise self._damaged(error.pos, what) from None
         except _NoConstant:
-            raise self._damaged(place, "it has NaN or an infinity, which is no JSON") from None
+            raise self._damaged(place, "it has NaN or an infinity, which is not JSON") from None
         except RecursionError:
             raise self._damaged(place, "it is nested too deep") from None
         return _Token("word", place, end, "")
@@ -326,18 +324,18 @@ class _ConfigReader:
         return Damaged(f"line {line}, column {column}: {what}")
 
 
-# -- One entry put into a configuration, or taken out; every other character stays what it is and where it is ---
+# -- One entry put in or taken out; every other character stays what it is and where it is -------------
 
 _DEFAULT_INDENT = "  "
 
 
 class Foreign(Exception):
-    """The text is JSON, but not what such a client has in it. The message says what is odd."""
+    """The text is JSON, but not in the form of this client. The message says what is odd."""
 
 
 @attrs.frozen
 class _Splice:
-    """A part of the text, and what stands there afterwards."""
+    """A part of the text, and what replaces it."""
 
     start: int
     end: int
@@ -345,10 +343,10 @@ class _Splice:
 
 
 def found_entry(config: ConfigText, section: str, name: str) -> str | None:
-    """Returns the text of the entry of a name, ``None`` if there is none.
+    """Returns the text of the entry of a name, ``None`` if it is missing.
 
     Raises:
-        Foreign: The section is no object, or it or the entry stands there twice.
+        Foreign: The section is not an object, or it or the entry occurs twice.
     """
     servers = _section(config, section)
     member = None if servers is None or servers.members is None else _only(servers.members, name)
@@ -361,11 +359,11 @@ def with_entry(config: ConfigText, section: str, name: str, entry: Mapping[str, 
     Args:
         config: The text as it is.
         section: The name of the member that holds the entries. It is made if it is not there.
-        name: That of the entry.
-        entry: It, as an object, which is laid out as its neighbours are, or as the text that it shall be.
+        name: The name of the entry.
+        entry: The entry as an object, which is laid out as its neighbours are, or as its final text.
 
     Raises:
-        Foreign: The section is no object, or it or the entry stands there twice.
+        Foreign: The section is not an object, or it or the entry occurs twice.
     """
     text = config.text
     layout = _layout(config)
@@ -393,8 +391,8 @@ def without_entry(config: ConfigText, section: str, name: str) -> str:
     """Returns the text without the entry of a name, which is there.
 
     Raises:
-        Foreign: The section is no object, or it or the entry stands there twice.
-        LookupError: There is no such entry.
+        Foreign: The section is not an object, or it or the entry occurs twice.
+        LookupError: The entry does not exist.
     """
     servers = _section(config, section)
     member = None if servers is None or servers.members is None else _only(servers.members, name)
@@ -413,7 +411,7 @@ def _section(config: ConfigText, section: str) -> Member | None:
 def _only(members: Members, name: str) -> Member | None:
     found = members.named(name)
     if len(found) > 1:
-        raise Foreign(f"{name!r} stands there {len(found)} times")
+        raise Foreign(f"{name!r} occurs {len(found)} times")
     return found[0] if found else None
 
 
@@ -423,7 +421,7 @@ class _Layout:
 
     newline: str
     unit: str
-    """The blanks of one level; empty if the text stands on one line."""
+    """The blanks of one level; empty if the text is on one line."""
 
     def written(self, value: object, outer: str) -> str:
         """Returns a value in this manner, as a member of what is indented by ``outer``."""
@@ -449,7 +447,7 @@ def _layout(config: ConfigText) -> _Layout:
     on_its_own = any(mark in text[root.start : first] for mark in "\r\n")
     if not on_its_own:
         return _Layout(newline, "")
-    # A comment may stand before the first member on its line.
+    # A comment may come before the first member on its line.
     return _Layout(newline, _indent_of(text, first) or _DEFAULT_INDENT)
 
 
@@ -461,7 +459,7 @@ def _inserted(
     name: str,
     value: Mapping[str, Any] | str,
 ) -> list[_Splice]:
-    """A member more, behind all that is there, comments included."""
+    """Yields the parts that add a member after all others, comments included."""
     text = config.text
     inner = outer + layout.unit
     if members.each and layout.unit:
@@ -490,13 +488,13 @@ def _inserted(
 
 
 def _removed(config: ConfigText, members: Members, member: Member) -> list[_Splice]:
-    """A member less: its comma goes with it, and comments stay."""
+    """Yields the parts that remove a member and its comma; comments stay."""
     text = config.text
     place = members.each.index(member)
     is_last = place == len(members.each) - 1
     end = member.value.end if member.comma is None else member.comma + 1
     if not is_last:
-        # The blanks before it stay, because what stands before them may be a comment that ends with its line. A
+        # The blanks before it stay, because the text before them may be a comment that ends with its line. A
         # comment between it and its comma stays too.
         splices = [_Splice(member.key.start, member.value.end, "")]
         assert member.comma is not None
@@ -514,7 +512,7 @@ def _removed(config: ConfigText, members: Members, member: Member) -> list[_Spli
 
 
 def _joined(text: str, splices: list[_Splice]) -> list[_Splice]:
-    """Two parts that only blanks separate are one."""
+    """Joins two parts that only blanks separate."""
     first, second = splices
     if text[first.end : second.start].strip():
         return [first, _Splice(second.start, second.start + 1, "")]
@@ -526,7 +524,7 @@ def _blanks(text: str, place: int) -> int:
 
 
 def _spliced(text: str, splices: list[_Splice]) -> str:
-    """Returns the text with its parts replaced; of two at one place the earlier one stands first."""
+    """Returns the text with its parts replaced; of two at one place the earlier one comes first."""
     parts, end = [], 0
     for splice in sorted(splices, key=lambda each: each.start):
         parts += [text[end : splice.start], splice.text]

@@ -1,4 +1,8 @@
-"""``mcp-actors uninstall``."""
+"""``mcp-actors install`` and ``mcp-actors uninstall``.
+
+A server is started as the client would start it before that is written anywhere: most clients do not say why one did
+not start.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +43,9 @@ from mcp_actors.errors import McpError
 __all__ = ["command", "say_what_lacks", "try_out", "with_our_entry"]
 
 
-# -- Starts a server as a client would, before that is written anywhere: most clients do not say why one did not start
-# ---
+# -- The trial of a server -----------------------------------------------------------------------------
 
-# Seconds for it to start and to say who it is: clients wait as long, or less.
+# Seconds for it to start and to name itself: clients wait as long, or less.
 TRIAL_TIMEOUT = 30.0
 # What clients hand on of their environment; the rest of ours may hold secrets, and would not be there either.
 _HANDED_ON = (
@@ -89,7 +92,7 @@ def say_what_lacks(config: str, env: Mapping[str, str]) -> None:
         env: Variables of its own.
 
     Raises:
-        ConfigurationError: The file is none of a gateway.
+        ConfigurationError: The file is not a gateway's.
     """
     environ = _environment(env)
     for entry in importlib.import_module("mcp_actors.gateway.server_entries").read_server_entries(config):
@@ -125,16 +128,13 @@ async def _name(words: Sequence[str], env: Mapping[str, str], folder: str) -> st
         ) from None
     except McpError as error:
         failed = sentence(error)
-        # Some failures have the last lines themselves.
+        # Some failures contain the last lines already.
         # A client that finds out which era a server has may have started it twice.
         said = "" if lines and failed.endswith(lines[-1]) else "\n".join(["", *dict.fromkeys(lines)])
         raise CommandFailure(
             f"the server does not start as a client starts it, in another folder and with --env alone; nothing was"
             f" changed: {failed}{said}"
         ) from error
-
-
-# -- ``mcp-actors install`` ------------------------------------------------------------------------------
 
 
 @click.command("install", short_help="Put a server into the configuration of a client.")
@@ -169,8 +169,8 @@ def command(
     is shown and asked about. Nothing but the entry is changed, a copy of the file is kept, and --undo undoes the last
     change.
 
-    A file that is damaged, or is none that such a client has, is left as it is, and so is an entry of that name that
-    mcp-actors has not written.
+    A file that is damaged, or does not look like one of the client's, is left as it is, and so is an entry of that name
+    that mcp-actors has not written.
 
     \b
     mcp-actors install weather.py --client claude-desktop
@@ -202,17 +202,17 @@ def command(
         entry = configuration.client.entry(started_with(target, args), given := variables(env))
         if target.endswith(".json"):
             say_what_lacks(target, given)
-        # Whatever can be known before the server is started is said before.
+        # Errors that can be known before the server is started are reported before.
         text = configuration.parsed(configuration.opened())
         configuration.entry(text, "")
         if name is not None:
             with_our_entry(configuration, text, named(name), entry)
         manner.require_answerable()
-        told = try_out([entry["command"], *entry["args"]], given)
-        final = name_from(told) if name is None else name
+        title = try_out([entry["command"], *entry["args"]], given)
+        final = name_from(title) if name is None else name
         if configuration.change(final, partial(with_our_entry, name=final, entry=entry), manner):
-            known = "" if safe(told) == final else f" as {final}"
-            click.echo(f"installed {safe(told)}{known} in {configuration.path}")
+            known = "" if safe(title) == final else f" as {final}"
+            click.echo(f"installed {safe(title)}{known} in {configuration.path}")
             click.echo(f"{CLIENTS[client].title}: {CLIENTS[client].afterwards}")
 
 
@@ -222,7 +222,7 @@ def with_our_entry(
     """Returns the text of a configuration with an entry; what a person has added to an older one of ours stays.
 
     Raises:
-        CommandFailure: An entry of that name is there, and is none of ours.
+        CommandFailure: Another program wrote the entry of that name.
     """
     fresh = dict(entry)
     found = configuration.entry(config, name)
@@ -238,9 +238,6 @@ def with_our_entry(
         if fresh == old:
             return config.text
     return configuration.with_entry(config, name, fresh)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 @click.command("uninstall", short_help="Take a server out of the configuration of a client.")

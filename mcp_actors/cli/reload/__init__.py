@@ -1,8 +1,7 @@
 """``mcp-actors serve --reload``: the server is made anew from its files when they change, and its connections stay.
 
-`modules` knows which modules are the user's own, `importing` imports them again in a thread that can be given up,
-`watching` notices changes, `report` says what happened, and `reloading` does these one after the other. How a server
-takes the place of another one is in `mcp_actors.cli.reload.replacement`.
+`reloading` waits for a change, imports the target again and reports what happened; `replacement` puts the new server in
+the place of the old one.
 """
 
 from __future__ import annotations

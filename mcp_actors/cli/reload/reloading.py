@@ -1,4 +1,8 @@
-"""Waits for a change, makes the server anew, and puts it in the place of the one that serves."""
+"""Waits for a change, makes the server anew, and puts it in the place of the one that serves.
+
+`FileWatch` notices the change, `OwnModules` knows what to import again, and `Importer` does that in a thread. A failure
+is written to standard error (`failure_block`), and the old server goes on.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +39,117 @@ from mcp_actors.supervision.task_kinds import RELOAD, RELOAD_WATCH
 __all__ = ["FileWatch", "ImportTooLong", "Importer", "OwnModules", "Reloading", "Signatures", "failure_block"]
 
 
-# -- The modules of the target's own folder: the only ones that a reload imports again -------------------
+# Seconds that an import may take: the file may import something slow for the first time.
+IMPORT_BOUND = 30.0
+# Seconds that the new server's lifespan and extensions may take to begin.
+BEGIN_BOUND = 30.0
+# Seconds after which a reload is given up for the next change. A change that comes earlier waits for it, so that one
+# that is always followed by others ends all the same.
+PATIENCE = 2.0
+# Seconds between the begins of two reloads.
+PAUSE = 0.25
 
-# The engine runs, and must not be imported a second time, where the target stands in a checkout of it.
+
+class Reloading:
+    """A target that is served, and loaded again when its files change.
+
+    Args:
+        target: As `load_server` has it.
+        args: The arguments for a function that makes a server.
+        first: The server that was loaded from it.
+        folders: Folders in which every change counts, beside the files that were imported.
+        offer: Says in a line what a server has.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        args: Sequence[str],
+        first: Server,
+        folders: Sequence[str],
+        offer: Callable[[Server], str],
+        *,
+        bound: float = IMPORT_BOUND,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        place, attribute = split_target(target)
+        if place.endswith(".py") or os.sep in place:
+            # The program may change its working directory.
+            target = os.path.abspath(place) + (f":{attribute}" if attribute else "")
+        self.server = ReplaceableServer(first, self.run)
+        """The server to serve."""
+        self._target = target
+        self._offer = offer
+        self._tell = tell or _tell_person
+        modules = OwnModules(target)
+        self._importer = Importer(target, args, modules, bound)
+        self._watch = FileWatch(modules.root, [os.path.abspath(each) for each in folders])
+        self._since = time.time()
+
+    async def run(self) -> None:
+        """Reloads whenever something changes; never returns."""
+        watch = self._watch
+        watch.expect(self._importer.files, {}, failed=False)
+        async with trio.open_nursery() as nursery:
+            start_again(nursery, RELOAD_WATCH, watch.watch_files)
+            if watch.others:
+                start_again(nursery, RELOAD_WATCH, watch.watch_others, about="named folders")
+            await watch.changed()
+            while True:
+                scope, ended = trio.CancelScope(), trio.Event()
+                begun = trio.current_time()
+                start(nursery, RELOAD, self._reload_within, scope, ended)
+                await watch.changed()
+                with trio.move_on_at(begun + PATIENCE):
+                    await ended.wait()
+                scope.cancel(reason="a file has changed again")
+                await ended.wait()
+                await trio.sleep_until(begun + PAUSE)
+
+    async def _reload_within(self, scope: trio.CancelScope, ended: trio.Event) -> None:
+        try:
+            with scope:
+                await self._reload()
+        finally:
+            ended.set()
+
+    async def _reload(self) -> None:
+        before = await trio.to_thread.run_sync(self._watch.look)
+        begun = trio.current_time()
+        try:
+            async with self._importer.load() as server:
+                with trio.move_on_after(BEGIN_BOUND) as bound:
+                    await self.server.replace(server)
+                if bound.cancelled_caught:
+                    raise CommandFailure(f"its lifespan did not begin within {BEGIN_BOUND:g} s")
+        except (Exception, SystemExit) as error:
+            self._watch.expect(self._importer.files, before, failed=True)
+            await self._say(failure_block(self._target, error, self._since))
+            return
+        self._watch.expect(self._importer.files, before, failed=False)
+        self._since = time.time()
+        seconds = trio.current_time() - begun
+        await self._say(f"mcp-actors: reloaded in {seconds:.2f} s: {safe(self._offer(server))}")
+
+    async def _say(self, text: str) -> None:
+        # The reader of standard error may be slow.
+        await trio.to_thread.run_sync(self._tell, text, abandon_on_cancel=True)
+
+
+def _tell_person(text: str) -> None:
+    click.echo(text, err=True)
+
+
+# -- The modules of the target's own folder: the only ones that a reload imports again -----------------
+
+# The engine runs, and must not be imported a second time, where the target is in a checkout of it.
 _ENGINE = ("mcp_actors", "mcp_transports")
 _NOT_ENGINE = "mcp_actors.examples"
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 class OwnModules:
-    """Knows the modules of the folder of a target, with all below it, but for what is installed there.
+    """The modules in the folder of a target and below it, except for what is installed there.
 
     Args:
         target: As `mcp_actors.cli.target.load_server` has it; a module has to be imported already.
@@ -57,15 +162,15 @@ class OwnModules:
         return f"<OwnModules below {self.root}>"
 
     def loaded(self) -> dict[str, ModuleType]:
-        """Returns those that are imported now, by name."""
+        """Returns the modules that are imported now, by name."""
         return {name: each for name, each in list(sys.modules.items()) if self._is_own(name, each)}
 
     def files(self) -> list[str]:
-        """Returns the files of those that are imported now."""
+        """Returns the files of the modules that are imported now."""
         return [str(each.__file__) for each in self.loaded().values()]
 
     def take_out(self) -> dict[str, ModuleType]:
-        """Makes Python forget those that are imported, so that it imports them again, and returns them."""
+        """Makes Python forget these modules, so that it imports them again, and returns them."""
         taken = self.loaded()
         for name in taken:
             sys.modules.pop(name, None)
@@ -73,7 +178,7 @@ class OwnModules:
         return taken
 
     def put_back(self, taken: Mapping[str, ModuleType]) -> None:
-        """Makes Python know again what `take_out` has returned, in the place of all that was imported since."""
+        """Puts back what `take_out` has returned, in the place of all that was imported since."""
         for name in self.loaded().keys() - taken.keys():
             sys.modules.pop(name, None)
         sys.modules.update(taken)
@@ -111,10 +216,8 @@ def _folder_of(place: str) -> Path:
     return first if first.is_dir() else first.parent
 
 
-# -- Imports the target again, in a thread that is given up when it takes too long -----------------------
+# -- The import, in a thread that is given up when it takes too long -----------------------------------
 
-# Seconds that an import may take: the file may import for the first time what takes many.
-IMPORT_BOUND = 30.0
 # Imports that were given up and have not ended. Each has a thread, which nothing can end while it waits.
 MOST_GIVEN_UP = 8
 
@@ -124,7 +227,7 @@ class ImportTooLong(CommandFailure):
 
 
 class _GivenUp(BaseException):
-    """Ends an import that nobody waits for."""
+    """Ends an import that is no longer waited for."""
 
 
 class Importer:
@@ -148,15 +251,15 @@ class Importer:
         self._modules = modules
         self._bound = bound
         self._given_up: set[_ImportThread] = set()
-        """The threads that run, in which imports were given up, beside that of the import that is waited for."""
+        """The running threads of imports that were given up; the current import is not among them."""
         self._is_loading = False
         self._good = modules.loaded()
         self.files = modules.files()
-        """The files of the last import, or those that it came to."""
+        """The files of the last import, or those that it reached before it failed."""
 
     @asynccontextmanager
     async def load(self) -> AsyncIterator[Server]:
-        """Imports the modules again and yields the server. Where the block raises, those before are imported again.
+        """Imports the modules again and yields the server. If the block raises, the modules from before are put back.
 
         Cancelled, it gives the import up.
 
@@ -197,13 +300,13 @@ class Importer:
                 self._given_up.discard(thread)
             else:
                 thread.give_up()
-                # It has the locks of the modules that it is importing, and would stop every other import of them.
+                # It holds the locks of the modules that it imports, and would block every other import of them.
                 locks = getattr(importlib.import_module("importlib._bootstrap"), "_module_locks", {})
                 for name in self._modules.loaded():
                     locks.pop(name, None)
 
     def _late(self, thread: _ImportThread) -> None:
-        """Takes note that an import has ended: one that was given up takes its modules out of Python's again."""
+        """Notes that an import has ended; if it was given up, its modules are removed again."""
         if thread in self._given_up and not self._is_loading:
             self._given_up.discard(thread)
             self._modules.put_back(self._good)
@@ -232,7 +335,7 @@ class _ImportThread(threading.Thread):
             self._outcome = outcome.capture(load_again, self._target, self._args)
             self._token.run_sync_soon(self._end)
         except (_GivenUp, trio.RunFinishedError):
-            # It was given up when it had ended, or the server has ended meanwhile.
+            # It was given up just as it ended, or the server has ended meanwhile.
             return
 
     def _end(self) -> None:
@@ -243,7 +346,7 @@ class _ImportThread(threading.Thread):
         """Returns what was loaded.
 
         Raises:
-            CommandFailure: The target failed, with whatever it has raised.
+            CommandFailure: The target failed; the cause is what it raised.
         """
         result, self._outcome = self._outcome, None
         try:
@@ -252,7 +355,7 @@ class _ImportThread(threading.Thread):
         except CommandFailure:
             raise
         except BaseException as error:
-            # Also what would end a program: in this thread it ends nothing but the import.
+            # This includes what would end a program: in this thread it ends only the import.
             raise CommandFailure(f"cannot import {self._target}: {type(error).__name__}") from error
 
     def give_up(self) -> None:
@@ -261,7 +364,7 @@ class _ImportThread(threading.Thread):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(_GivenUp))
 
 
-# -- The lines that ``--reload`` writes to standard error ------------------------------------------------
+# -- The lines that ``--reload`` writes to standard error ----------------------------------------------
 
 # Frames that are shown of a traceback: those where it ended.
 MOST_FRAMES = 12
@@ -272,7 +375,7 @@ _TRIO = f"{os.sep}site-packages{os.sep}trio{os.sep}"
 
 
 def failure_block(what: str, error: BaseException, since: float) -> str:
-    """Returns what a person is told of a reload that failed: the error, the user's own frames, and what goes on.
+    """Returns the report of a reload that failed: the error, the user's own frames, and what goes on.
 
     Args:
         what: The target.
@@ -293,10 +396,10 @@ def _frames(error: BaseException) -> Iterator[str]:
     """Yields the lines of the user's own frames, and of the error itself."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    told = traceback.TracebackException.from_exception(error)
-    own = [frame for frame in told.stack if not _is_of_the_engine(frame.filename)]
+    trace = traceback.TracebackException.from_exception(error)
+    own = [frame for frame in trace.stack if not _is_of_the_engine(frame.filename)]
     shown = traceback.StackSummary.from_list(own[-MOST_FRAMES:])
-    for text in (*shown.format(), *told.format_exception_only()):
+    for text in (*shown.format(), *trace.format_exception_only()):
         yield from text.rstrip("\n").split("\n")
 
 
@@ -306,14 +409,15 @@ def _is_of_the_engine(filename: str) -> bool:
     return filename.startswith(_ENGINE_FOLDER + os.sep) and not filename.startswith(_EXAMPLES_FOLDER + os.sep)
 
 
-# -- Notices that files have changed: at once where the system tells, and once a second where it does not ---
+# -- Changes of files: noticed at once where the system reports them, once a second elsewhere ----------
 
-# Milliseconds between two looks where nothing is told: network file systems, a folder that was deleted and made again.
+# Milliseconds between two looks where the system sends no notices: network file systems, a folder that was deleted and
+# made again.
 LOOK_EVERY = 1000
-# Milliseconds without a change after which changes are told, and the most for which they are collected before: an
+# Milliseconds without a change after which changes are reported, and the most for which they are collected before: an
 # editor that saves makes several.
 STEP, DEBOUNCE = 50, 400
-# Python files of a folder that are looked at when it is not known which of them matter.
+# Python files of a folder that are watched when it is unknown which of them matter.
 MOST_FILES = 1000
 
 Signatures = Mapping[str, tuple[int, ...] | None]
@@ -360,7 +464,7 @@ class FileWatch:
         self._all_python = failed
         known = before if failed else {file: before[file] for file in self._files if file in before}
         self._expected = {**_signatures(self._files - before.keys()), **known}
-        # The folders may be others now.
+        # The folders may have changed.
         self._stop.set()
 
     async def changed(self) -> None:
@@ -441,7 +545,7 @@ def _looks(folders: Sequence[str], stop: trio.Event, *, recursive: bool) -> Iter
             if there != [each for each in folders if os.path.isdir(each)]:
                 return
     except (OSError, RuntimeError):
-        # No more watches are allowed on this machine, or a folder has gone meanwhile.
+        # This machine allows no more watches, or a folder has gone meanwhile.
         sleep(LOOK_EVERY / 1000)
 
 
@@ -464,104 +568,3 @@ def _signature(file: str) -> tuple[int, ...] | None:
     except OSError:
         return None
     return (found.st_mtime_ns, found.st_size, found.st_ino)
-
-
-# ----------------------------------------------------------------------------------------------------
-
-# Seconds that the new server's lifespan and extensions may take to begin.
-BEGIN_BOUND = 30.0
-# Seconds after which a reload is given up for the next change. A change that comes earlier waits for it, so that one
-# that is always followed by others ends all the same.
-PATIENCE = 2.0
-# Seconds between the begins of two reloads.
-PAUSE = 0.25
-
-
-class Reloading:
-    """A target that is served, and loaded again when its files change.
-
-    Args:
-        target: As `load_server` has it.
-        args: The arguments for a function that makes a server.
-        first: The server that was loaded from it.
-        folders: Folders in which every change counts, beside the files that were imported.
-        offer: Says in a line what a server has.
-    """
-
-    def __init__(
-        self,
-        target: str,
-        args: Sequence[str],
-        first: Server,
-        folders: Sequence[str],
-        offer: Callable[[Server], str],
-        *,
-        bound: float = IMPORT_BOUND,
-        tell: Callable[[str], None] | None = None,
-    ) -> None:
-        place, attribute = split_target(target)
-        if place.endswith(".py") or os.sep in place:
-            # The program may go to another folder.
-            target = os.path.abspath(place) + (f":{attribute}" if attribute else "")
-        self.server = ReplaceableServer(first, self.run)
-        """The server to serve."""
-        self._target = target
-        self._offer = offer
-        self._tell = tell or _tell_person
-        modules = OwnModules(target)
-        self._importer = Importer(target, args, modules, bound)
-        self._watch = FileWatch(modules.root, [os.path.abspath(each) for each in folders])
-        self._since = time.time()
-
-    async def run(self) -> None:
-        """Reloads whenever something changes; never returns."""
-        watch = self._watch
-        watch.expect(self._importer.files, {}, failed=False)
-        async with trio.open_nursery() as nursery:
-            start_again(nursery, RELOAD_WATCH, watch.watch_files)
-            if watch.others:
-                start_again(nursery, RELOAD_WATCH, watch.watch_others, about="named folders")
-            await watch.changed()
-            while True:
-                scope, ended = trio.CancelScope(), trio.Event()
-                begun = trio.current_time()
-                start(nursery, RELOAD, self._reload_within, scope, ended)
-                await watch.changed()
-                with trio.move_on_at(begun + PATIENCE):
-                    await ended.wait()
-                scope.cancel(reason="a file has changed again")
-                await ended.wait()
-                await trio.sleep_until(begun + PAUSE)
-
-    async def _reload_within(self, scope: trio.CancelScope, ended: trio.Event) -> None:
-        try:
-            with scope:
-                await self._reload()
-        finally:
-            ended.set()
-
-    async def _reload(self) -> None:
-        before = await trio.to_thread.run_sync(self._watch.look)
-        begun = trio.current_time()
-        try:
-            async with self._importer.load() as server:
-                with trio.move_on_after(BEGIN_BOUND) as bound:
-                    await self.server.replace(server)
-                if bound.cancelled_caught:
-                    raise CommandFailure(f"its lifespan did not begin within {BEGIN_BOUND:g} s")
-        except (Exception, SystemExit) as error:
-            self._watch.expect(self._importer.files, before, failed=True)
-            await self._say(failure_block(self._target, error, self._since))
-            return
-        self._watch.expect(self._importer.files, before, failed=False)
-        self._since = time.time()
-        seconds = trio.current_time() - begun
-        await self._say(f"mcp-actors: reloaded in {seconds:.2f} s: {safe(self._offer(server))}")
-
-    async def _say(self, text: str) -> None:
-        # Whoever reads standard error may be slow.
-        await trio.to_thread.run_sync(self._tell, text, abandon_on_cancel=True)
-
-
-def _tell_person(text: str) -> None:
-    click.echo(text, err=True)

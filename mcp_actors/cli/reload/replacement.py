@@ -47,7 +47,7 @@ class _HeldBlock:
 
     def __init__(self, responder: MethodDispatch | None = None) -> None:
         self.responder = responder
-        """The responder that an extension was given, which reads the server and its state there."""
+        """The responder for an extension, which reads the server and its state here."""
         self.left = trio.Event()
         self.ended = trio.Event()
 
@@ -67,7 +67,7 @@ class _HeldBlock:
 
 @attrs.define(eq=False)
 class _Turn:
-    """One of the servers, from its lifespan's begin to its end."""
+    """The time in which one server serves, from the beginning of its lifespan to the end."""
 
     server: Server[Any]
     scope: ServerScope
@@ -98,7 +98,7 @@ class _Entrance:
 
 @attrs.frozen
 class _Inside:
-    """The parts of the one `serve` that those need which take turns in it."""
+    """The parts of one `serve` that all servers in it need."""
 
     extensions: trio.Nursery
     replaced: trio.Nursery
@@ -115,8 +115,8 @@ class ReplaceableServer(Server[Any]):
 
     Args:
         first: The server that is served at first, complete and not served yet.
-        beside: Is run while it serves, such as what calls `replace`, and is started again after a crash. By default
-            nothing is.
+        beside: Runs while it serves, and is started again after a crash: the place for what calls `replace`. By
+            default nothing runs.
     """
 
     def __init__(self, first: Server[Any], beside: Callable[[], Awaitable[object]] | None = None) -> None:
@@ -127,7 +127,7 @@ class ReplaceableServer(Server[Any]):
         self._turn: _Turn | None = None
         self._former: list[_Turn] = []
         self._replacing = trio.Lock()
-        # The replacement that goes on, or the last one.
+        # The current replacement, or the last one.
         self._entering = trio.CancelScope()
         super().__init__(
             first.name,
@@ -140,14 +140,14 @@ class ReplaceableServer(Server[Any]):
             shared=first.shared,
             telemetry=first.telemetry,
         )
-        # What it shows of itself is that of the server whose turn it is.
+        # It presents itself as the server that serves now.
         self._features, self.info = first._features, first.info
 
     async def replace(self, new: Server[Any]) -> None:
-        """Serves ``new`` from now on: calls in flight end with what they began with, all others are its.
+        """Serves ``new`` from now on: calls in flight end with the former server, all others are for this one.
 
-        Its lifespan is entered before, and that of the server which it replaces is left after the last call of that.
-        Cancelled, or where this raises, the former one serves on.
+        Its lifespan is entered first, and that of the former server is left after that server's last call. If this
+        is cancelled or raises, the former server serves on.
 
         Args:
             new: The server, complete and never served.
@@ -258,7 +258,7 @@ class ReplaceableServer(Server[Any]):
             for call in calls:
                 call.end_with(RpcError(INTERNAL_ERROR, _REPLACED))
             with trio.move_on_after(CLEANUP_BOUND):
-                while calls := calls & self._runtime.calls():  # noqa: ASYNC110 - the end of a call is no event
+                while calls := calls & self._runtime.calls():  # noqa: ASYNC110 - the end of a call sets no event
                     await trio.sleep(LOOK_EVERY)
         for block in turn.extensions.values():
             block.left.set()
@@ -299,7 +299,7 @@ class ReplaceableServer(Server[Any]):
                         yield
                         beside.cancel_scope.cancel(reason="every transport is done")
                     finally:
-                        # Whatever task replaces a server at this moment: nobody would leave what it enters.
+                        # A task that replaces a server at this moment ends here: what it enters would never be left.
                         self._inside = None
                         self._entering.cancel(reason="the server ends")
             finally:

@@ -1,8 +1,4 @@
-"""``mcp-actors top``: what runs in a server, live.
-
-`panes.py` makes rows of a snapshot, `state.py` is what keys change, `screen.py` draws it, `keys.py` reads keys, and
-`live.py` brings them together.
-"""
+"""``mcp-actors top``: what runs in a server, live. `panes` makes rows of a snapshot, `screen` draws them."""
 
 from __future__ import annotations
 
@@ -43,7 +39,7 @@ def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None
     up, down     choose a row             space   keep this snapshot, go on
     x            cancel the chosen call, or end the chosen session; asks before
 
-    Without a terminal, or on a dumb one, it prints one snapshot. Exit code 1 if there is no live view at WHERE.
+    Without a terminal, or on a dumb one, it prints one snapshot. Exit code 1 if WHERE has no live view.
     """
     with reported(show_traceback):
         live = importlib.import_module("mcp_actors.cli.top.screen")

@@ -1,7 +1,7 @@
 """The panes of ``mcp-actors top``: their columns, and their rows out of a snapshot.
 
-Every text in a row came from somebody: the server, or a peer of it. Control characters are out of it here again, since
-whoever answers at the address may be no server of ours.
+Every text in a row came from the server or one of its peers. Control characters are removed here once more, since
+the program that answers at the address may not be a server of ours.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Row:
     """A line of a pane."""
 
     key: tuple[str, str]
-    """Names it in every snapshot: its node, and itself."""
+    """The key of the row, the same in every snapshot: its node, and its own key."""
     cells: tuple[str, ...]
     order: tuple[Any, ...]
-    """What each column is sorted by."""
+    """The values that the columns are sorted by."""
     style: str = ""
     action: Action | None = None
-    """What may be done to it."""
+    """The action that is possible, if any."""
 
 
 @attrs.frozen
@@ -49,17 +49,17 @@ class Pane:
     columns: tuple[Column, ...]
     rows: Callable[[NodeSnapshot], Iterable[Row]]
     sort: int
-    """The column that it is sorted by at first, the largest above."""
+    """The column that it is first sorted by, largest value on top."""
     counts: Callable[[NodeSnapshot], tuple[int, int]]
-    """How many rows a node has told of, and how many it has at least."""
+    """How many rows a node has sent, and how many it has at least."""
     always: bool = True
     """Whether its tab is shown even if it has no rows."""
 
     def heading(self, snapshot: Snapshot) -> str:
-        """Returns its name with the number of its rows; of a large server not all are told."""
+        """Returns its name with the number of its rows; a large server does not send all."""
         counts = [self.counts(each) for each in snapshot.nodes]
-        told, there = sum(each[0] for each in counts), sum(max(each) for each in counts)
-        return f"{self.name} {told}" if told == there else f"{self.name} {told} of {amount(there)}"
+        sent, there = sum(each[0] for each in counts), sum(max(each) for each in counts)
+        return f"{self.name} {sent}" if sent == there else f"{self.name} {sent} of {amount(there)}"
 
     def is_shown(self, snapshot: Snapshot | None) -> bool:
         """Whether it has a tab."""

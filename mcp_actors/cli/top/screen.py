@@ -1,4 +1,4 @@
-"""Draws what ``mcp-actors top`` shows, as lines of text for a terminal of any size, or for a file."""
+"""``mcp-actors top`` on a terminal: the keys, the state that they change, and the lines that are drawn of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-# -- Reads keys from a terminal, one by one and without an echo ------------------------------------------
+# -- Keys from a terminal, one by one and without an echo ----------------------------------------------
 
 _SEQUENCES = {
     b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[C": "right", b"\x1b[D": "left", b"\x1bOA": "up", b"\x1bOB": "down",
@@ -69,9 +69,9 @@ def split(data: bytes) -> Iterator[str]:
 
 @contextmanager
 def one_by_one() -> Iterator[int | None]:
-    """Has the terminal of standard input hand over each key at once, for the length of a ``with`` block.
+    """Makes the terminal of standard input hand over each key at once, for the length of a ``with`` block.
 
-    Yields its descriptor, ``None`` where keys cannot be had: standard input is no terminal, or the system is Windows.
+    Yields its descriptor, ``None`` where keys cannot be had: without a terminal, and on Windows.
     """
     if sys.platform == "win32" or not sys.stdin.isatty():
         yield None
@@ -81,7 +81,7 @@ def one_by_one() -> Iterator[int | None]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     try:
-        # Ctrl-C stays a signal.
+        # Ctrl-C remains a signal.
         tty.setcbreak(descriptor)
         yield descriptor
     finally:
@@ -102,7 +102,7 @@ async def keys(descriptor: int) -> AsyncGenerator[str, None]:
             yield key
 
 
-# -- The state of ``mcp-actors top``, and the keys that change it. Nothing in it draws or waits ----------
+# -- The state, and the keys that change it. Nothing in it draws or waits ------------------------------
 
 # Characters of a filter.
 _LONGEST_FILTER = 60
@@ -133,9 +133,9 @@ class TopState:
     wanted: Action | None = None
     """An action that waits for a yes."""
     message: str = ""
-    """What is said in the last line, until the next key."""
+    """The text of the last line, until the next key."""
     trouble: str = ""
-    """Why no snapshots come, until one does; said in the last line, too."""
+    """Why no snapshots come, until one does; shown in the last line, too."""
     done: bool = False
     choices: list[Choice] = attrs.field(factory=lambda: [Choice(each.sort) for each in PANES])
 
@@ -166,7 +166,7 @@ class TopState:
         return rows
 
     def take(self, snapshot: Snapshot) -> None:
-        """Takes a new snapshot, unless the person wants to look at an old one."""
+        """Takes a new snapshot, unless the display is paused."""
         self.trouble = ""
         if not self.paused:
             self.snapshot = snapshot
@@ -213,7 +213,7 @@ class TopState:
         self.choice.sort = (self.choice.sort + 1) % len(self.pane.columns)
 
     def reverse(self) -> None:
-        """Turns the order round."""
+        """Reverses the order."""
         self.choice.reverse = not self.choice.reverse
 
     def filter(self) -> None:
@@ -229,7 +229,7 @@ class TopState:
         self.paused = not self.paused
 
     def act(self) -> None:
-        """Asks whether the chosen call or session shall be ended."""
+        """Asks whether to end the chosen call or session."""
         rows = self.rows()
         action = rows[self.choice.index].action if rows else None
         if action is None:
@@ -262,7 +262,7 @@ _KEYS: dict[str, Callable[[TopState], None]] = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Drawing, for a terminal of any size or for a file -------------------------------------------------
 
 # Nodes that have a line of their own above every pane; the pane of nodes has all.
 _MOST_NODES = 4
@@ -393,7 +393,7 @@ def _chosen(state: TopState) -> str:
     return " ".join(rows[state.choice.index].cells[:3]).strip() if rows else ""
 
 
-# -- ``mcp-actors top`` on a terminal: snapshots and keys change what is shown, until the person has seen enough ---
+# -- The loop: snapshots and keys change what is shown, until the person has seen enough ---------------
 
 # Seconds between two attempts to reach a server that was there before.
 _TRY_AGAIN = 1.0
@@ -404,16 +404,16 @@ def client_of(where: str, token: str | None) -> Any:
     """Returns a `mcp_transports.admin.AdminClient`.
 
     Raises:
-        ValueError: ``where`` is no place of an admin endpoint.
+        ValueError: ``where`` is not the address of an admin endpoint.
     """
     return importlib.import_module("mcp_transports.admin").AdminClient(where, token)
 
 
 async def one_picture(client: Any) -> str:
-    """Returns one snapshot as text, the first one that has rates: so it takes an interval, if nobody else watches.
+    """Returns as text the first snapshot that has rates, after an interval unless another program watches already.
 
     Raises:
-        ConnectFailed, ConnectionLost, RemoteProtocolError: There is no snapshot to be had.
+        ConnectFailed, ConnectionLost, RemoteProtocolError: A snapshot could not be had.
     """
     state = TopState()
     async with client.watching() as snapshots:
@@ -429,7 +429,7 @@ async def watch(client: Any) -> None:
     """Shows snapshots until the person quits.
 
     Raises:
-        ConnectFailed, ConnectionLost, RemoteProtocolError: There is no first snapshot to be had.
+        ConnectFailed, ConnectionLost, RemoteProtocolError: The first snapshot could not be had.
     """
     state = TopState(snapshot=await client.snapshot())
     with _signals() as signals, _Screen(client, state) as screen:
@@ -450,7 +450,7 @@ async def watch(client: Any) -> None:
 
 @contextmanager
 def _signals() -> Iterator[AsyncIterator[int] | None]:
-    """Catches what stops a program, lets it go on, or changes the size of its terminal; nothing on Windows."""
+    """Catches the signals to stop, to go on, and of a new size of the terminal; nothing on Windows."""
     if sys.platform == "win32":
         yield None
     else:
@@ -459,7 +459,7 @@ def _signals() -> Iterator[AsyncIterator[int] | None]:
 
 
 def _stop() -> None:
-    """Stops this process as the signal does that it has caught; returns when it goes on."""
+    """Stops this process as the caught signal would have done; returns when it goes on."""
     if sys.platform != "win32":
         caught = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTSTP)
@@ -476,7 +476,7 @@ class _Screen:
         self._taken = ExitStack()
         self._live: Live | None = None
         self.descriptor: int | None = None
-        """Where keys come from; ``None`` where none can be had."""
+        """The descriptor that keys are read from; ``None`` without keys."""
 
     def __enter__(self) -> Self:
         self.descriptor = self._taken.enter_context(one_by_one())
@@ -489,7 +489,7 @@ class _Screen:
         self._taken.close()
 
     def draw(self) -> None:
-        """Draws what is to be shown now."""
+        """Draws the current state."""
         if self._live is not None:
             width, height = self._console.size
             shown = picture(self._state, self._client.name, width, height)

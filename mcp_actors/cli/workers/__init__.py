@@ -1,7 +1,7 @@
 """``mcp-actors serve --workers N``: a supervisor owns the listening sockets, workers accept from them.
 
-`supervisor.py` starts the workers, starts them again and replaces them; `process.py` is one worker as its supervisor
-sees it; `worker.py` is the worker's own side; `messages.py` is what the two say to each other.
+`serving` opens the sockets, `supervisor` starts the workers, starts them again and replaces them, `worker` is the
+worker's own side with the messages between the two, and `view` is the live view of all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``mcp-actors serve --workers N``, from the words of the command line to the end of the last worker."""
+"""``mcp-actors serve --workers N``, from the command line to the end of the last worker."""
 
 from __future__ import annotations
 
@@ -26,42 +26,6 @@ from mcp_actors.supervision.task_kinds import COMPANION
 __all__ = ["StateOfSeveral", "serve_with_workers"]
 
 
-# -- Shared state as one of several processes needs it ---------------------------------------------------
-
-
-class StateOfSeveral:
-    """The shared state of a server, refused when it is opened if the server needs more of it than it has.
-
-    Args:
-        server: A server that several processes serve.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self._inner: SharedState = server.shared
-        names = [each.tool.name for each in server.tools]
-        self._with_tasks = [each for each in names if server.tools.task_rules(each) is not None]
-
-    @asynccontextmanager
-    async def open(self, name: str) -> AsyncIterator[OpenState]:
-        """As `SharedState.open`.
-
-        Args:
-            name: The server's name.
-
-        Raises:
-            WrongUsage: Tools make tasks, which the other processes would not find.
-        """
-        async with self._inner.open(name) as state:
-            if self._with_tasks and not state.tasks.spans_processes:
-                raise WrongUsage(
-                    f"the tool {self._with_tasks[0]} makes tasks, and several workers need one place for them: "
-                    "add --shared with a store that all of them reach, as sqlite:///PATH, or serve with --workers 1"
-                )
-            yield state
-
-
-# ----------------------------------------------------------------------------------------------------
-
 if sys.platform == "win32":
     raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
 
@@ -77,17 +41,17 @@ def serve_with_workers(
     announce: Callable[[Ready], object],
     admin: Any = None,
 ) -> None:
-    """Opens the sockets of the URLs and keeps workers that accept from them, until it is told to end.
+    """Opens the sockets of the URLs and keeps workers that accept from them, until a signal ends it.
 
     Args:
-        words: The words of the command line that make a process serve, without the name of the program.
+        words: The arguments of the command line that make a process serve, without the name of the program.
         urls: Where to serve.
         count: How many workers there are.
         announce: Called once all of them are ready, with what the first said of itself.
         admin: A `mcp_transports.admin.AdminTransport` at which all workers are looked at; ``None`` for none.
 
     Raises:
-        CommandFailure: The workers cannot serve; `WrongUsage` if that is for a reason of the command line.
+        CommandFailure: The workers cannot serve; `WrongUsage` if the command line is the reason.
         TransportNotFound: A URL cannot be served by several processes.
         ConnectFailed: An address cannot be listened at.
     """
@@ -158,3 +122,37 @@ async def _viewed(supervisor: WorkerSupervisor, admin: Any) -> AsyncIterator[Non
             with body:
                 yield
             nursery.cancel_scope.cancel(reason="every worker has ended")
+
+
+# -- Shared state as one of several processes needs it -------------------------------------------------
+
+
+class StateOfSeveral:
+    """The shared state of a server, refused when it is opened if the server needs more of it than it has.
+
+    Args:
+        server: A server that several processes serve.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._inner: SharedState = server.shared
+        names = [each.tool.name for each in server.tools]
+        self._with_tasks = [each for each in names if server.tools.task_rules(each) is not None]
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[OpenState]:
+        """As `SharedState.open`.
+
+        Args:
+            name: The server's name.
+
+        Raises:
+            WrongUsage: Tools make tasks, which the other processes would not find.
+        """
+        async with self._inner.open(name) as state:
+            if self._with_tasks and not state.tasks.spans_processes:
+                raise WrongUsage(
+                    f"the tool {self._with_tasks[0]} makes tasks, and several workers need one place for them: "
+                    "add --shared with a store that all of them reach, as sqlite:///PATH, or serve with --workers 1"
+                )
+            yield state

@@ -1,4 +1,4 @@
-"""Starts workers, starts them again when they die, and replaces or ends them when it is told to.
+"""Starts workers, starts them again when they die, and replaces or ends them on request.
 
 ================ ======================================================================================================
 SIGTERM, SIGINT   every worker drains and ends; a second one ends them at once
@@ -29,186 +29,6 @@ from mcp_actors.supervision.task_kinds import WORKER_PROCESS, WORKER_REPLACEMENT
 
 __all__ = ["Worker", "WorkerSupervisor", "WorkerTimes", "WorkersFailed"]
 
-
-# -- One worker, as its supervisor sees it: a child process, and the socket that tells what became of it ---
-
-if sys.platform == "win32":
-    raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
-
-
-# Seconds for the kernel to end a process that was killed.
-_KILLED = 2.0
-# Bytes of the one message of a worker: places and a reason fit many times.
-_LONGEST_MESSAGE = 65_536
-_MESSAGE: msgspec.json.Decoder[Ready | Failed] = msgspec.json.Decoder(Ready | Failed)
-
-
-@attrs.define(eq=False)
-class Worker:
-    """A worker process.
-
-    Args:
-        number: Its place, from 1 on.
-        of: How many workers there are.
-    """
-
-    number: int
-    of: int
-    said: Ready | Failed | None = None
-    """Its message on what became of it."""
-    decided: trio.Event = attrs.field(factory=trio.Event)
-    """Set once it is ready, or has ended without that."""
-    gone: trio.Event = attrs.field(factory=trio.Event)
-    """Set once it has ended, or another worker has its place."""
-    ended: trio.Event = attrs.field(factory=trio.Event)
-    process: trio.Process | None = None
-    view: ViewedWorker | None = None
-    """The way to look at it; ``None`` if nobody looks at the workers."""
-    _signal: signal.Signals | None = None
-    _control: trio.SocketStream | None = None
-
-    @property
-    def ready(self) -> Ready | None:
-        """Its message that it is ready; ``None`` if it never was."""
-        return self.said if isinstance(self.said, Ready) else None
-
-    @property
-    def pid(self) -> int:
-        """Its process id; 0 before it is started."""
-        return 0 if self.process is None else self.process.pid
-
-    async def run(
-        self,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        sockets: Mapping[str, Sequence[Sequence[int]]],
-        counts: int,
-        linger: float,
-        key: str,
-        watched: bool = False,
-    ) -> None:
-        """Starts the process and returns when it has ended. Cancelled, or when anything fails, it kills it.
-
-        Args:
-            command: The program and its arguments.
-            environment: That of the process, but for what a worker is told.
-            sockets: The descriptors of the listening sockets, which the process inherits.
-            counts: The descriptor of the workers' shared counts of connections; -1 for none.
-            linger: Seconds in which it still answers on idle connections, once it has to retire.
-            key: The key of all workers, as hexadecimal digits.
-            watched: Whether the supervisor looks at its workers.
-
-        Raises:
-            OSError: The process cannot be started.
-        """
-        ours, theirs = socket.socketpair()
-        try:
-            with theirs, self._viewed(watched) as viewed:
-                assignment = Assignment(
-                    self.number,
-                    self.of,
-                    theirs.fileno(),
-                    counts,
-                    linger,
-                    {name: [list(each) for each in several] for name, several in sockets.items()},
-                    key,
-                    viewed,
-                )
-                inherited = [fd for several in sockets.values() for each in several for fd in each]
-                self.process = await trio.lowlevel.open_process(
-                    list(command),
-                    stdin=subprocess.DEVNULL,
-                    env={**environment, ASSIGNMENT: msgspec.json.encode(assignment).decode()},
-                    pass_fds=[theirs.fileno(), *inherited, *(each for each in (counts, viewed) if each >= 0)],
-                    # Ctrl-C is for the supervisor alone, which tells the workers: of it they would get two.
-                    process_group=0,
-                )
-            if self._signal is not None:
-                self.process.send_signal(self._signal)
-            ours.setblocking(False)
-            self._control = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-            await self._listen(self._control)
-            await self.process.wait()
-        finally:
-            if self.process is not None and self.process.returncode is None:
-                self.process.kill()
-                with trio.move_on_after(_KILLED, shield=True):
-                    await self.process.wait()
-            if self._control is not None:
-                await trio.aclose_forcefully(self._control)
-            ours.close()
-            if self.view is not None:
-                self.view.close()
-            self.decided.set()
-            self.gone.set()
-            self.ended.set()
-
-    @contextmanager
-    def _viewed(self, watched: bool) -> Iterator[int]:
-        """Yields the descriptor of the worker's side of `view`, -1 without one."""
-        if not watched:
-            yield -1
-            return
-        ours, theirs = socket.socketpair()
-        self.view = ViewedWorker(ours)
-        with theirs:
-            yield theirs.fileno()
-
-    async def _listen(self, control: trio.SocketStream) -> None:
-        """Takes the worker's message; returns when the worker has closed its side, as its end does."""
-        received = b""
-        while True:
-            try:
-                more = await control.receive_some()
-            except trio.BrokenResourceError:
-                return
-            received += more
-            if not more or len(received) > _LONGEST_MESSAGE:
-                return
-            line, newline, received = received.partition(b"\n")
-            if not newline:
-                received = line
-                continue
-            try:
-                self.said = _MESSAGE.decode(line)
-            except msgspec.MsgspecError as error:
-                log.error("a worker said something unknown", worker=self.number, reason=str(error))
-                return
-            if self.ready is not None:
-                self.decided.set()
-
-    def signal(self, number: signal.Signals) -> None:
-        """Sends a signal if the process is there, or as soon as it is."""
-        if self.process is None:
-            self._signal = number
-        elif self.process.returncode is None:
-            self.process.send_signal(number)
-
-    async def retire(self) -> None:
-        """Tells the worker that another one has taken its place.
-
-        Raises:
-            trio.BrokenResourceError: It is ending already.
-        """
-        if self._control is not None:
-            await self._control.send_all(RETIRE)
-
-    def how_it_ended(self) -> str:
-        """Returns a few words on the end of the process, for people."""
-        code = None if self.process is None else self.process.returncode
-        if isinstance(self.said, Failed):
-            return self.said.reason
-        if code is None:
-            return "it could not be started"
-        if code >= 0:
-            return f"exit code {code}"
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
-
-
-# ----------------------------------------------------------------------------------------------------
 
 if sys.platform == "win32":
     raise ImportError("workers inherit listening sockets and obey signals, and Windows has neither")
@@ -242,9 +62,9 @@ class WorkerTimes:
     pause: float = 0.1
     """Before a worker that died is started again; it doubles with each death that comes soon."""
     longest_pause: float = 30.0
-    """The bound of the pause: by then somebody has been told in the log, and a machine is not kept busy."""
+    """The bound of the pause, so long that it neither floods the log nor keeps the machine busy."""
     stable: float = 60.0
-    """A worker that lived so long died of something new: the pause begins anew."""
+    """After so long a life, a death has a new reason: the pause starts from its first value."""
     start: float = 60.0
     """For a worker to get ready: imports and lifespans of real servers take seconds."""
     linger: float = 6.0
@@ -269,10 +89,10 @@ class WorkerSupervisor:
     Args:
         command: The program of a worker, with its arguments.
         count: How many workers there are.
-        sockets: The descriptors of the listening sockets; whoever opened them closes them.
+        sockets: The descriptors of the listening sockets; the caller closes them.
         environment: That of the workers.
         announce: Called once, when all workers are ready for the first time, with what the first said of itself.
-        close: Called when nothing is to be accepted any more.
+        close: Called when no more connections are to be accepted.
         counts: The descriptor of a file of 8 bytes for each worker, in which they note how many connections they have;
             -1 for none.
         key: The key of all workers where their environment has none, as hexadecimal digits; by default each has its
@@ -313,8 +133,8 @@ class WorkerSupervisor:
         self._failure: WorkersFailed | None = None
         self._stopping = trio.Event()
         self._was_ready = False
-        # Replacements of all workers that are wanted, the one that goes on included: what has changed since that began
-        # needs one more.
+        # The replacements of all workers that were asked for, the current one included: a change since that began needs
+        # one more.
         self._rounds = 0
 
     def __repr__(self) -> str:
@@ -343,7 +163,7 @@ class WorkerSupervisor:
     async def _serve(self, nursery: trio.Nursery) -> None:
         async with trio.open_nursery() as slots:
             first, *others = self._slots
-            # The first shows whether they can serve at all; what they cannot is then said once.
+            # The first worker shows whether they can serve at all, so that a failure is reported once.
             start_again(slots, WORKER_SLOT, self._keep, first, nursery, about="1")
             await self._until_ready(first)
             for each in others:
@@ -439,7 +259,7 @@ class WorkerSupervisor:
                 if self._rounds == 1:
                     start(nursery, WORKER_REPLACEMENT, self._replace_all, nursery)
                 continue
-            # A terminal that was closed says so by SIGHUP: nobody would stop this any more.
+            # A terminal that was closed says so by SIGHUP: no person could stop this any more.
             if self._stopping.is_set():
                 for worker in list(self._workers):
                     worker.signal(signal.SIGTERM)
@@ -460,7 +280,7 @@ class WorkerSupervisor:
                 start(nursery, WORKER_REPLACEMENT, self._until_ended, worker, 0.0, about="drains")
 
     async def _until_ended(self, worker: Worker, extra: float) -> None:
-        """Waits until a worker that was told to end has ended, and kills it if it does not."""
+        """Waits until a worker that was asked to end has ended, and kills it if it does not."""
         drain = worker.ready.drain if worker.ready is not None else 0.0
         with trio.move_on_after(drain + extra + _DRAIN_MARGIN):
             await worker.ended.wait()
@@ -517,3 +337,177 @@ def _has_terminal() -> bool:
         return sys.stderr is not None and sys.stderr.isatty()
     except ValueError:
         return False
+
+
+# -- One worker: a child process, and the socket that reports what became of it ------------------------
+
+# Seconds for the kernel to end a process that was killed.
+_KILLED = 2.0
+# Bytes of the one message of a worker, far more than URLs and a reason need.
+_LONGEST_MESSAGE = 65_536
+_MESSAGE: msgspec.json.Decoder[Ready | Failed] = msgspec.json.Decoder(Ready | Failed)
+
+
+@attrs.define(eq=False)
+class Worker:
+    """A worker process.
+
+    Args:
+        number: Its place, from 1 on.
+        of: How many workers there are.
+    """
+
+    number: int
+    of: int
+    said: Ready | Failed | None = None
+    """Its message on what became of it."""
+    decided: trio.Event = attrs.field(factory=trio.Event)
+    """Set once it is ready, or has ended without that."""
+    gone: trio.Event = attrs.field(factory=trio.Event)
+    """Set once it has ended, or another worker has its place."""
+    ended: trio.Event = attrs.field(factory=trio.Event)
+    process: trio.Process | None = None
+    view: ViewedWorker | None = None
+    """The way to look at it; ``None`` if the workers are not looked at."""
+    _signal: signal.Signals | None = None
+    _control: trio.SocketStream | None = None
+
+    @property
+    def ready(self) -> Ready | None:
+        """Its message that it is ready; ``None`` if it never was."""
+        return self.said if isinstance(self.said, Ready) else None
+
+    @property
+    def pid(self) -> int:
+        """Its process id; 0 before it is started."""
+        return 0 if self.process is None else self.process.pid
+
+    async def run(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        sockets: Mapping[str, Sequence[Sequence[int]]],
+        counts: int,
+        linger: float,
+        key: str,
+        watched: bool = False,
+    ) -> None:
+        """Starts the process and returns when it has ended. Cancelled, or when anything fails, it kills it.
+
+        Args:
+            command: The program and its arguments.
+            environment: That of the process, but for what is added for a worker.
+            sockets: The descriptors of the listening sockets, which the process inherits.
+            counts: The descriptor of the workers' shared counts of connections; -1 for none.
+            linger: Seconds in which it still answers on idle connections, once it has to retire.
+            key: The key of all workers, as hexadecimal digits.
+            watched: Whether the supervisor looks at its workers.
+
+        Raises:
+            OSError: The process cannot be started.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, self._viewed(watched) as viewed:
+                assignment = Assignment(
+                    self.number,
+                    self.of,
+                    theirs.fileno(),
+                    counts,
+                    linger,
+                    {name: [list(each) for each in several] for name, several in sockets.items()},
+                    key,
+                    viewed,
+                )
+                inherited = [fd for several in sockets.values() for each in several for fd in each]
+                self.process = await trio.lowlevel.open_process(
+                    list(command),
+                    stdin=subprocess.DEVNULL,
+                    env={**environment, ASSIGNMENT: msgspec.json.encode(assignment).decode()},
+                    pass_fds=[theirs.fileno(), *inherited, *(each for each in (counts, viewed) if each >= 0)],
+                    # Ctrl-C is for the supervisor alone, which signals the workers: they would get it twice.
+                    process_group=0,
+                )
+            if self._signal is not None:
+                self.process.send_signal(self._signal)
+            ours.setblocking(False)
+            self._control = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+            await self._listen(self._control)
+            await self.process.wait()
+        finally:
+            if self.process is not None and self.process.returncode is None:
+                self.process.kill()
+                with trio.move_on_after(_KILLED, shield=True):
+                    await self.process.wait()
+            if self._control is not None:
+                await trio.aclose_forcefully(self._control)
+            ours.close()
+            if self.view is not None:
+                self.view.close()
+            self.decided.set()
+            self.gone.set()
+            self.ended.set()
+
+    @contextmanager
+    def _viewed(self, watched: bool) -> Iterator[int]:
+        """Yields the descriptor of the worker's side of `view`, -1 without one."""
+        if not watched:
+            yield -1
+            return
+        ours, theirs = socket.socketpair()
+        self.view = ViewedWorker(ours)
+        with theirs:
+            yield theirs.fileno()
+
+    async def _listen(self, control: trio.SocketStream) -> None:
+        """Takes the worker's message; returns when the worker has closed its side, as its end does."""
+        received = b""
+        while True:
+            try:
+                more = await control.receive_some()
+            except trio.BrokenResourceError:
+                return
+            received += more
+            if not more or len(received) > _LONGEST_MESSAGE:
+                return
+            line, newline, received = received.partition(b"\n")
+            if not newline:
+                received = line
+                continue
+            try:
+                self.said = _MESSAGE.decode(line)
+            except msgspec.MsgspecError as error:
+                log.error("a worker said something unknown", worker=self.number, reason=str(error))
+                return
+            if self.ready is not None:
+                self.decided.set()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal if the process is there, or as soon as it is."""
+        if self.process is None:
+            self._signal = number
+        elif self.process.returncode is None:
+            self.process.send_signal(number)
+
+    async def retire(self) -> None:
+        """Tells the worker that another one has taken its place.
+
+        Raises:
+            trio.BrokenResourceError: It is ending already.
+        """
+        if self._control is not None:
+            await self._control.send_all(RETIRE)
+
+    def how_it_ended(self) -> str:
+        """Returns a few words on the end of the process, for people."""
+        code = None if self.process is None else self.process.returncode
+        if isinstance(self.said, Failed):
+            return self.said.reason
+        if code is None:
+            return "it could not be started"
+        if code >= 0:
+            return f"exit code {code}"
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"

@@ -34,7 +34,7 @@ _SUPERVISOR = "supervisor"
 
 
 class Question(msgspec.Struct, frozen=True):
-    """From the supervisor: a wish for a snapshot, or an action."""
+    """From the supervisor: a request for a snapshot, or an action."""
 
     number: int
     others: bool = False
@@ -97,7 +97,7 @@ class WorkerView:
         """Answers until the supervisor is gone.
 
         Raises:
-            TypeError: The handler is none of this engine.
+            TypeError: The handler is not one of this engine.
         """
         own = ServerView(handler, worker=self._number)
         connected = socket.socket(fileno=self._descriptor)
@@ -129,7 +129,7 @@ class ViewedWorker:
     connected: socket.socket
     stream: trio.SocketStream | None = None
     number: int = 0
-    """Of the last question."""
+    """The number of the last question."""
     lock: trio.Lock = attrs.field(factory=trio.Lock)
     lines: _Lines | None = None
 
@@ -153,7 +153,7 @@ class ViewedWorker:
             await self.stream.send_all(msgspec.json.encode(question) + b"\n")
             while (line := await self.lines.line()) is not None:
                 answer = _ANSWER.decode(line)
-                # Those of questions that were given up come late.
+                # Answers to questions that were given up come late.
                 if answer.number == question.number:
                     return answer
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -163,7 +163,7 @@ class ViewedWorker:
         return None
 
     def close(self) -> None:
-        """Closes the socket. Legal any number of times."""
+        """Closes the socket. Idempotent."""
         if self.stream is not None:
             self.stream.socket.close()
         self.connected.close()
@@ -176,7 +176,7 @@ class WorkerState:
     number: int
     pid: int
     view: ViewedWorker | None
-    """``None`` while there is no worker in it, or it is not ready."""
+    """``None`` until a worker in it is ready."""
     reason: str
     """Why the last worker there has ended; empty if none has."""
 
@@ -208,11 +208,11 @@ class WorkersView:
         note = f"{len(workers) - gone} of {len(workers)} workers"
         nodes = {_SUPERVISOR: this_process(_SUPERVISOR, _SUPERVISOR, note)}
         views = {each.number: each.view for each in asked if each.view is not None}
-        # What a worker says of itself comes first, and counts before what one of them says of the others.
+        # What a worker says of itself comes first, and takes precedence over what another worker says of it.
         said = [(at > 0, number, node) for number, seen in found.items() for at, node in enumerate(seen)]
-        # Nodes are forgotten with the process that they were.
+        # A node is forgotten with its process.
         self._nodes = {}
-        for _, number, node in sorted(said, key=lambda told: told[:2]):
+        for _, number, node in sorted(said, key=lambda each: each[:2]):
             nodes.setdefault(node.node, node)
             self._nodes.setdefault(node.node, views[number])
         shown = [*nodes.values()]
@@ -226,7 +226,7 @@ class WorkersView:
             found[worker.number] = answer.nodes
 
     async def act(self, action: Action, who: str) -> ActionOutcome:
-        """Has the worker do it that is meant. See `mcp_actors.telemetry.live_view.LiveView.act`."""
+        """Runs the action on the worker that it names. See `mcp_actors.telemetry.live_view.LiveView.act`."""
         view = self._nodes.get(action.node)
         answer = None if view is None else await view.ask(_ACTION_TIME, action=action, who=who)
         if answer is None or answer.outcome is None:

@@ -1,4 +1,8 @@
-"""The worker's own side: it serves on sockets that it has inherited, tells its supervisor so, and listens to it."""
+"""The worker's own side: it serves on sockets that it has inherited, reports to its supervisor, and listens to it.
+
+A worker finds `Assignment` in its environment. One socket connects the two: the worker sends one message, `Ready` or
+`Failed`; the supervisor sends `RETIRE`, or nothing. When the socket ends, the other process is gone.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,8 @@ from mcp_actors.supervision.logging import log
 __all__ = ["ASSIGNMENT", "RETIRE", "STATE_KEY", "Assignment", "Employment", "Failed", "Ready", "employment"]
 
 
-# -- The words between a supervisor and a worker: what a worker is given when it starts, and what it says then ---
-#
-# A worker finds `Assignment` in its environment. One socket connects the two: the worker sends one message, `Ready` or
-# `Failed`; the supervisor sends `RETIRE`, or nothing. When the socket ends, the other process is gone.
-
 ASSIGNMENT = "MCP_ACTORS_WORKER"
-"""The variable of the environment that makes a process a worker; it has JSON of `Assignment`."""
+"""The environment variable that makes a process a worker; it holds an `Assignment` as JSON."""
 STATE_KEY = "MCP_ACTORS_STATE_KEY"
 """The variable that has the key of all processes of a server, where a program gives none."""
 RETIRE = b"r"
@@ -35,7 +34,7 @@ RETIRE = b"r"
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The place of a worker among others. It takes it out of its environment, so that its own children have none."""
+    """The place of a worker among others. The worker takes it out of its environment: its children have none."""
 
     number: int
     """From 1 on; that of a replacement is the same."""
@@ -52,7 +51,7 @@ class Assignment(msgspec.Struct, frozen=True):
     key: str
     """The key that all workers have in common where their environment has none, as hexadecimal digits."""
     view: int = -1
-    """The descriptor of the socket over which the supervisor looks at the worker; -1 if nobody looks."""
+    """The descriptor of the socket over which the supervisor looks at the worker; -1 if it does not."""
 
     def __repr__(self) -> str:
         return f"<Assignment {self.number} of {self.of}>"
@@ -66,7 +65,7 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     offer: str
     """A line on what is served."""
     drain: float
-    """Seconds that it takes to end, at most, when it is told to."""
+    """Seconds that it takes to end, at most, once it is asked to."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -76,8 +75,6 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     exit_code: int
 
 
-# ----------------------------------------------------------------------------------------------------
-
 # Seconds more than draining takes at most, until a worker without a supervisor ends itself, whatever it hangs in.
 _MARGIN = 5.0
 # Seconds to drain before it is known how many the server allows itself.
@@ -85,7 +82,7 @@ _DRAIN = 6.0
 
 
 def employment() -> Employment | None:
-    """Returns the place of this process among the workers of a supervisor, ``None`` if it is no worker.
+    """Returns the place of this process among the workers of a supervisor, ``None`` if it is not a worker.
 
     The processes that it starts itself do not learn of it.
     """
@@ -96,8 +93,8 @@ def employment() -> Employment | None:
 class Employment:
     """This process as a worker.
 
-    When the socket to the supervisor ends, which is gone then, the worker ends as by SIGTERM, and soon in any case. A
-    thread waits for that, so that it happens also while the event loop hangs or was not started yet.
+    When the socket ends, the supervisor is gone, and the worker ends as by SIGTERM, and soon in any case. A thread
+    waits for that, so that it also happens while the event loop hangs or has not started yet.
 
     Args:
         assignment: What the supervisor has given to it.
@@ -135,7 +132,7 @@ class Employment:
     def status(self, server: Server, offer: str) -> trio.TaskStatus[Sequence[object]]:
         """Returns a task status for `Server.run` that tells the supervisor when the server accepts connections."""
         if self._has_key:
-            # The server has it now. The programs that tools start get the environment, and must not get the key.
+            # The server has the key now. Programs that tools start inherit the environment, and must not get the key.
             del os.environ[STATE_KEY]
         self._drain = server.limits.drain_grace + server.limits.close_timeout
         return _ReadyStatus(lambda places: self._ready(places, offer))

@@ -5,12 +5,11 @@ Run it: ``mcp-actors serve mcp_actors.examples.everything`` or ``python -m mcp_a
 General layout
 ==============
 
-``house``      the ``Server`` object, its lifespan, and the picture and sound that the fixtures return
-``friendly``   tools that a person would call: echo, add, divide, sleep, touch, activity
-``content``    tools and their kinds of content, logging, progress, errors, raw JSON Schema
-``asking``     tools that ask the client for something: sampling, elicitation, roots; and lists that change
-``reading``    resources, prompts and completion
-``tasks``      tools whose calls become tasks
+``app``        the ``Server`` object, its lifespan, and the picture and sound that the fixtures return
+``content``    tools and their kinds of content, logging, progress, errors, raw JSON Schema; echo, add, divide, sleep,
+               touch and activity, which a person would try first; resources, prompts and completion
+``asking``     tools that ask the client for something: sampling, elicitation, roots; lists that change; tools whose
+               calls become tasks
 
 The names that begin with ``test_``, and the texts they answer, are fixed by the official conformance suite.
 """

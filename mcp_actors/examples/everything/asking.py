@@ -1,4 +1,4 @@
-"""Tools that ask the client for something while they run, and tools that change what the server offers.
+"""Tools that ask the client for something while they run, tools that become tasks, and tools that change the offer.
 
 Each is written once. For a client of the legacy era an ``await`` here is a request to it; for one of the modern
 era the call ends with an input-required result, and the function runs again, from the top, once the answers are
@@ -26,8 +26,6 @@ from mcp_actors.types import (
 
 __all__ = ["APPEARING_PROMPT", "APPEARING_TOOL", "ask_for_a_name"]
 
-
-# ----------------------------------------------------------------------------------------------------
 
 APPEARING_TOOL = "appearing_tool"
 APPEARING_PROMPT = "appearing_prompt"

@@ -1,4 +1,4 @@
-"""Tools for each kind of content, for logging, progress and errors, and two with a schema written by hand."""
+"""Tools for each kind of content, logging, progress and errors, two with a schema written by hand; and resources."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ __all__ = [
     "touch",
 ]
 
-
-# ----------------------------------------------------------------------------------------------------
 
 PAUSE = 0.05
 """Seconds between two notifications, so that a client sees them come one by one."""
@@ -187,7 +185,7 @@ async def test_custom_header(arguments: dict[str, Any]) -> str:
 # -- Tools that a person would try first -----------------------------------------------------------------
 
 LONGEST_SLEEP = 3600.0
-"""Seconds. A tool that anybody may call needs an end, even if nobody cancels it."""
+"""Seconds. A tool that anyone may call needs an end, even if it is never cancelled."""
 
 
 @attrs.frozen

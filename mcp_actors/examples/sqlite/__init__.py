@@ -1,4 +1,4 @@
-"""Serves one SQLite database, read-only unless told otherwise::
+"""Serves one SQLite database, read-only by default::
 
     mcp-actors serve mcp_actors.examples.sqlite -- my.db
     mcp-actors serve mcp_actors.examples.sqlite -- my.db --write
@@ -35,8 +35,7 @@ from mcp_actors.types import Resource, ToolAnnotations
 __all__ = ["Blob", "QueryResult", "Table", "TableList", "server"]
 
 
-# -- One SQLite file, opened anew for each call: in a thread for what we ask ourselves, in a process for a client's
-# SQL ---
+# -- The database, opened anew for each call: in a thread for our own SQL, in a process for a client's ---
 #
 # A process for a query costs 50 to 100 ms. It can be ended whatever the statement does, cannot take more memory than
 # it is given, and leaves no state behind for the next caller.
@@ -94,7 +93,7 @@ class TableList:
 class Database:
     """The SQLite file ``file``, changed only when ``writable``.
 
-    Raises `ValueError`, with a text for people, if that is no database file.
+    Raises `ValueError`, with a text for people, if that is not a database file.
     """
 
     def __init__(self, file: Path, *, writable: bool = False) -> None:
@@ -105,9 +104,7 @@ class Database:
                 raise ValueError(f"{str(file)!r} is not an SQLite database")
         self.file = file.resolve()
         self.writable = writable
-        self._threads = trio.CapacityLimiter(
-            8
-        )  # of our own: a large schema takes no thread from anybody else
+        self._threads = trio.CapacityLimiter(8)  # of our own: a large schema takes no threads from others
         self._processes = trio.CapacityLimiter(MAX_QUERIES)
 
     async def query(self, sql: str, parameters: Parameters, max_rows: int, progress: Progress) -> QueryResult:
@@ -161,7 +158,7 @@ class Database:
         return await self._read(read)
 
     async def schema(self, table: str) -> str | None:
-        """The statements that made ``table``, its indexes and triggers, or None if there is no such table."""
+        """The statements that made ``table``, its indexes and triggers, or None if the table does not exist."""
 
         def read(connection: sqlite3.Connection) -> str:
             statements = connection.execute(
@@ -215,16 +212,16 @@ class _Statement:
             assert process.stdout is not None
             async with process.stdout, aclosing(_lines(process.stdout)) as lines:
                 async for line in lines:
-                    told = _TOLD.decode(line)
-                    if told.arrived is None:
-                        return told.answer()
-                    self.arrived = told.arrived
+                    said = _SAID.decode(line)
+                    if said.arrived is None:
+                        return said.answer()
+                    self.arrived = said.arrived
                     await self._progress(self.arrived, self._max_rows, f"{self.arrived} rows")
             nursery.cancel_scope.cancel()
         return ToolError("the statement was stopped: it ended, or the system ended it, without an answer")
 
     async def show_life(self) -> None:
-        """Reports once a second, also while no row arrives, so that no client takes the work for dead.
+        """Reports once a second, also while no row arrives, so that no client gives up.
 
         Progress must grow: the fraction above the number of rows does, and never reaches the next row.
         """
@@ -236,8 +233,8 @@ class _Statement:
             await self._progress(done, self._max_rows, f"{self.arrived} rows, {seconds} s")
 
 
-class _Told(msgspec.Struct):
-    """One line of the process: how far it is, or the end."""
+class _Said(msgspec.Struct):
+    """One line of the process: its progress, or the end."""
 
     arrived: int | None = None
     error: str | None = None
@@ -253,7 +250,7 @@ class _Told(msgspec.Struct):
         return QueryResult(self.columns, self.rows, self.truncated, self.changes)
 
 
-_TOLD = msgspec.json.Decoder(_Told)
+_SAID = msgspec.json.Decoder(_Said)
 
 
 async def _lines(stream: trio.abc.ReceiveStream) -> AsyncGenerator[bytes, None]:
@@ -291,7 +288,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
         return []
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The server ----------------------------------------------------------------------------------------
 
 USAGE = "usage: mcp-actors serve mcp_actors.examples.sqlite -- DATABASE [--write]"
 

@@ -1,4 +1,4 @@
-"""Connections to one SQLite file that cannot be talked into anything else, and a program that runs one statement.
+"""Connections that reach one SQLite file and nothing else, and a program that runs one statement.
 
 What keeps a read-only server read-only, each of them enough by itself: the file is opened with ``mode=ro``,
 ``query_only`` is on, and an authorizer (which holds for the writable server too) refuses what reaches past the one
@@ -37,7 +37,7 @@ STEPS_PER_CHECK = 10_000  # SQLite's virtual machine looks this often whether th
 
 Parameter = bool | int | float | str | None
 
-# Pragmas that only tell something. The first kind takes the name of a table or index, the second takes nothing:
+# Pragmas that only report something. The first kind takes the name of a table or index, the second takes nothing:
 # with an argument those would set something.
 _ABOUT_A_NAME = frozenset(
     (
@@ -68,7 +68,7 @@ _DANGEROUS_FUNCTIONS = frozenset(("load_extension", "fts3_tokenizer"))
 
 
 class Order(TypedDict):
-    """A statement and its limits. ``seconds`` of a processor's time end it, even if nobody is left to kill it."""
+    """A statement and its limits. ``seconds`` of a processor's time end it, even if its parent is gone."""
 
     file: str
     writable: bool
@@ -138,17 +138,17 @@ def _run(order: Order) -> None:
 def _fetched(cursor: sqlite3.Cursor, max_rows: int) -> tuple[list[list[object]], bool]:
     rows: list[list[object]] = []
     bytes_left = MAX_RESULT_BYTES
-    told = 0
+    reported = 0
     for row in cursor:
         bytes_left -= sum(_size(value) for value in row)
         if len(rows) == max_rows or bytes_left < 0:
             break
         rows.append([_presentable(value) for value in row])
-        if len(rows) == told + ROWS_PER_STEP:
-            told = len(rows)
-            _tell({"arrived": told})
+        if len(rows) == reported + ROWS_PER_STEP:
+            reported = len(rows)
+            _tell({"arrived": reported})
     else:
-        if len(rows) > told:
+        if len(rows) > reported:
             _tell({"arrived": len(rows)})
         return rows, False
     return rows, True
@@ -174,7 +174,7 @@ def main() -> None:
     """Reads the order from stdin and runs it under limits of memory and time."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the server's terminal is the server's to answer
     if sys.platform != "win32":
-        # Nobody reads the answer any more: the process ends without a word.
+        # The reader of the answer is gone: the process ends without a word.
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     order: Order = json.load(sys.stdin.buffer)

@@ -1,9 +1,9 @@
-"""An exchange binding over a message broker: many servers share the work of one queue, none of them knows its callers.
+"""An exchange binding over a message broker: many servers share the work of one queue, and do not know their callers.
 
-The broker here is a stand-in that lives in this process, with what brokers have: one request queue with competing
+The broker here is a substitute that lives in this process, with what brokers have: one request queue with competing
 consumers, a reply topic for each caller, cancellation as a message, leases. It delivers *at most once*: a request that
 a worker has taken is never given to another one. A worker renews the leases of what it runs; when it is lost, so is the
-lease, and the caller is told `ConnectionLost`, since nobody knows how far the call came.
+lease, and the caller gets a `ConnectionLost`, since the call may have come any distance.
 
 Requests are stateless, so this is for the modern era: any worker takes any request, also the one that brings the
 answers to questions, if all are made with the same ``state_key``. A ``subscriptions/listen`` hears what happens at the
@@ -50,7 +50,7 @@ class Topic:
         return self.incoming.statistics().current_buffer_used >= MAX_REPLIES
 
     def post(self, frame: Frame) -> None:
-        """Takes a frame; if the caller has left, nobody minds."""
+        """Takes a frame, and drops it if the caller has left."""
         with suppress(trio.BrokenResourceError):
             self.incoming.send_nowait(frame)
 
@@ -78,7 +78,7 @@ class Job:
 
 
 class Broker:
-    """The queue and what is being worked on; made by `open_broker`."""
+    """The queue and the jobs in progress; made by `open_broker`."""
 
     def __init__(self, name: str, lease: float) -> None:
         self.name, self.lease = name, lease
@@ -98,7 +98,7 @@ class Broker:
         return job
 
     def withdraw(self, job: Job) -> None:
-        """Nobody wants the answer: a job in the queue is not run, a worker that has it already is sent a message."""
+        """The answer is not wanted any more: a queued job is not run, a worker that has it is sent a message."""
         job.withdrawn = True
         if job in self._taken and job.worker is not None:
             self._taken.remove(job)
@@ -113,18 +113,18 @@ class Broker:
         return job
 
     def renew(self, job: Job) -> bool:
-        """Says that a job is still worked on; false if its lease had run out, and its caller was told so."""
+        """Says that a job is still worked on; false if its lease had run out, and its caller knows it."""
         job.lease = trio.current_time() + self.lease
         return job in self._taken
 
     def reply(self, job: Job, frame: Frame) -> None:
-        """Raises `trio.BrokenResourceError` if the job is no longer this worker's."""
+        """Raises `trio.BrokenResourceError` if the job was taken from this worker."""
         if job not in self._taken:
-            raise trio.BrokenResourceError("nobody waits for this job any more")
+            raise trio.BrokenResourceError("this job is not waited for any more")
         job.topic.post(Frame(frame.data, about=job.message.request))
 
     def finish(self, job: Job, failure: McpError | None = None) -> None:
-        """Nothing more is done about a job; a caller that was not answered is told why not."""
+        """Nothing more is done about a job; a caller that was not answered learns why not."""
         job.finished = True
         if job in self._taken:
             self._taken.remove(job)
@@ -132,7 +132,7 @@ class Broker:
                 job.topic.post(NoAnswer(b"", about=job.message.request, reason=failure))
 
     async def watch(self) -> None:
-        """Gives up jobs whose worker was not heard of."""
+        """Gives up jobs whose worker was silent for too long."""
         while True:
             await trio.sleep(self.lease / 4)
             for job in [each for each in self._taken if each.lease <= trio.current_time()]:
@@ -260,7 +260,7 @@ class BrokerWorker:
             await trio.sleep(broker.lease / 3)
             for job, scope in list(self._running.items()):
                 if not broker.renew(job):
-                    scope.cancel(reason="the lease ran out: the caller was told that the call was lost")
+                    scope.cancel(reason="the lease ran out: the caller knows that the call was lost")
 
     async def _cancel(self) -> None:
         async for job in self._cancelled:
@@ -325,7 +325,7 @@ class BrokerChannel(FrameChannel):
 
 
 class BrokerClient:
-    """A caller of whoever works for a broker. A `ClientTransport`."""
+    """A caller of the workers of a broker. A `ClientTransport`."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -337,7 +337,7 @@ class BrokerClient:
 
 
 class BrokerAddress(BrokerWorker, BrokerClient):
-    """The transport of ``broker:NAME``: it serves the broker's calls, or calls those who do."""
+    """The transport of ``broker:NAME``: the server that takes its jobs, or a client of such servers."""
 
 
 def from_url(url: str) -> BrokerAddress:
@@ -372,7 +372,7 @@ async def say_large(params: Any) -> ElicitResult:
 
 
 async def work(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-    """Three workers, until somebody cancels them."""
+    """Three workers, until they are cancelled."""
     with trio.CancelScope() as shift:
         async with trio.open_nursery() as nursery:
             for name in ("Anna", "Ben", "Cleo"):
@@ -381,7 +381,7 @@ async def work(*, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
 
 
 async def main() -> None:
-    """Cakes, and what becomes of a call whose worker is lost without a word."""
+    """Bakes cakes, and shows what becomes of a call whose worker is lost."""
     async with open_broker("bakery", lease=1.0), trio.open_nursery() as nursery:
         shift = await nursery.start(work)
         async with Client("broker:bakery", elicitation=say_large) as client:

@@ -3,7 +3,7 @@
 A request is a POST whose body is the message and whose headers mirror it. The answer is ``application/json``, one
 message, or, if something comes before it, ``application/jsonl``: a message a line, the answer last. Either side takes a
 request back with RST_STREAM. A server that is stopping grants no more streams (SETTINGS_MAX_CONCURRENT_STREAMS becomes
-0), ends those there are, and says GOAWAY. There are no sessions: this is for the modern era.
+0), ends those there are, and says GOAWAY. Without sessions, this is for the modern era.
 
 The server, then a client that starts it (both need ``pip install mcp-actors[examples]``)::
 
@@ -37,6 +37,9 @@ from mcp_actors.cli.target import load_server
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.supervision.logging import log
 
+if sys.platform == "win32":
+    raise ImportError("this example reads and writes descriptors as POSIX has them, not those of Windows")
+
 __all__ = [
     "MAX_MESSAGE",
     "MAX_STREAMS",
@@ -53,12 +56,12 @@ __all__ = [
 ]
 
 
-# -- Does what the sans-I/O library ``h2`` does not: reads, writes, and has bodies wait for windows. Knows no MCP ---
+# -- HTTP/2 without MCP: what ``h2`` leaves open, reading, writing, and bodies that wait for windows ---
 
 MAX_MESSAGE = 4 * 1024 * 1024  # bytes of one message, either way
 MAX_PARTIAL = 8 * MAX_MESSAGE  # bytes of all messages that have arrived in part
 MAX_STREAMS = 100  # exchanges at once: what h2 offers of itself, and RFC 9113 §6.5.2 recommends
-# What h2 keeps of a frame is not ours to bound: up to 16 MiB of one that is too long, before it says so.
+# What h2 keeps of a frame cannot be bounded here: up to 16 MiB of one that is too long, before it reports it.
 HIGH_WATER = 256 * 1024  # bytes that wait for the pipe before bodies wait in their streams
 CONTROL_WATER = 1024 * 1024  # more than that waits: the peer asks for acknowledgements and does not read them
 PIECE = 64 * 1024  # bytes of a read or a write: what a pipe holds
@@ -81,7 +84,7 @@ class Stream:
 
 
 class Wire:
-    """One HTTP/2 connection over two byte streams. `write` is its only task; who wants events calls `read`."""
+    """One HTTP/2 connection over two byte streams. `write` is its only task; the owner calls `read` for events."""
 
     def __init__(self, reading: trio.abc.ReceiveStream, writing: trio.abc.SendStream, client: bool) -> None:
         self.h2 = H2Connection(H2Configuration(client_side=client, header_encoding="latin-1"))
@@ -94,7 +97,7 @@ class Wire:
         self._closing = False
         self.closed = trio.Event()
         self._writing = trio.CancelScope(shield=True)  # a cancelled owner still has what is queued written
-        self.h2.initiate_connection()  # h2's own terms: 64 KiB ahead on a stream, 64 KiB of headers, 100 streams
+        self.h2.initiate_connection()  # h2's own limits: 64 KiB ahead on a stream, 64 KiB of headers, 100 streams
         self.h2.increment_flow_control_window(PIECE * 3)  # and 256 KiB ahead on all of them
         self.pump()
 
@@ -104,7 +107,7 @@ class Wire:
         return len(self._unsent) + sum(len(each.unsent) for each in self.streams.values() if not each.gone)
 
     async def read(self) -> list[Any]:
-        """Waits for events. `trio.EndOfChannel` at the end, `trio.BrokenResourceError` for what is no HTTP/2."""
+        """Waits for events. `trio.EndOfChannel` at the end, `trio.BrokenResourceError` for anything but HTTP/2."""
         while len(self._unsent) > CONTROL_WATER and not self.over:
             await self.room.park()
         try:
@@ -128,7 +131,7 @@ class Wire:
                     self.end()
         for event in found:
             if isinstance(event, events.DataReceived) and not self.over:
-                # At once, since nobody reads more than is wanted: the pipe holds the peer up.
+                # At once, since no more is read than is wanted: the pipe holds the peer up.
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
         self.pump()
         return found
@@ -143,7 +146,7 @@ class Wire:
         return False
 
     def reset(self, stream: Stream, code: ErrorCodes) -> None:
-        """Breaks a stream off, if there is something left to break off."""
+        """Resets a stream that has not ended."""
         if not self.over:
             try:
                 self.h2.reset_stream(stream.id, code)
@@ -153,7 +156,7 @@ class Wire:
         self.pump()
 
     def pump(self) -> None:
-        """Moves bodies towards the pipe, in turns, as far as windows and the pipe go. Legal at any time."""
+        """Moves bodies towards the pipe, in turns, as far as windows and the pipe allow. May be called at any time."""
         moving = [] if self.over else [each for each in self.streams.values() if not each.gone and each.begun]
         while moving and len(self._unsent) < HIGH_WATER:
             moving = [stream for stream in moving if self._move(stream)]
@@ -173,7 +176,7 @@ class Wire:
         return bool(size) and not ends
 
     def end(self) -> None:
-        """Nothing more is read, nor sent on any stream."""
+        """Stops reading, and sending on all streams."""
         self._unsent += self.h2.data_to_send()
         self.over = True
         for stream in self.streams.values():
@@ -225,24 +228,18 @@ class Wire:
             raise raised
 
     def close(self) -> None:
-        """Gives what is queued a second. Legal any number of times."""
+        """Closes once queued data is written, within a second. Idempotent."""
         self._writing.deadline = min(self._writing.deadline, trio.current_time() + LINGER)
         self._closing = True
         self._work.unpark_all()
 
 
 def joined(headers: Any) -> dict[str, str]:
-    """Headers by name. One that comes twice has both values, so that it equals neither."""
+    """Returns headers by name. A repeated one has both values, so that it equals neither."""
     found: dict[str, str] = {}
     for name, text in headers:
         found[name] = f"{found[name]}, {text}" if name in found else text
     return found
-
-
-# ----------------------------------------------------------------------------------------------------
-
-if sys.platform == "win32":
-    raise ImportError("this example reads and writes descriptors as POSIX has them, not those of Windows")
 
 
 MAX_QUEUED = 1024  # requests of a client that wait for a stream
@@ -301,13 +298,13 @@ class Http2Exchange(Stream):
             self._add("202", JSON, b"", last=True)
 
     def close_stream(self) -> None:
-        """Nobody could come back for the rest: the stream stays."""
+        """A client could not come back for the rest: the stream stays."""
 
 
 async def serve_streams(
     handler: ServerHandler, reading: trio.abc.ReceiveStream, writing: trio.abc.SendStream
 ) -> None:
-    """Serves the one connection over two byte streams until its client leaves, then has closed both."""
+    """Serves the one connection over two byte streams until its client leaves, and closes both."""
     wire = Wire(reading, writing, client=False)
     async with wire.written(), trio.open_nursery() as tasks:
         tasks.start_soon(_drain, handler, wire, tasks.cancel_scope)
@@ -471,7 +468,7 @@ class Http2Channel(FrameChannel):
         return frame
 
     async def receive_many(self) -> list[Frame]:
-        """Waits for frames. What was read is digested without a checkpoint, so cancelling loses nothing."""
+        """Waits for frames. What was read is processed without a checkpoint, so cancelling loses nothing."""
         await trio.lowlevel.checkpoint()
         while not self._inbox or self.closed:
             if self.closed:
@@ -518,7 +515,7 @@ class Http2Channel(FrameChannel):
                 self._lose(ask, errors.ConnectionLost(text))
 
     def _lose(self, ask: Stream, reason: errors.McpError) -> None:
-        """Nothing more comes on a stream: if the answer has come, nobody minds this."""
+        """Nothing more comes on a stream: this is harmless if the answer has come."""
         del self._wire.streams[ask.id]
         self._waiting.pop(ask.tag, None)
         self._fail(ask.tag, reason)
@@ -529,7 +526,7 @@ class Http2Channel(FrameChannel):
             self._reading.cancel(reason="there is something to receive")
 
     async def meet(self) -> None:
-        """Waits for the server's SETTINGS: whatever else comes out of that program is no HTTP/2."""
+        """Waits for the server's SETTINGS: a program that sends anything else does not speak HTTP/2."""
         try:
             with trio.fail_after(MEETING):
                 while not any(
