@@ -11,6 +11,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from mcp_actors.supervision import flush_to_stderr
 from tests.postgres_server import PostgresServer
 from tests.redis_server import RedisServer
 
@@ -75,8 +76,13 @@ def old_objects_left_alone() -> None:
 
 @pytest.fixture(autouse=True)
 def structlog_as_it_was() -> Iterator[None]:
-    """Forgets how a test configured structlog: its own default renders tracebacks for seconds, if `rich` is there."""
+    """Forgets how a test configured structlog: its own default renders tracebacks for seconds, if `rich` is there.
+
+    Lines that a thread writes for a test are written before its output is no longer captured, so that a green run
+    shows no traceback of a failure that was planted.
+    """
     yield
+    flush_to_stderr()
     structlog.reset_defaults()
 
 

@@ -105,7 +105,12 @@ KNOWS_ONLY = {
     **dict.fromkeys(_SHARED_BY_LISTENERS, ("mcp_actors.supervision",)),
 }
 # Protocols of one implementation, with the reason for each.
-REASONS_OF_PROTOCOLS: dict[str, str] = {}
+REASONS_OF_PROTOCOLS = {
+    "mcp_actors._actors.beats.ReportedCall": "a call makes its own reports: naming its class would be a circle",
+    "mcp_actors._actors.inbound_call.Voice": "public in `mcp_actors.extensions`: programs implement it",
+    "mcp_actors._client.options.InProcessServer": "the client does not import the server, which implements it",
+    "mcp_actors._server.features.OfferedExtension": "`--reload` has a second one, which sets its members itself",
+}
 
 
 def load_sources() -> list[Module]:
