@@ -687,11 +687,11 @@ class ClientGroup:
     APIs of models do not allow, the separator, and its own name.
 
     Args:
-        servers: The path of a configuration, its text or the mapping that it stands for, as in
+        servers: The path of a configuration, its text or the mapping that it contains, as in
             `read_server_entries`; what that returned, or some of its entries; or a mapping
             of names to whatever a `Client` takes as its target, and to entries of a configuration.
         required: Names of servers without which entering the block fails.
-        separator: What stands between the name of a server and that of its tool.
+        separator: What separates the name of a server from that of its tool.
         at_once: How many servers are connected to at a time, and how many calls one `call_all` has in flight.
         connect_timeout: Seconds after which a server that has not completed its handshake counts as failed. A program
             that is downloaded first may need more than the 60 of the default: `reconnect` tries again.
@@ -704,9 +704,9 @@ class ClientGroup:
     Raises:
         ConfigurationError: The configuration as a whole cannot be read.
         TypeError: A target or an option is of a wrong kind.
-        ValueError: A target or an option cannot be, a required server is none of them, or two names of servers cannot
-            be told apart.
-        TransportNotFound: There is no binding for the URL of a target that is none of a configuration.
+        ValueError: A target or an option cannot be, a required server is not among them, or two names of servers cannot
+            be distinguished.
+        TransportNotFound: No binding is installed for the URL of a target outside of a configuration.
     """
 
     def __init__(
@@ -836,8 +836,8 @@ class ClientGroup:
     def resources(self, *, refresh: bool = False) -> dict[str, list[Resource]]:
         """Returns the resources of all servers, by the names of the servers, whose ``read_resource`` takes their URIs.
 
-        A URI is no name, and two servers may have the same one. A server whose list cannot be had is left out; it is
-        among `failures` then.
+        URIs are not prefixed, and two servers may have the same one. A server whose list cannot be had is left out, and
+        is among `failures` then.
 
         Args:
             refresh: Whether servers are asked even if an earlier answer is good still, as they said themselves.

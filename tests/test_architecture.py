@@ -63,9 +63,9 @@ FLOORS = {
     "middleware": 7,
     "tasks": 7,
     "testing": 7,
+    "examples": 8,
     "gateway": 8,
     "cli": 9,
-    "examples": 10,
 }
 # Their job is to find what is further outside by its name: bindings and extensions enter there, by an entry point or a
 # call of a function. The door of the package names the faces, and what lies beside them. Nothing else names what it may

@@ -218,7 +218,7 @@ async def test_a_crash_is_counted_and_kept(autojump_clock: trio.abc.Clock) -> No
     assert crash_log.counts[DRAIN.name] == before + 2
     first, second = list(crash_log.recent)[-2:]
     assert (first.kind, first.task, first.error) == ("drain", "drain of a test", "RuntimeError('first')")
-    assert second.error == "Unspeakable"
+    assert second.error == "UnspeakableCrashLog"
     assert first.restarted
 
 

@@ -66,7 +66,15 @@ def made_up(rounds: int = 6, *, seed: int = 1, drift: float = 1.0, ours: float =
                     }
                     at: dict[str, int | str] = {"in_flight": window}
                     row = ResultRow(
-                        turn, "roundtrip", transport, "modern", peer, at, metrics, encoded(took), 0.1
+                        turn,
+                        "roundtrip",
+                        transport,
+                        "modern",
+                        peer,
+                        at,
+                        metrics,
+                        encoded((each, 1) for each in took),
+                        0.1,
                     )
                     document.rows.append(row)
     return document

@@ -37,7 +37,7 @@ from mcp_actors.gateway.server_entries import read_server_entries
 from mcp_actors.types import CallToolResult, ElicitResult
 from mcp_transports.memory import memory_channel_pair
 
-SERVES = Path(__file__).parents[1] / "server_entries" / "serves.py"
+SERVES = Path(__file__).with_name("serves.py")
 
 
 def echoing(name: str = "echo", **options: Any) -> Server:

@@ -545,7 +545,7 @@ def test_a_file_of_variables(tmp_path: Path) -> None:
 
 # ----------------------------------------------------------------------------------------------------
 
-SERVES_CONFIGURED = Path(__file__).parents[1] / "server_entries" / "serves.py"
+SERVES_CONFIGURED = Path(__file__).with_name("serves.py")
 
 
 def inner() -> Server:

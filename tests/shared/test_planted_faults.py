@@ -503,5 +503,7 @@ async def test_a_fault_is_found(
 
 def test_every_rule_has_a_fault_that_breaks_it() -> None:
     assert {rule for _, _, _, rule in FAULTS} == {
-        rule for name in subject.__all__ if name.isupper() and isinstance(rule := getattr(subject, name), str)
+        rule
+        for name in set(subject.__all__) - {"NAME"}
+        if name.isupper() and isinstance(rule := getattr(subject, name), str)
     }

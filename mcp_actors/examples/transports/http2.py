@@ -14,6 +14,7 @@ The server, then a client that starts it (both need ``pip install mcp-actors[exa
 from __future__ import annotations
 
 import os
+import runpy
 import shlex
 import subprocess
 import sys
@@ -33,7 +34,6 @@ from h2.settings import SettingCodes
 
 from mcp_actors import errors, register_transport
 from mcp_actors.abc import Frame, FrameChannel, NoAnswer, ServerHandler
-from mcp_actors.cli.target import load_server
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.supervision.logging import log
 
@@ -593,4 +593,5 @@ def from_url(url: str) -> Http2StdioServer | Http2StdioClient:
 register_transport("h2stdio", from_url)
 
 if __name__ == "__main__":
-    load_server(sys.argv[1], sys.argv[2:]).run("h2stdio:")
+    # The program of the server, whose object is called `server`.
+    runpy.run_path(sys.argv[1])["server"].run("h2stdio:")

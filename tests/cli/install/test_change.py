@@ -240,7 +240,7 @@ def huge(path: Path) -> None:
             "there is a comment, which this client does not",
         ),
         (lambda path: path.write_text('{"mcpServers": []}'), "'mcpServers' is no object"),
-        (lambda path: path.write_text('{"mcpServers": {}, "mcpServers": {}}'), "stands there 2 times"),
+        (lambda path: path.write_text('{"mcpServers": {}, "mcpServers": {}}'), "occurs 2 times"),
         (lambda path: path.write_text('["mcpServers"]'), "the whole is no object"),
         (lambda path: path.mkdir(), "it is no file"),
         (os.mkfifo, "it is no file"),

@@ -346,9 +346,9 @@ def test_the_place_of_the_damage_is_said() -> None:
     [
         ('{"mcpServers": []}', "is no object"),
         ('{"mcpServers": null}', "is no object"),
-        ('{"mcpServers": {}, "mcpServers": {}}', "stands there 2 times"),
-        ('{"mcpServers": {"ours": {}, "ours": {}}}', "stands there 2 times"),
-        ('{"mcpServers": {"ours": {}, "o\\u0075rs": {}}}', "stands there 2 times"),
+        ('{"mcpServers": {}, "mcpServers": {}}', "occurs 2 times"),
+        ('{"mcpServers": {"ours": {}, "ours": {}}}', "occurs 2 times"),
+        ('{"mcpServers": {"ours": {}, "o\\u0075rs": {}}}', "occurs 2 times"),
     ],
 )
 def test_what_is_ambiguous_or_foreign_is_refused(text: str, what: str) -> None:
