@@ -309,7 +309,9 @@ async def test_a_mistake_in_a_worker_thread_is_told_at_its_own_line() -> None:
 
     async with Client(server) as client:
         result = await client.call_tool("again")
-    assert re.search(r"test_sync_functions\.py, line \d+: there is already a tool 'again'", result.text), result.text
+    assert re.search(r"test_sync_functions\.py, line \d+: there is already a tool 'again'", result.text), (
+        result.text
+    )
 
 
 async def test_a_sync_function_stops_its_server() -> None:
