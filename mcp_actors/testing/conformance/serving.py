@@ -160,7 +160,7 @@ async def _receive_flood(
 
 
 async def cancelled_serve_closes_everything(tested: TransportUnderTest) -> None:
-    """``serve`` is cancelled while connections are open: handlers end, the clients are told, it returns."""
+    """``serve`` is cancelled while connections are open: handlers end, the clients notice, it returns."""
     running = 0
 
     async def handle(channel: FrameChannel) -> None:
@@ -189,7 +189,7 @@ async def cancelled_serve_closes_everything(tested: TransportUnderTest) -> None:
                 await receive_count(client, 1, tested.patience, "echoed before serve was cancelled")
                 ready.set()
                 await stopped.wait()
-                with tested.soon(SERVE_CANCELLED, "a client was not told that serve was cancelled"):
+                with tested.soon(SERVE_CANCELLED, "a client did not notice that serve was cancelled"):
                     await receive_all(client)
 
         for ready in clients:
@@ -227,7 +227,7 @@ async def no_task_is_left(before: set[trio.lowlevel.Task]) -> None:
 
 
 def system_tasks() -> Iterator[trio.lowlevel.Task]:
-    """The tasks of this run that are nobody's children: what was started with `trio.lowlevel.spawn_system_task`."""
+    """The tasks of this run without a parent nursery, started with `trio.lowlevel.spawn_system_task`."""
     root = trio.lowlevel.current_root_task()
     assert root is not None
     above = set()

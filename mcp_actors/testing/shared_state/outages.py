@@ -1,4 +1,7 @@
-"""Checks of outages: what fails, how fast, and what is there again when they are over."""
+"""Checks of cancelled methods, and of outages: what fails, how fast, and what is there again when they are over.
+
+A method is cancelled at each of its first checkpoints in turn.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from mcp_actors.testing.shared_state.subject import (
 __all__ = ["CANCELLED_METHODS", "OUTAGES"]
 
 
-# -- Checks of what cancelling a method leaves behind, tried at each of its first checkpoints ------------
+# -- cancelled methods ---------------------------------------------------------------------------------
 
 STEPS = 8
 LARGE = 1 << 40
@@ -177,7 +180,7 @@ CANCELLED_METHODS = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- outages -------------------------------------------------------------------------------------------
 
 
 async def unreachable_state_says_so(tested: StateUnderTest) -> None:
@@ -353,7 +356,7 @@ async def _expect_all_back(tested: StateUnderTest, node: OpenState, other: OpenS
 
 
 async def _expect_never_missing(tested: StateUnderTest, node: OpenState, address: str) -> None:
-    """A session that is there is found, or refused until it is: a client that is told it is gone gives it up."""
+    """An existing session is found, or refused until it is: a client that hears that it is gone would give it up."""
 
     async def session_is_found() -> bool:
         try:

@@ -1,4 +1,7 @@
-"""Links between simulated machines. Every frame that is in transit is an entry in the heap of the virtual clock.
+"""Links between simulated machines, in virtual time.
+
+A link's durations are drawn from distributions, in seconds. `run` runs a Trio program in virtual time so that it does
+the same things in the same order each time; every frame in transit is an entry in the heap of its `VirtualClock`.
 
 `~mcp_actors.testing.FaultyTransport` needs a nursery and two tasks for every channel, because it wraps a binding that
 it cannot change. Here there is no binding underneath, so a frame costs one entry in a heap and no task: the same
@@ -44,7 +47,7 @@ __all__ = [
 ]
 
 
-# -- Distributions of durations, in seconds, that draw from the random numbers that they are given -------
+# -- distributions -------------------------------------------------------------------------------------
 
 
 class Distribution(Protocol):
@@ -163,7 +166,7 @@ def as_distribution(value: float | Distribution) -> Distribution:
     return Constant(value) if isinstance(value, int | float) else value
 
 
-# -- Running a Trio program in virtual time so that it does the same things in the same order each time ---
+# -- virtual time --------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
@@ -173,7 +176,7 @@ COLLECT_AFTER = (1_000_000, 50, 1_000)
 
 
 class VirtualClock(trio.abc.Clock):
-    """A clock that starts at 0, stands still while any task can run, and then jumps to the next deadline.
+    """A clock that starts at 0, does not move while any task can run, and then jumps to the next deadline.
 
     `trio.testing.MockClock` with autojump does the same in three turns of Trio's loop for each jump; this one needs a
     single turn, and its time is the deadline itself, not a sum that should be equal to it. Trio asks a clock how long
@@ -191,7 +194,7 @@ class VirtualClock(trio.abc.Clock):
         return f"<VirtualClock {self._now:.6f} s, {len(self._due)} due>"
 
     def at(self, when: float, action: Callable[[Any], None], argument: Any) -> None:
-        """Calls ``action(argument)`` when that time has come; at the same time in the order in which it was asked.
+        """Calls ``action(argument)`` when that time has come; of several at one time, in the order of these requests.
 
         It must not raise: it is called by Trio's loop itself, between two tasks.
         """
@@ -199,7 +202,7 @@ class VirtualClock(trio.abc.Clock):
         heapq.heappush(self._due, (when, self._serial, action, argument))
 
     def start_clock(self) -> None:
-        """It stands still."""
+        """Does nothing: the clock moves only by jumps."""
 
     def current_time(self) -> float:
         """Virtual seconds since the start."""
@@ -270,7 +273,7 @@ def _seldom_collecting() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- links ---------------------------------------------------------------------------------------------
 
 # Frames in transit in one direction of one connection before `send` waits: what a pipe or a socket holds.
 WINDOW = 256
@@ -280,7 +283,7 @@ WINDOW = 256
 class LinkProfile:
     """The properties of every client's connection. The defaults are a perfect one.
 
-    A number in place of a distribution stands for `Constant`; all times are seconds.
+    A number in place of a distribution means `Constant`; all times are seconds.
 
     Raises:
         ValueError: a probability is not within 0 and 1, a time is negative, the bandwidth or ``disconnect_every`` is
@@ -293,9 +296,9 @@ class LinkProfile:
     bandwidth: float = math.inf
     """Bytes per second in each direction; a frame leaves after those before it."""
     stall: float = 0.0
-    """The probability, for each frame, that the line stands still before it."""
+    """The probability, for each frame, that the line stalls before it."""
     stall_time: Distribution = attrs.field(default=Constant(1.0), converter=as_distribution)
-    """Seconds for which it stands still."""
+    """Seconds for which it stalls."""
     disconnect: float = 0.0
     """The probability, for each frame, that the connection breaks in its place."""
     disconnect_every: float = math.inf
@@ -441,7 +444,7 @@ class SimulatedChannel(FrameChannel):
                 await self._changed.park()
 
     async def send_many(self, frames: Sequence[Frame]) -> None:
-        """Sends frames in order. Cancelled, those that still waited for space are not sent, and none is torn."""
+        """Sends frames in order. If it is cancelled, those that still waited for space are not sent, and no frame is torn."""
         for frame in frames:
             await self.send(frame)
 
