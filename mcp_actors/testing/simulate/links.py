@@ -444,7 +444,7 @@ class SimulatedChannel(FrameChannel):
                 await self._changed.park()
 
     async def send_many(self, frames: Sequence[Frame]) -> None:
-        """Sends frames in order. If it is cancelled, those that still waited for space are not sent, and no frame is torn."""
+        """Sends frames in order. After a cancellation, those that waited for space are not sent; none is torn."""
         for frame in frames:
             await self.send(frame)
 

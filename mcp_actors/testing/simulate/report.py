@@ -1,7 +1,7 @@
 """The figures of an experiment, as a value, a table or JSON, and the ledger of calls from which they are computed.
 
-The ledger records both sides of every simulated call, which a number in its metadata identifies. The same seed gives the
-same figures.
+The ledger records both sides of every simulated call, which a number in its metadata identifies. The same seed gives
+the same figures.
 """
 
 from __future__ import annotations
