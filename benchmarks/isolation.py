@@ -78,7 +78,7 @@ def serve_good(count: int, first: bool, reports: Connection) -> None:
 
 
 def serve_bad(orders: Connection) -> None:
-    """Serves the stalled upstream and the flooding one, tells their ports, and makes the one misbehave that it is sent."""
+    """Serves the stalled and the flooding upstream, sends their ports, and lets those misbehave that it is sent."""
     os.setpriority(os.PRIO_PROCESS, 0, LAST)
     bad: set[str] = set()
     flood = (

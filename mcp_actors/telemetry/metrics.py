@@ -60,7 +60,7 @@ MOST_NAMES = 200
 _LONGEST = 128
 # The methods whose target is a name, of which a server has few; a URI is one of very many.
 TARGETED = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
-# The beginnings of what the other end is called, with the transport that they mean.
+# The beginnings of the names of peers, with the transport that each means.
 _TRANSPORTS = (
     ("stdio", "pipe"),
     ("memory:", "pipe"),
@@ -107,7 +107,7 @@ def shown(text: str) -> str:
 
 @lru_cache(maxsize=2048)
 def network_of(peer: str) -> str:
-    """Returns the transport by which the other end is reached, as ``network.transport`` has it; asked for each call."""
+    """Returns the value of ``network.transport`` for a peer; called for each call."""
     for beginning, transport in _TRANSPORTS:
         if peer.startswith(beginning):
             return transport
@@ -393,7 +393,7 @@ class Metrics(Telemetry):
     def durations(self) -> list[tuple[Key, tuple[int, ...], float]]:
         """Returns the numbers of the calls in each of the buckets, and their seconds, by their labels.
 
-        Legal in any thread. The last bucket is of what is above all of `BUCKETS`.
+        It may be called in any thread. The last bucket is of what is above all of `BUCKETS`.
         """
         return [(key, tuple(each.buckets), each.seconds) for key, each in self._series.copy().items()]
 
@@ -403,7 +403,7 @@ class Metrics(Telemetry):
             self.in_flight -= 1
 
     def text(self) -> str:
-        """Returns everything in the text format of Prometheus, 0.0.4. Legal in any thread."""
+        """Returns everything in the text format of Prometheus, 0.0.4. It may be called in any thread."""
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
@@ -526,7 +526,7 @@ def _escaped(value: str) -> str:
 
 
 # Several loops, in threads of their own, may share one object. Without the interpreter's lock some of their calls would
-# not be counted, and those in flight would never be none again.
+# not be counted, and the number in flight would never return to 0.
 _counting = threading.Lock()
 
 

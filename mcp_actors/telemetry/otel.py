@@ -286,11 +286,11 @@ class ServerGauges:
         return [Measured(number, labels) for number, labels in values_of(gauge, self._servers)]
 
 
-# -- the calls of which the SDK is asked for a span ----------------------------------------------------
+# -- the calls for which the SDK is asked for a span ----------------------------------------------------
 
 
 class Sampling:
-    """Says of which calls the SDK is asked for a span.
+    """Decides for which calls the SDK is asked for a span.
 
     Args:
         share: The share of them, from 0 to 1.
@@ -341,7 +341,7 @@ LONGEST_TRACESTATE = 512
 LONGEST_BAGGAGE = 8192
 # The second part of a later version may be followed by more, which is ignored (Trace Context, 4.3).
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,512})?", re.ASCII)
-# What does not fit is ignored here: the library would write a line with the text of the peer for each request.
+# Malformed values are ignored here: the library would log the text of the peer for each request.
 _KEY = r"[a-z][a-z0-9_*/-]{0,240}(?:@[a-z][a-z0-9_*/-]{0,13})?"
 _STATE = re.compile(rf"{_KEY}=[!-+\--<>-~]{{1,256}}(?:, ?{_KEY}=[!-+\--<>-~]{{1,256}}){{0,31}}", re.ASCII)
 _ITEM = (
@@ -406,7 +406,7 @@ def is_sampled(meta: Mapping[str, Any]) -> bool | None:
 
 
 class Unsampled(NonRecordingSpan):
-    """The span of a call that is not sampled: it is recorded nowhere, and has ids from when somebody asks for them.
+    """The span of a call that is not sampled: it is recorded nowhere, and its ids are made when they are first read.
 
     Args:
         meta: The ``_meta`` of the request. The span belongs to the trace that this names, if it names one.

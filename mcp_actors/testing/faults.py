@@ -151,7 +151,7 @@ class Faults:
 
 @attrs.define
 class FaultStatistics:
-    """Counts of what has happened on all connections of a `FaultyTransport`, both directions together."""
+    """Counts of the events on all connections of a `FaultyTransport`, both directions together."""
 
     connections: int = 0
     """Connections opened."""
@@ -176,7 +176,7 @@ class FaultyDirection:
 
     Args:
         faults: what goes wrong.
-        rng: the only source of chance.
+        rng: the only source of random numbers.
         statistics: where the faults are counted.
     """
 

@@ -70,7 +70,7 @@ async def frames_arrive_in_order(tested: TransportUnderTest) -> None:
             (client, server, "client to server"),
             (server, client, "server to client"),
         ):
-            # What was made twice, or comes late, would show before this one.
+            # A frame that was duplicated, or comes late, would arrive before this one.
             await sender.send(last)
             compare(await receive_count(receiver, 1, tested.patience, who), [last], who)
 

@@ -130,7 +130,7 @@ async def _run(check: Check, tested: TransportUnderTest, timeout: float) -> None
 
 
 def _breach(check: Check, error: Exception, timeout: float) -> tuple[str, str]:
-    """Returns the rule that an exception breaks, and the words. A check's finding goes before its consequences."""
+    """Returns the rule that an exception breaks, and a description. A check's finding comes before its consequences."""
     leaves = list(_leaves(error))
     for leaf in leaves:
         if isinstance(leaf, RuleBroken):

@@ -1,4 +1,4 @@
-"""Checks of how a channel ends: by us, by the peer, by the world."""
+"""Checks of how a channel ends: closed by this end, closed by the peer, or broken off."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ async def _raises(kind: type[Exception], act: Callable[[], Awaitable[object]], r
 
 
 async def a_closed_channel_says_so(tested: TransportUnderTest) -> None:
-    """After ``aclose``: every use raises `trio.ClosedResourceError`, and closing again is nothing."""
+    """After ``aclose``: every use raises `trio.ClosedResourceError`, and closing again does nothing."""
     for closer in (0, 1):
         async with tested.pair() as pair:
             closing, other, who = _sides(pair, closer)
@@ -207,7 +207,7 @@ async def closing_wakes_who_waits(tested: TransportUnderTest) -> None:
             sending: list[BaseException] = []
 
             async def send_for_ever(channel: FrameChannel = closing) -> None:
-                # Over what the medium may take, so that it comes to wait.
+                # More than the medium may take, so that the sender has to wait.
                 frame = make_frame(0, 16 * 1024)
                 for _ in range(tested.max_buffered // len(frame.data) + 1):
                     await channel.send(frame)
@@ -224,7 +224,7 @@ async def closing_wakes_who_waits(tested: TransportUnderTest) -> None:
 
 
 async def closing_works_when_cancelled(tested: TransportUnderTest) -> None:
-    """``aclose`` in a cancelled scope closes all the same; the other side notices."""
+    """``aclose`` in a cancelled scope closes nevertheless, and the other side notices."""
     for closer in (0, 1):
         async with tested.pair() as pair:
             closing, other, who = _sides(pair, closer)

@@ -93,7 +93,7 @@ async def calls_fail_when_the_server_ends(tested: TransportUnderTest, era: str) 
 
 
 async def ended_calls_keep_nothing(tested: TransportUnderTest, era: str) -> None:
-    """Calls with large arguments are answered and cancelled while the collector of Python's garbage rests."""
+    """Calls with large arguments are answered and cancelled while Python's garbage collector is off."""
 
     async def cancelled(client: Client, witness: Witness) -> None:
         waiting = witness.waiting
@@ -211,7 +211,7 @@ async def progress_comes_before_the_answer(tested: TransportUnderTest, era: str)
 
 
 async def silent_calls_are_reported_for(tested: TransportUnderTest, era: str) -> None:
-    """A call that says nothing: the server's engine reports for it, so that its client knows that it is alive."""
+    """A silent call: the server's engine reports for it, so that its client knows that it is alive."""
     heard = trio.Event()
     async with connected_client(tested, era) as (client, _, _), trio.open_nursery() as nursery:
 

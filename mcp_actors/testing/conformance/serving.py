@@ -57,7 +57,7 @@ async def connections_are_accepted_once_started(tested: TransportUnderTest) -> N
 
 
 async def many_connections_stand_alone(tested: TransportUnderTest) -> None:
-    """Many connections at once; one does not read, one is closed half-way; the others get all that is theirs."""
+    """Many connections at once; one does not read, one is closed half-way; the others receive all their frames."""
 
     async def exchange(number: int, client: FrameChannel) -> None:
         frames = make_frames(40, f"connection-{number}", sizes=(0, 300))
@@ -84,14 +84,14 @@ async def many_connections_stand_alone(tested: TransportUnderTest) -> None:
 
 
 async def _flood(tested: TransportUnderTest, channel: FrameChannel) -> None:
-    """Sends to somebody who answers as much, and reads nothing: neither side can go on in the end."""
+    """Sends to a peer that answers as much, and reads nothing: in the end neither side can go on."""
     frame = make_frame(0, 16 * 1024)
     for _ in range(tested.max_buffered // len(frame.data)):
         await channel.send(frame)
 
 
 async def a_peer_that_does_not_read_is_waited_for(tested: TransportUnderTest) -> None:
-    """Each side sends to one that does not read: it must come to wait, and nothing is lost when the peer reads."""
+    """Each side sends to one that does not read: it must have to wait, and nothing is lost when the peer reads."""
     for to_server in (True, False):
         async with tested.pair() as (client, server):
             sender, receiver = (client, server) if to_server else (server, client)
@@ -222,7 +222,7 @@ async def no_task_is_left(before: set[trio.lowlevel.Task]) -> None:
         await trio.lowlevel.checkpoint()
     left = [repr(task.name) for task in set(system_tasks()) - before]
     expect(not left, NO_TASK_LEFT, f"system tasks that still run: {', '.join(left)}")
-    # A resource that was forgotten warns when it is collected: here, and not in somebody else's test.
+    # A resource that was forgotten warns when it is collected: it should do so here, and not in another test.
     gc.collect()
 
 

@@ -247,7 +247,7 @@ def make_frame(number: int, size: int = 0, tag: str = "frame") -> Frame:
 
 
 def make_frames(count: int, tag: str = "frame", sizes: Sequence[int] = (0, 100, 1000, 5000)) -> list[Frame]:
-    """Numbered frames whose sizes go round."""
+    """Returns numbered frames with the given sizes in turn."""
     return [make_frame(number, sizes[number % len(sizes)], tag) for number in range(count)]
 
 
@@ -343,7 +343,7 @@ class Witness:
     changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
 
     def notify(self) -> None:
-        """Says that a number has changed."""
+        """Wakes the tasks that wait for a number."""
         self.changed.unpark_all()
 
     async def saw(self, *, waiting: int = 0, cancelled: int = 0) -> None:

@@ -202,7 +202,7 @@ async def closed_mailboxes_get_nothing(tested: StateUnderTest) -> None:
 
 
 async def mailboxes_of_a_node_that_ended_are_gone(tested: StateUnderTest) -> None:
-    """A node ends in good order: at once send says so."""
+    """A node ends in good order: `send` says so at once."""
     async with tested.node() as stays:
         if not stays.bus.spans_processes:
             return
@@ -279,7 +279,7 @@ async def events_are_replayed_exactly(tested: StateUnderTest) -> None:
 
 
 async def event_ids_are_unique(tested: StateUnderTest) -> None:
-    """Events of several streams of two sessions: an id fits in a header, and names one event."""
+    """Events of several streams of two sessions: every id fits in a header and names one event."""
     async with tested.node() as node:
         ids = [
             node.events.append("session", stream, b"{}", None)
@@ -377,7 +377,7 @@ async def events_of_a_node_that_ended_are_replayed(tested: StateUnderTest) -> No
 
 
 async def let_take_effect(tested: StateUnderTest) -> None:
-    """Lets what takes effect soon take effect."""
+    """Waits until pending changes have taken effect."""
     await tested.subject.pass_time(tested.quiet)
 
 

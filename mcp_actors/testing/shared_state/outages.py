@@ -69,7 +69,7 @@ async def cancelled_creations_leave_a_task_or_none(tested: StateUnderTest) -> No
             record = records[index]
             await tested.subject.pass_time(tested.quiet)
             bounds = TaskBounds(1, 1000, LARGE, LARGE)
-            # First, because on a slow disk it waits behind the cancelled one, and a look does not.
+            # First, because on a slow disk it waits behind the cancelled one, and reading does not.
             counted = await node.tasks.create(make_task(tested, node, owner=record.owner), bounds) is not None
             there = bool(await node.tasks.get([record.id]))
             listed = record.id in [each.id for each in await node.tasks.page(record.owner, None, 10)]
@@ -96,7 +96,7 @@ async def cancelled_replacements_leave_one_value(tested: StateUnderTest) -> None
         async def judge(step: int) -> None:
             nonlocal value
             await tested.subject.pass_time(tested.quiet)
-            # On a slow disk it waits behind the cancelled one, and a look does not.
+            # On a slow disk it waits behind the cancelled one, and reading does not.
             await node.tasks.create(make_task(tested, node), ROOMY)
             there = (await node.tasks.get([record.id]))[record.id]
             new = next_value(value, message=f"at {value.revision + 1}")
@@ -371,7 +371,7 @@ async def _expect_never_missing(tested: StateUnderTest, node: OpenState, address
 
 
 async def flushed_state_works_again(tested: StateUnderTest) -> None:
-    """All is lost while two nodes are there: nothing is replayed with a gap, and both work on."""
+    """All is lost while two nodes are there: nothing is replayed with a gap, and both go on working."""
     assert tested.subject.flush is not None
     async with tested.nodes() as (node, other):
         address, _ = other.bus.open_mailbox(lambda message: None)

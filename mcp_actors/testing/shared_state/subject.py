@@ -198,7 +198,7 @@ class StateUnderTest:
         raise RuleBroken(rule, seen)
 
     async def until_true(self, holds: Callable[[], bool], rule: str, seen: str) -> None:
-        """As `until`, of something that is seen without waiting."""
+        """As `until`, for a condition that is checked without waiting."""
 
         async def asked() -> bool:
             await trio.lowlevel.checkpoint()

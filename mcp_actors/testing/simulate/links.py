@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Distribution(Protocol):
-    """Any object with this method."""
+    """Draws durations; any object with this method is one."""
 
     def sample(self, rng: random.Random) -> float:
         """Returns one value, 0 or more. It must take its random numbers from ``rng`` only."""
@@ -170,8 +170,8 @@ def as_distribution(value: float | Distribution) -> Distribution:
 
 T = TypeVar("T")
 
-# Ten thousand sessions are some million objects that live to the end, and calls leave next to no garbage in circles:
-# looking for it as often as usual took a fifth of the time.
+# Ten thousand sessions are some million objects that live to the end, and calls leave next to no cyclic garbage:
+# collecting it as often as usual took a fifth of the time.
 COLLECT_AFTER = (1_000_000, 50, 1_000)
 
 
@@ -259,7 +259,7 @@ def _repeatable(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _seldom_collecting() -> Iterator[None]:
-    """Collects the garbage of earlier runs first, and collects seldom in the block."""
+    """Collects the garbage of earlier runs first, and collects rarely in the block."""
     gc.collect()
     before = gc.get_threshold()
     gc.set_threshold(*COLLECT_AFTER)
@@ -331,7 +331,7 @@ class TrafficCounts:
     frames_lost: int = 0
 
     def count_stall(self) -> None:
-        """Counts one time that a line stood still."""
+        """Counts one stall of a line."""
         self.stalls += 1
 
 
@@ -434,7 +434,7 @@ class SimulatedChannel(FrameChannel):
         connection.clock.at(self._latest, self.other.arrive, frame)
 
     async def send(self, value: Frame) -> None:
-        """Sends one frame. Cancelled while it waits for space, it has sent nothing."""
+        """Sends one frame. If it is cancelled while it waits for space, nothing was sent."""
         await trio.lowlevel.checkpoint()
         while True:
             try:
@@ -548,7 +548,7 @@ class SimulatedServerTransport:
 
 
 class SimulatedClientTransport:
-    """The transport of one simulated client. Each of its connections has a source of chance of its own."""
+    """The transport of one simulated client. Each of its connections has its own random numbers."""
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class SimulatedCall:
         self.began = trio.current_time()
         # How the call ended for the client: "answered", "cancelled" or "failed"; ``None`` while the client waits.
         self.outcome: str | None = None
-        # The seconds of each run of its handler, of which is not known yet whether they were useful or wasted.
+        # The seconds of each run of its handler, which are not yet known to be useful or wasted.
         self.worked: list[float] = []
 
 
@@ -209,7 +209,7 @@ class Report:
     latency: Latencies
     """Of the calls that were answered."""
     cancelled: int
-    """Calls that their client gave up on purpose before there was an answer."""
+    """Calls that their client cancelled on purpose before the answer."""
     cancels_confirmed: int
     """Those of them whose handler was stopped by it; the others had ended, were lost, or never began."""
     failed: int
@@ -229,7 +229,7 @@ class Report:
     handler_runs: int
     """Calls that reached their handler."""
     handlers_stopped: int
-    """Handlers that were cancelled before their end, for whatever reason."""
+    """Handlers that were cancelled before their end, for any reason."""
     handler_seconds: float
     """Time that handlers spent on calls."""
     wasted_seconds: float
