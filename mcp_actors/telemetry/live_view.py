@@ -43,7 +43,7 @@ class ActionOutcome(msgspec.Struct, frozen=True):
 
 
 class LiveView(Protocol):
-    """What an admin endpoint shows: a server, all nodes of one, or workers."""
+    """A source of snapshots for an admin endpoint: a server, all nodes of one, or workers."""
 
     async def snapshot(self) -> list[NodeSnapshot]:
         """Returns the state of every node. Bounded in time: a node that does not answer is left out."""

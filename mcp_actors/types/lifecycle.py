@@ -1,4 +1,4 @@
-"""How a server describes itself to a client, and the messages that it sends of its own accord.
+"""The description of a server for its clients, and the messages that it sends of its own accord.
 
 A description has the server's name and capabilities. Log messages and changes follow: in revisions without sessions, a
 client subscribes to changes with one request, and the stream of its response carries them.
