@@ -11,7 +11,7 @@ second, and calls again. The greedy one keeps 200 calls in flight, from a third 
 turns, and what is compared is the 99th percentile of the 49's calls: alone; beside a 50th caller that keeps 16 calls in
 flight, which is its share, so that the server has as much to answer as beside the greedy one; and beside that. The
 first says what the greedy one costs the others, and the second how much of it is its greed. The server's processor time
-is counted, since the machine is that of all three: what the greedy process takes of it is none of the server's doing.
+is counted, since the machine is that of all three: the server is not charged for what the greedy process takes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEAD = (
 )
 
 
-def serve(limited: bool, told: Connection) -> None:
+def serve(limited: bool, reports: Connection) -> None:
     """Serves, and tells the port."""
     server = Server("fair")
     places = trio.CapacityLimiter(PLACES)
@@ -58,17 +58,17 @@ def serve(limited: bool, told: Connection) -> None:
     transport = HttpServerTransport(
         "http://127.0.0.1:0/mcp", authenticate=lambda request: request.headers["x-name"], json_replies=True
     )
-    server.run(transport, task_status=Telling(told))
+    server.run(transport, task_status=Telling(reports))
 
 
 class Telling:
     """Tells the port when the server listens."""
 
-    def __init__(self, told: Connection) -> None:
-        self._told = told
+    def __init__(self, reports: Connection) -> None:
+        self._reports = reports
 
     def started(self, places: Any = None) -> None:
-        self._told.send(int(str(places[0]).rpartition(":")[2].split("/")[0]))
+        self._reports.send(int(str(places[0]).rpartition(":")[2].split("/")[0]))
 
 
 class Caller:
@@ -114,11 +114,11 @@ class Caller:
 
 
 def attack(port: int, calls: int, rude: bool, apart: bool, orders: Connection) -> None:
-    """Keeps calls in flight while it is told to, and says how many were answered and refused in each window."""
+    """Keeps calls in flight during each window that it is sent, and reports how many were answered and refused."""
     if apart:
         os.sched_setaffinity(0, {(os.cpu_count() or 1) - 1})
     counts = {"answered": 0, "refused": 0}
-    # It stands for another machine, and is not to take the processor from the callers that are measured.
+    # It takes the part of another machine, and must not take the processor from the callers that are measured.
     os.nice(10)
 
     async def one(caller: Caller, ends: float) -> None:

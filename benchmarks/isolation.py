@@ -65,20 +65,20 @@ LOOK_EVERY = 0.02
 LOG = {"level": "error", "data": "x" * 200}
 
 
-def serve_good(count: int, first: bool, told: Connection) -> None:
+def serve_good(count: int, first: bool, reports: Connection) -> None:
     """Serves the upstreams that are as they should be, and tells their ports."""
     come_first(first)
 
     async def main() -> None:
         listeners = [(await trio.open_tcp_listeners(0, host="127.0.0.1"))[0] for _ in range(count)]
-        told.send([each.socket.getsockname()[1] for each in listeners])
+        reports.send([each.socket.getsockname()[1] for each in listeners])
         await serve_sockets(listeners)
 
     trio.run(main)
 
 
 def serve_bad(orders: Connection) -> None:
-    """Serves the stalled upstream and the flooding one, tells their ports, and does as it is told: who is bad now."""
+    """Serves the stalled and the flooding upstream, sends their ports, and lets those misbehave that it is sent."""
     os.setpriority(os.PRIO_PROCESS, 0, LAST)
     bad: set[str] = set()
     flood = (
@@ -136,7 +136,7 @@ def serve_bad(orders: Connection) -> None:
 
 
 def come_first(wanted: bool) -> None:
-    """Lets this process run before all others of the machine, which are no part of what is measured."""
+    """Lets this process run before all others of the machine, which are not measured."""
     if wanted:
         os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
@@ -168,14 +168,14 @@ def answer(request: dict[str, Any]) -> bytes | None:
     return json.dumps({"jsonrpc": "2.0", "id": request["id"], **outcome}).encode() + b"\n"
 
 
-def serve_gateway(ports: dict[str, int], first: bool, told: Connection) -> None:
+def serve_gateway(ports: dict[str, int], first: bool, reports: Connection) -> None:
     """Serves the gateway, and tells its port."""
     os.sched_setaffinity(0, {0})
     come_first(first)
     upstreams = [Upstream(name=name, target=f"tcp://127.0.0.1:{port}") for name, port in ports.items()]
     limits = HttpLimits(connections=20_000)
     transport = HttpServerTransport("http://127.0.0.1:0/mcp", limits=limits, json_replies=True)
-    Gateway(upstreams).run(transport, task_status=Telling(told))
+    Gateway(upstreams).run(transport, task_status=Telling(reports))
 
 
 def call_bad(port: int, orders: Connection) -> None:

@@ -84,7 +84,7 @@ def looking(admin: str) -> Iterator[int]:
 def _terminal() -> tuple[int, int]:
     if sys.platform != "win32":
         return pty.openpty()
-    raise SystemExit("there is no pseudo-terminal on Windows")
+    raise SystemExit("Windows has no pseudo-terminals")
 
 
 def _drain(master: int, drawn: threading.Event) -> None:
@@ -136,7 +136,7 @@ async def measure(options: argparse.Namespace, url: str, admin: str, pid: int) -
                     rate, cost = await window(clients, each, pid, top, options.seconds)
                 rates[watched].append(rate)
                 costs[watched].append(cost)
-    for watched, name in ((False, "nobody looks"), (True, "top is attached")):
+    for watched, name in ((False, "no viewer"), (True, "top is attached")):
         print(
             f"{name}: calls a second {summary(rates[watched])}; us of the server a call {summary(costs[watched])}"
         )

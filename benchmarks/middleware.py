@@ -6,9 +6,9 @@
     python -m benchmarks.middleware --windows 301
 
 All variants take turns in short windows in one process, which is client and server, in memory, with 64 calls in flight.
-A refused call is a whole one, and stands beside one that is answered. The time is that of the processor, so that other
-programs disturb it less. What a middleware adds is the median of the differences between its windows and those without
-any, one just before and one just after it.
+A refused call counts as a whole one, and is compared with one that is answered. Processor time is measured, because
+other programs disturb it less. What a middleware adds is the median of the differences between its windows and those
+without any, one just before and one just after it.
 """
 
 from __future__ import annotations

@@ -324,8 +324,8 @@ async def measure(folder: Path, options: argparse.Namespace) -> None:
             if point:
                 await servers.calls(options.calls // options.points, options.calls_of_a_kill)
             levels = await servers.levels(admin)
-            told = f"{servers.outcomes.total():,} calls, {servers.kills} kills, {time.monotonic() - started:.0f} s"
-            print(told, asdict(levels), flush=True)
+            line = f"{servers.outcomes.total():,} calls, {servers.kills} kills, {time.monotonic() - started:.0f} s"
+            print(line, asdict(levels), flush=True)
             if point == min(WARM_POINT, options.points - 1):
                 warm = levels
             assert warm is None or levels.is_no_more_than(warm), f"grown from {warm}: {levels}"

@@ -5,7 +5,7 @@
     python -m benchmarks.soak_asyncio --calls 1000000
 
 Calls are plain, report progress, ask back, are cancelled at any time or run out of it. Loops end in order, with an
-exception, with a client that nobody closed, and closed in mid-call. At points between and at the end the process is
+exception, with a client left open, and closed in mid-call. At points between and at the end the process is
 measured: tasks of the engine, threads, futures of asyncio, descriptors, children, objects and memory. Raises
 `AssertionError` where something is left or a call got a wrong answer.
 """
@@ -45,10 +45,10 @@ CALLS_OF_A_LOOP = 800
 # Every so many loops one has a server in a process of its own.
 LOOPS_OF_A_CHILD = 10
 POINTS = 10
-# Seconds in which the engine notices what nobody told it.
+# Seconds in which the engine must notice the end of a loop by itself.
 QUIET_WITHIN = 15.0
 LOOK_EVERY = 0.1
-# Caches of the interpreter and of the engine fill for a while: less than one object in so many calls is none of theirs.
+# Caches of the interpreter and of the engine fill for a while: less than one object in so many calls is not a leak.
 CALLS_OF_AN_OBJECT = 1000
 SPARE_OBJECTS = 1500
 # The allocator keeps pages for itself.
@@ -301,9 +301,9 @@ class Soak:
         asyncio.run(main())
 
     def _closed_early(self, target: Any, calls: int) -> None:
-        """Closes the loop with calls in flight, of which nobody tells the engine."""
+        """Closes the loop with calls in flight, and without a word to the engine."""
         loop = asyncio.new_event_loop()
-        # It would tell of each task that is left, which is what is wanted here.
+        # By default it would report each task that is left, which is intended here.
         loop.set_exception_handler(lambda _loop, _context: None)
 
         async def main() -> None:

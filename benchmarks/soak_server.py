@@ -11,7 +11,7 @@ __all__ = ["hanging", "server"]
 server = Server("soaked")
 QUESTION = {"type": "object", "properties": {"name": {"type": "string"}}}
 hanging: set[int] = set()
-"""The calls that hang now. A call that was cancelled is none of them."""
+"""The calls that hang now. A call that was cancelled is not among them."""
 
 
 @server.tool

@@ -147,9 +147,7 @@ def main() -> None:
     )
     parser.add_argument("--windows", type=int, default=7, help="of each kind")
     parser.add_argument("--seconds", type=float, default=0.5, help="of a window")
-    parser.add_argument(
-        "--pid", type=int, action="append", default=[], help="of the Redis, which is no other program"
-    )
+    parser.add_argument("--pid", type=int, action="append", default=[], help="of the Redis server to measure")
     trio.run(run, parser.parse_args())
 
 

@@ -157,7 +157,7 @@ class Tcp:
         self._connection.sendall(self._burst)
         for _ in range(IN_FLIGHT):
             if b'"result"' not in self._file.readline():
-                raise SystemExit("an answer is no result")
+                raise SystemExit("an answer is not a result")
         return IN_FLIGHT
 
 

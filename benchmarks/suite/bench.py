@@ -23,7 +23,7 @@ __all__ = ["Bench", "Served", "ThisProcess", "TimedBlock", "percentile_us"]
 class Served(Protocol):
     """Figures of the server's process, and the processes that answer a request."""
 
-    told: HandlerEvents
+    events: HandlerEvents
 
     @property
     def pid(self) -> int: ...
@@ -36,8 +36,8 @@ class Served(Protocol):
 class ThisProcess:
     """A server in memory. Its figures are those of this process, including the share of the load."""
 
-    def __init__(self, told: HandlerEvents) -> None:
-        self.told = told
+    def __init__(self, events: HandlerEvents) -> None:
+        self.events = events
 
     pid = 0
 

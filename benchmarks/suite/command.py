@@ -206,7 +206,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=5.0,
         metavar="PERCENT",
-        help="smaller changes are none (default: %(default)s)",
+        help="smaller changes are ignored (default: %(default)s)",
     )
     both.add_argument("--fail", action="store_true", help="exit with 1 if there is a regression")
 

@@ -24,7 +24,7 @@ class Cell(NamedTuple):
 
 
 def goal_rows(document: Document, goals: Sequence[Goal] = GOALS) -> list[list[Cell]]:
-    """Returns the head, then a row for each goal with a ratio; nothing if there is none."""
+    """Returns the head, then a row for each goal with a ratio; nothing without such goals."""
     found = _by_round(document)
     ran = {row.peer for row in document.rows} | {failure.peer for failure in document.failures}
     shown = [goal for goal in goals if any(_ratios(goal, each, found) for each in goal.against)]
@@ -51,11 +51,11 @@ def _ratios(goal: Goal, against: Against, found: dict[tuple[Key, str], Rounds]) 
 
 
 def _cell(goal: Goal, column: str, found: dict[tuple[Key, str], Rounds], ran: set[str]) -> Cell:
-    told = [each for each in goal.against if each.column == column]
+    matching = [each for each in goal.against if each.column == column]
     figure = _figure(found.get((goal.ours, goal.metric)), goal.metric)
-    if not told:
+    if not matching:
         return Cell(figure if column == ITSELF else "-")
-    [against] = told
+    [against] = matching
     unit = f" {METRICS[goal.metric].unit} more" if against.difference else "x"
     tell = number if against.difference else _ratio
     aim = f"goal {'≥' if goal.at_least else '≤'} {against.bound:g}{unit}"
@@ -117,7 +117,7 @@ def goals_markdown(document: Document) -> str:
     """Returns the table and its introduction. Raises `LoadError` if the document has no figure for any goal."""
     rows = goal_rows(document)
     if not rows:
-        raise LoadError("there are no figures for any goal; python -m benchmarks run --goals takes them")
+        raise LoadError("no goal has figures; python -m benchmarks run --goals takes them")
     lines = [
         "| " + " | ".join(f"**{cell.text}**" if cell.missed else cell.text for cell in row) + " |"
         for row in rows

@@ -139,8 +139,8 @@ def _of_clients() -> Iterator[Goal]:
     for era in ("legacy", "modern"):
         # In the modern era a client does what it does by itself, which in memory need not be what is on a wire.
         for window in (64, 1):
-            told = "64 in flight" if window > 1 else "one at a time"
-            what = f"client in memory, {era}, {told}"
+            load = "64 in flight" if window > 1 else "one at a time"
+            what = f"client in memory, {era}, {load}"
             yield _goal(what, "per_second", _client("memory", era, window), official=12.0)
     for era in ("legacy", "modern"):
         what = f"client over stdio to the inline floor, {era}, 64 in flight"
@@ -195,8 +195,8 @@ def _of_gateways() -> Iterator[Goal]:
             Against(column, many._replace(peer=each), PROXY_BOUNDS[column]) for column, each in others.items()
         ]
         route = f"{BINDING_NAMES[served]} to {BINDING_NAMES[reached]}"
-        told = " and ".join(PEERS[each].title for each in others.values())
-        what = f"one hop, {route}, {era}, 64 in flight, beside {told}"
+        peers = " and ".join(PEERS[each].title for each in others.values())
+        what = f"one hop, {route}, {era}, 64 in flight, beside {peers}"
         yield Goal(what, "per_second", many, tuple(against))
     for era in ("legacy", "modern"):
         alone, behind = (_hop("stdio", "stdio", era, hops, 1) for hops in (0, 1))

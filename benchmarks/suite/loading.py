@@ -18,7 +18,7 @@ def load_files(files: Iterable[str]) -> None:
         path = Path(name).resolve()
         spec = importlib.util.spec_from_file_location(f"loaded_{number}_{path.stem}", path)
         if spec is None or spec.loader is None or not path.is_file():
-            raise LoadError(f"{name} is no Python file")
+            raise LoadError(f"{name} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         sys.path.insert(0, str(path.parent))

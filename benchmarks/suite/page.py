@@ -27,7 +27,7 @@ THROUGHPUT: tuple[Curve, ...] = (
 )
 LATENCY: tuple[Curve, ...] = (
     ("roundtrip", "in_flight", "p99_us", "requests in flight", "99th percentile against concurrency"),
-    ("fan_out", "subscribers", "p99_us", "subscribers", "One change, told to all"),
+    ("fan_out", "subscribers", "p99_us", "subscribers", "One change, sent to all"),
     ("mixed", "users", "p99_us", "users", "Mixed requests"),
 )
 COST: tuple[Curve, ...] = (
@@ -76,11 +76,11 @@ def _sections(document: Document) -> Iterator[tuple[str, str]]:
 
 
 def _failures(document: Document) -> str:
-    told = (
+    lines = (
         f"{each.scenario}, {transport_name(each.transport)}, {each.era}, {each.peer}: {each.reason}"
         for each in document.failures
     )
-    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in told)}</ul>"
+    return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in lines)}</ul>"
 
 
 def _goals(document: Document) -> str:
@@ -135,8 +135,10 @@ def _transports(document: Document) -> list[Plot]:
                 if here and set(at) == {"in_flight"} and metric in metrics:
                     line = lines.setdefault(key.transport, PlotLine(transport_name(key.transport), []))
                     line.points.append(_point(float(at["in_flight"]), metrics[metric]))
-            told = METRICS[metric]
-            plots.append(Plot(f"{told.title}, {era}", "requests in flight", told.unit, list(lines.values())))
+            plotted = METRICS[metric]
+            plots.append(
+                Plot(f"{plotted.title}, {era}", "requests in flight", plotted.unit, list(lines.values()))
+            )
     return plots
 
 

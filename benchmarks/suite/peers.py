@@ -51,7 +51,7 @@ class Peer:
     this interpreter, which must have the modules that it ``needs``. ``schemes`` are the transports it has; none means
     all. ``client`` is its client's program, which has ``client_schemes``. ``scenarios`` are those it can do; none means
     all. ``warm_up`` are the seconds of load that it takes to get up to speed, where a few hundred calls are not enough.
-    ``shown`` is the package whose version is told. ``token`` is the access token that each request over HTTP has.
+    ``shown`` is the package whose version is shown. ``token`` is the access token that each request over HTTP has.
     """
 
     name: str
@@ -125,14 +125,14 @@ PEERS = {
         *(
             Peer(
                 face,
-                f"mcp-actors, its client for {told}",
+                f"mcp-actors, its client for {callers}",
                 OURS,
                 schemes=frozenset(),
                 takes_files=True,
                 client=f"client_{face}",
                 scenarios=("client_calls",),
             )
-            for face, told in zip(FACES, ("asyncio programs", "programs without a loop"), strict=True)
+            for face, callers in zip(FACES, ("asyncio programs", "programs without a loop"), strict=True)
         ),
         Peer(
             ASGI,

@@ -83,10 +83,10 @@ def tables(document: Document) -> list[tuple[str, list[list[str]]]]:
                 ]
                 if set(cells) == {"-"}:
                     continue
-                told = METRICS[metric]
+                described = METRICS[metric]
                 ratios = [ratio_text(group, metric, peer) for peer in against]
-                unit = f", {told.unit}" if told.unit else ""
-                what = f"{told.title}{unit} ({'more' if told.better == 'higher' else 'less'} is better)"
+                unit = f", {described.unit}" if described.unit else ""
+                what = f"{described.title}{unit} ({'more' if described.better == 'higher' else 'less'} is better)"
                 where = transport_name(group.transport), group.era, place_text(group.at)
                 rows.append([*where, what, *cells, *ratios])
         title = SCENARIOS[name].title if name in SCENARIOS else ""

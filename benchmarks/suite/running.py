@@ -110,11 +110,11 @@ def run_plan(
         for peer in _in_turn(case, turn, prepared)
     ]
     failed: set[tuple[str, str, str, str]] = set()
-    with _progress(console, len(jobs)) as told:
+    with _progress(console, len(jobs)) as show:
         try:
             for turn, case, peer in jobs:
                 names = case.scenario.name, case.transport, case.era, peer
-                told(f"{turn}/{rounds} {names[0]} {names[1].partition('=')[0]} {names[2]} {peer}")
+                show(f"{turn}/{rounds} {names[0]} {names[1].partition('=')[0]} {names[2]} {peer}")
                 if names in failed:
                     continue
                 if time.monotonic() - started > budget:

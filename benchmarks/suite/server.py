@@ -72,7 +72,7 @@ class ServerProcess:
     ) -> None:
         self.url = url
         self.port = port
-        self.told = HandlerEvents(directory / "told")
+        self.events = HandlerEvents(directory / "events")
         parts = urlsplit(url)
         self.socket_path = ""
         if "unix" in parts.scheme:
@@ -81,7 +81,7 @@ class ServerProcess:
         self._end_within = end_within
         self._stderr = directory / "stderr"
         self._piped = url == "stdio:"
-        environment = os.environ | {TELL: str(self.told.path)} | ({STREAMS: "1"} if streams else {})
+        environment = os.environ | {TELL: str(self.events.path)} | ({STREAMS: "1"} if streams else {})
         # A start is not to compile anew what an earlier one has compiled, as an installation has.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         pipe = subprocess.PIPE if self._piped else subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""The figures of a run in a few sentences, for whoever reads no further."""
+"""The figures of a run in a few sentences, for readers who stop there."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def summary(document: Document) -> str:
     others = [peer for peer in compared_peers(document) if not peer.startswith(FLOOR)]
     # Where there is another SDK on some transport, the others say little.
     beside = [group for group in found if any(peer in group.samples for peer in others)]
-    told = [_throughput(group, others) for group in beside or found]
-    sentences = [f"mcp-actors answers {'; '.join(told)}."] if told else []
-    if not told:
+    rates = [_throughput(group, others) for group in beside or found]
+    sentences = [f"mcp-actors answers {'; '.join(rates)}."] if rates else []
+    if not rates:
         scenarios = list(dict.fromkeys(row.scenario for row in document.rows))
         sentences.append(
             f"{len(document.rows)} rows of figures: {', '.join(scenarios) or 'nothing was measured'}."
@@ -56,11 +56,11 @@ def _throughput(group: Group, others: list[str]) -> str:
         if (found := ratios(group, "per_second", other))
     ]
     window = dict(group.at)["in_flight"]
-    told = (
+    rate = (
         f"{median(_ours(group)):,.0f} requests a second over {transport_name(group.transport)} "
         f"({group.era}, {window} in flight)"
     )
-    return told + (f", {_listed(beside)}" if beside else "")
+    return rate + (f", {_listed(beside)}" if beside else "")
 
 
 def _listed(texts: list[str]) -> str:

@@ -59,10 +59,10 @@ class _Starter:
         directory = self._directory / str(self._number)
         directory.mkdir()
         if self._here.drive == "memory":
-            told = HandlerEvents(directory / "told")
-            os.environ[TELL] = str(told.path)
+            events = HandlerEvents(directory / "events")
+            os.environ[TELL] = str(events.path)
             async with _opening().in_memory(era, f"{self._here.url}-{self._number}") as field:
-                yield self._bench(era, field, ThisProcess(told))
+                yield self._bench(era, field, ThisProcess(events))
             return
         job, port = self._job, free_port()
         url = self._here.address(port, str(directory))
@@ -95,7 +95,7 @@ async def _measure(job: BenchmarkJob, here: Transport, directory: Path) -> list[
 
 
 def measure(job: BenchmarkJob) -> list[Point]:
-    """Does the job in this process. Raises `LoadError` if there is no figure."""
+    """Does the job in this process. Raises `LoadError` if it gives no figure."""
     here = transport(job.transport)
     load_files(job.loads)
     with tempfile.TemporaryDirectory(prefix="mcp-") as name:

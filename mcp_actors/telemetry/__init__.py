@@ -1,7 +1,7 @@
 """Telemetry: metrics for Prometheus, OpenTelemetry, and what log lines say of the call that they belong to.
 
 `Metrics` needs nothing. ``mcp_actors.telemetry.otel.OpenTelemetry`` needs the extra ``otel``, and is imported from
-there, so that nobody else imports that. The contract, for telemetry of a program's own, is `mcp_actors.abc.telemetry`.
+there, so that no other program loads it. The contract, for telemetry of a program's own, is `mcp_actors.abc.telemetry`.
 """
 
 from __future__ import annotations

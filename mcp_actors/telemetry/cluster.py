@@ -1,7 +1,7 @@
-"""All nodes of a server: each is asked over the bus that the nodes share, and actions are forwarded to their node.
+"""The live view of all nodes of a server, which asks each over their bus and forwards actions to the node they name.
 
-A node answers as long as it has a live view of its own, so that a cluster is looked at from any of them. A node that
-can write to the shared state could end sessions without this too: nothing more is trusted here than there.
+A node answers as long as it has a live view of its own, so a cluster can be watched from any of them. A node that can
+write to the shared state could end sessions without this too, so nothing is trusted here that is not trusted there.
 """
 
 from __future__ import annotations
@@ -109,16 +109,16 @@ class ClusterView:
     @classmethod
     @asynccontextmanager
     async def open(cls, own: ServerView, state: OpenState) -> AsyncIterator[ClusterView]:
-        """Yields a watch of all nodes, and answers the others meanwhile."""
-        watch = cls(own, state.bus)
-        watch._address, close = state.bus.open_mailbox(watch._take)
-        leave = state.bus.subscribe(watch._asked, lambda: None)
+        """Yields the view of all nodes, and answers the other nodes meanwhile."""
+        view = cls(own, state.bus)
+        view._address, close = state.bus.open_mailbox(view._take)
+        leave = state.bus.subscribe(view._asked, lambda: None)
         try:
             async with trio.open_nursery() as nursery:
-                start_again(nursery, ADMIN_NODE, watch._answer)
-                # Beside it: the end of a session takes up to a second, in which this node is not silent.
-                start_again(nursery, ADMIN_NODE, watch._obey)
-                yield watch
+                start_again(nursery, ADMIN_NODE, view._answer)
+                # In a task of its own: ending a session takes up to a second, and this node must answer meanwhile.
+                start_again(nursery, ADMIN_NODE, view._obey)
+                yield view
                 nursery.cancel_scope.cancel(reason="the live view ends")
         finally:
             leave()
@@ -130,7 +130,7 @@ class ClusterView:
         self._bus.publish(TOPIC, self._address)
         own = await self._own.own_snapshot()
         with trio.move_on_after(PATIENCE):
-            # The first time nobody is known yet: whoever answers then is shown from the next snapshot on.
+            # No node is known the first time; those that answer are shown from the next snapshot on.
             while any(each.at < asked for each in self._known.values()):
                 await self._arrived.park()
         now = trio.current_time()
@@ -139,7 +139,7 @@ class ClusterView:
         return [own, *sorted(others, key=lambda each: each.node)]
 
     async def act(self, action: Action, who: str) -> ActionOutcome:
-        """Does it here, or has the node do it that is meant. See `LiveView.act`."""
+        """Runs the action on the node that it names. See `LiveView.act`."""
         known = self._known.get(action.node)
         if known is None:
             return await self._own.act(action, who)
@@ -157,7 +157,7 @@ class ClusterView:
             del self._orders[order]
         return waiting.outcome or ActionOutcome(False, "the node has not answered; it may have done it")
 
-    # -- what comes over the bus: nothing here waits or raises ---------------------------------------------------------
+    # -- messages of the bus: nothing here waits or raises ---------------------------------------------------------
 
     def _asked(self, topic: str, key: str) -> None:
         if topic == TOPIC:
@@ -180,7 +180,7 @@ class ClusterView:
             self._arrived.unpark_all()
 
     def _may_speak(self, found: _NodeAnswer) -> bool:
-        """Whether an answer is that of its node: nobody speaks for this one, nor for another that is not silent."""
+        """Whether an answer comes from the node that it names: not this one, nor one known at another address."""
         node = found.snapshot.node
         known = self._known.get(node)
         if node == self._own.node or (known is not None and known.answer.address != found.address):

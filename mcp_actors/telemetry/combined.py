@@ -1,4 +1,4 @@
-"""Log lines of a program, with the call that they belong to."""
+"""Several telemetries as one, and log lines of a program with the call that they belong to."""
 
 from __future__ import annotations
 
@@ -20,9 +20,6 @@ from mcp_actors.abc.telemetry import (
 __all__ = ["Together", "add_call"]
 
 
-# -- Several telemetries as one --------------------------------------------------------------------------
-
-
 class Together(Telemetry):
     """Passes everything on to several telemetries, such as traces for one system and metrics for another.
 
@@ -30,7 +27,7 @@ class Together(Telemetry):
         telemetries: The telemetries. Where two add the same member to ``_meta``, the first one's counts.
 
     Raises:
-        TypeError: One of them is no `Telemetry`.
+        TypeError: One of them is not a `Telemetry`.
     """
 
     def __init__(self, *telemetries: Telemetry) -> None:
@@ -94,7 +91,7 @@ class _Observations(Observation):
     def log_members(self) -> Mapping[str, Any]:
         members: dict[str, Any] = {}
         for each in reversed(self._observations):
-            # It is asked while a line is written, so that its failure can be no line.
+            # This runs while a line is written, so its failure cannot be logged.
             with suppress(Exception):
                 members.update(each.log_members())
         return members
@@ -113,9 +110,6 @@ class _OutboundObservations(OutboundObservation):
     def ended(self, ending: CallEnding) -> None:
         for each in self._observations:
             guarded(each.ended, ending)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 def add_call(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

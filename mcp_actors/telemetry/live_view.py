@@ -1,4 +1,8 @@
-"""One snapshot an interval for all watchers together, with rates."""
+"""The live view of a running server: its snapshots for watchers, and the actions of operators on it.
+
+A `ServerView` shows and steers the server of this process. A `Feed` captures one snapshot an interval for all watchers
+together, and adds rates.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,9 @@ from mcp_actors._server.runtime import ServerRuntime, TransportHandler
 from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import INTERNAL_ERROR, RpcError
 from mcp_actors.supervision.logging import log
-from mcp_actors.telemetry.snapshot import NodeSnapshot, Rates, ServerSight, Snapshot
+from mcp_actors.telemetry.snapshot import NodeSnapshot, Rates, Snapshot, SnapshotCapture
 
 __all__ = ["Action", "ActionOutcome", "Feed", "LiveView", "ServerView", "Watcher"]
-
-
-# -- The actions of operators on a running server: they end a call, or end a session ---------------------
 
 
 class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,16 +43,16 @@ class ActionOutcome(msgspec.Struct, frozen=True):
 
 
 class LiveView(Protocol):
-    """Something that an admin endpoint shows: a server, all nodes of one, or workers."""
+    """A source of snapshots for an admin endpoint: a server, all nodes of one, or workers."""
 
     async def snapshot(self) -> list[NodeSnapshot]:
-        """Returns where every node stands. Bounded in time: a node that does not answer is left out."""
+        """Returns the state of every node. Bounded in time: a node that does not answer is left out."""
 
     async def act(self, action: Action, who: str) -> ActionOutcome:
         """Does what an operator asks for, and logs it with ``who``. Bounded in time."""
 
 
-# -- The server of this process, watched and steered -----------------------------------------------------
+# -- the server of this process ------------------------------------------------------------------------
 
 # Seconds for the calls of a session that ends to be answered.
 _ANSWER_TIME = 1.0
@@ -65,41 +66,41 @@ class ServerView:
 
     Args:
         handler: What `ServerTransport.serve` was given.
-        worker: The number of this process among the workers of a supervisor; ``None`` if it is none.
+        worker: The number of this process among the workers of a supervisor; ``None`` without a supervisor.
 
     Raises:
-        TypeError: The handler is none of this engine.
+        TypeError: The handler belongs to another engine.
     """
 
     def __init__(self, handler: ServerHandler, worker: int | None = None) -> None:
         if not isinstance(handler, TransportHandler) or not isinstance(handler.running, ServerRuntime):
             raise TypeError(f"a live view needs a handler of this engine, not {handler!r:.80}")
         responder = handler.responder
-        self._sight = ServerSight(
+        self._capture = SnapshotCapture(
             handler.running, handler.shared.node, lambda: responder.scope.server.info, worker
         )
 
     def __repr__(self) -> str:
-        return f"<ServerView {self._sight!r}>"
+        return f"<ServerView {self._capture!r}>"
 
     @property
     def node(self) -> str:
         """The name of the node."""
-        return self._sight.node
+        return self._capture.node
 
     async def own_snapshot(self) -> NodeSnapshot:
-        """Returns where the server of this process stands, and how long a turn of its event loop takes."""
+        """Returns the state of the server of this process, and how long a turn of its event loop takes."""
         began = trio.current_time()
         await trio.lowlevel.checkpoint()
         turn = trio.current_time() - began
-        return await self._sight.take(turn)
+        return await self._capture.capture(turn)
 
     async def snapshot(self) -> list[NodeSnapshot]:
         """See `LiveView.snapshot`."""
         return [await self.own_snapshot()]
 
     async def act(self, action: Action, who: str) -> ActionOutcome:
-        """Ends a call or a session. Its clients are told: calls are answered with an error.
+        """Ends a call or a session. The client of each ended call gets an error as its answer.
 
         Args:
             action: What to do.
@@ -125,7 +126,7 @@ class ServerView:
         return await self._end_session(action.target)
 
     def _cancel_call(self, key: str) -> ActionOutcome:
-        call = self._sight.call_named(key)
+        call = self._capture.call_named(key)
         if call is None:
             return ActionOutcome(False, "the call is not in flight any more")
         if call.cut_short:
@@ -134,13 +135,13 @@ class ServerView:
         return ActionOutcome(True, f"{call.invocation.method.name} was cancelled")
 
     async def _end_session(self, name: str) -> ActionOutcome:
-        session = self._sight.session_named(name)
+        session = self._capture.session_named(name)
         if session is None:
             return ActionOutcome(False, "the session has ended")
         for call in tuple(session.dispatcher.calls.values()):
             call.end_with(RpcError(INTERNAL_ERROR, _SESSION_ENDED))
         if isinstance(session, ConnectionlessSession):
-            # Answered before the session is gone: a client that is told 404 for a call makes it again in a new session.
+            # Calls are answered before the session is gone: after a 404, a client would repeat them in a new session.
             with trio.move_on_after(_ANSWER_TIME):
                 await session.wait_until_idle()
             session.end()
@@ -149,29 +150,29 @@ class ServerView:
         return ActionOutcome(True, f"{name} ends")
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- one snapshot an interval for all watchers together ------------------------------------------------
 
-# A snapshot may take this part of the time of an event loop; a larger server is looked at less often.
+# The share of an event loop's time that snapshots may take; a larger server is captured less often.
 SHARE = 0.02
 # Seconds between two snapshots at most: a watcher that hears nothing for a minute takes the server for dead, and the
 # time that a snapshot took is what a node says of itself.
 LONGEST_PAUSE = 30.0
-# Seconds from which on a difference is a rate: of a shorter time, it would say nothing.
+# Seconds between two snapshots of which a rate is computed; over less, it would say nothing.
 SHORTEST = 0.2
 
 
 class Watcher(Protocol):
-    """Somebody who is shown every snapshot."""
+    """A receiver of every snapshot."""
 
     def show(self, snapshot: bytes) -> None:
         """Takes a snapshot as JSON. Must neither wait nor raise."""
 
 
 class Feed:
-    """Takes snapshots as long as anybody watches.
+    """Captures snapshots while there are watchers.
 
     Args:
-        watch: What is looked at.
+        watch: The view to capture.
         interval: Seconds between two snapshots. They are longer apart where one takes more than 2 % of that.
     """
 
@@ -180,7 +181,7 @@ class Feed:
         self.interval = interval
         self.watchers: set[Watcher] = set()
         self._wanted = trio.Event()
-        self._taking = trio.Lock()
+        self._capturing = trio.Lock()
         self._last = b""
         self._last_at = float("-inf")
         self._pause = interval
@@ -208,16 +209,16 @@ class Feed:
         self._wanted.set()
 
     def remove(self, watcher: Watcher) -> None:
-        """Shows nothing more to ``watcher``. Legal any number of times."""
+        """Shows nothing more to ``watcher``. Idempotent."""
         self.watchers.discard(watcher)
 
     async def latest(self) -> bytes:
-        """Returns a snapshot as JSON, at most half an interval old: however many ask, few are taken.
+        """Returns a snapshot as JSON, at most half an interval old, so that many callers share one.
 
         Raises:
-            Exception: What the watch raises.
+            Exception: What the view raises.
         """
-        async with self._taking:
+        async with self._capturing:
             if not self._is_young(self._pause / 2):
                 nodes = await self.watch.snapshot()
                 took = max((each.took for each in nodes), default=0.0)

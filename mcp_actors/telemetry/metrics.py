@@ -1,4 +1,9 @@
-"""Metrics of calls and servers without any dependency, as text for Prometheus."""
+"""Metrics of calls and servers without any dependency, as text for Prometheus.
+
+Names that peers and models make up must not become time series without end, so the number of labels is bounded. What a
+server holds at the moment, and has counted since it began, is a table of `Gauge` objects: `Metrics` writes them as text
+for Prometheus, and `OpenTelemetry` reports them by observable instruments.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +50,17 @@ __all__ = [
 ]
 
 
-# -- Labels with a bound: names that peers and models make up must not become time series without end ----
+# -- labels --------------------------------------------------------------------------------------------
 
-# Stands for every name that is not told apart.
+# The label of every name that has no label of its own.
 OTHER = "other"
-# Names of the program's own requests that are told apart: those of what servers have, of whom a client has a few.
+# Names in the program's own requests that become labels: those of its few servers' tools and prompts.
 MOST_NAMES = 200
-# Characters of a name that is told apart.
+# The most characters of a name that becomes a label.
 _LONGEST = 128
 # The methods whose target is a name, of which a server has few; a URI is one of very many.
 TARGETED = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
-# The beginnings of what the other end is called, with the transport that they mean.
+# The beginnings of the names of peers, with the transport that each means.
 _TRANSPORTS = (
     ("stdio", "pipe"),
     ("memory:", "pipe"),
@@ -76,7 +81,7 @@ class Names:
 
         Args:
             outbound: Whether this side sends it. Its name was made up by this program then, or by a model that it asks,
-                so the first ones are told apart. One that a peer sends has to be registered here.
+                so only the first ones become labels. One that a peer sends has to be registered here.
         """
         target = request.target
         if target is None or request.method not in TARGETED:
@@ -102,16 +107,14 @@ def shown(text: str) -> str:
 
 @lru_cache(maxsize=2048)
 def network_of(peer: str) -> str:
-    """Returns the transport by which the other end is reached, as ``network.transport`` has it; asked for each call."""
+    """Returns the value of ``network.transport`` for a peer; called for each call."""
     for beginning, transport in _TRANSPORTS:
         if peer.startswith(beginning):
             return transport
     return "tcp"
 
 
-# -- The numbers of a server as a table: what it holds at the moment, and has counted since it began -----
-#
-# `Metrics` writes them as text for Prometheus, and `OpenTelemetry` reports them by observable instruments.
+# -- the numbers of a server ---------------------------------------------------------------------------
 
 Value = tuple[float, dict[str, str]]
 """A number and its labels."""
@@ -289,7 +292,7 @@ _OF_THE_PROCESS = frozenset({"mcp_actors_crashes_total", "mcp_actors_http_refuse
 def looked_at(sources: Sequence[Callable[[], ServerStatistics]]) -> list[ServerStatistics]:
     """Returns the statistics of servers, each once; one whose event loop has ended, or is blocked, is left out."""
     found: list[ServerStatistics] = []
-    # A server that is served twice at a time is told of twice.
+    # A server that is served twice at a time is in the list twice.
     for source in dict.fromkeys(sources):
         try:
             found.append(source())
@@ -310,12 +313,12 @@ def values_of(gauge: Gauge, servers: Sequence[ServerStatistics]) -> list[Value]:
     return [(number, dict(key)) for key, number in found.items()]
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- counts and durations of calls ---------------------------------------------------------------------
 
 BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """Upper bounds in seconds, as OpenTelemetry's conventions for MCP have them."""
 MOST_SERIES = 1000
-"""Different sets of labels that are told apart; those that come later are counted together."""
+"""Different sets of labels that are counted apart; those that come later are counted together."""
 
 Side = Literal["server", "client"]
 # Side, method, name of the tool or prompt, how the call ended, and the code of its error.
@@ -323,7 +326,7 @@ Key = tuple[Side, str, str | None, EndingKind, int | None]
 
 
 class Metrics(Telemetry):
-    """Counts and times calls in both directions, and looks at what servers hold when somebody asks.
+    """Counts and times calls in both directions, and reads what servers hold when it is asked.
 
     ``Server(telemetry=Metrics())`` and ``Client(telemetry=…)`` take one; several servers and clients may share it.
     `text` is the page, and `mcp_transports.http.server.metrics_page` serves it at a route.
@@ -350,7 +353,7 @@ class Metrics(Telemetry):
         return f"<Metrics of {len(self._series)} series>"
 
     def inbound(self, request: ObservedRequest) -> Observation | None:
-        """Begins to time a call. The run of a task is none: it takes as long as it likes."""
+        """Begins to time a call. The run of a task is not timed: it takes as long as it likes."""
         return None if request.is_task else _Timed(self, request)
 
     def outbound(self, request: ObservedRequest) -> OutboundObservation:
@@ -390,17 +393,17 @@ class Metrics(Telemetry):
     def durations(self) -> list[tuple[Key, tuple[int, ...], float]]:
         """Returns the numbers of the calls in each of the buckets, and their seconds, by their labels.
 
-        Legal in any thread. The last bucket is of what is above all of `BUCKETS`.
+        It may be called in any thread. The last bucket is of what is above all of `BUCKETS`.
         """
         return [(key, tuple(each.buckets), each.seconds) for key, each in self._series.copy().items()]
 
     def left(self) -> None:
-        """Takes note that a request of this side is no longer waited for."""
+        """Notes that a request of this side has ended."""
         with _counting:
             self.in_flight -= 1
 
     def text(self) -> str:
-        """Returns everything in the text format of Prometheus, 0.0.4. Legal in any thread."""
+        """Returns everything in the text format of Prometheus, 0.0.4. It may be called in any thread."""
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
@@ -523,7 +526,7 @@ def _escaped(value: str) -> str:
 
 
 # Several loops, in threads of their own, may share one object. Without the interpreter's lock some of their calls would
-# not be counted, and those in flight would never be none again.
+# not be counted, and the number in flight would never return to 0.
 _counting = threading.Lock()
 
 

@@ -1,4 +1,9 @@
-"""Spans and durations of calls and sessions for OpenTelemetry."""
+"""Spans and durations of calls and sessions for OpenTelemetry, by its semantic conventions for MCP.
+
+The context of a trace travels in the ``_meta`` of requests as ``traceparent``, ``tracestate`` and ``baggage``
+(SEP-414). They have the forms of W3C Trace Context and W3C Baggage, whatever propagators the program has configured for
+its other protocols. What a peer sends is bounded, and malformed parts are ignored: they never refuse a request.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +79,7 @@ __all__ = [
 ]
 
 
-# -- The names and attributes of spans and of durations, by OpenTelemetry's semantic conventions for MCP ---
+# -- names and attributes of spans and durations -------------------------------------------------------
 
 # Characters of a URI in an attribute.
 _LONGEST = 1024
@@ -154,7 +159,7 @@ def _address_of(peer: str) -> tuple[str, int | None]:
 
 
 def error_type(ending: CallEnding) -> str | None:
-    """Returns ``error.type`` for an ending, ``None`` for one that is no error."""
+    """Returns ``error.type`` for an ending, ``None`` unless it is an error."""
     kind = ending.kind
     if kind in ("answered", "input_required"):
         return None
@@ -183,7 +188,7 @@ class Descriptions:
         return described, label
 
 
-# -- The instruments of OpenTelemetry: four histograms of durations, and what servers hold ---------------
+# -- instruments ---------------------------------------------------------------------------------------
 
 # Seconds for which one look at the servers is good: a collection asks for each instrument, one after the other.
 _FRESH = 0.5
@@ -229,7 +234,7 @@ class Instruments:
     def session_ended(
         self, side: Literal["server", "client"], seconds: float, attributes: dict[str, Any]
     ) -> None:
-        """Counts a session that is no longer open, and records its length."""
+        """Counts a session as closed, and records its length."""
         self._open.add(-1, {"side": side})
         self._sessions[side].record(seconds, attributes)
 
@@ -281,11 +286,11 @@ class ServerGauges:
         return [Measured(number, labels) for number, labels in values_of(gauge, self._servers)]
 
 
-# -- The decision which calls the SDK is asked about, where they come without a trace that has decided it ---
+# -- the calls for which the SDK is asked for a span ----------------------------------------------------
 
 
 class Sampling:
-    """Says of which calls the SDK is asked for a span.
+    """Decides for which calls the SDK is asked for a span.
 
     Args:
         share: The share of them, from 0 to 1.
@@ -328,10 +333,7 @@ class Sampling:
         return True
 
 
-# -- The context of a trace in the ``_meta`` of requests: ``traceparent``, ``tracestate`` and ``baggage`` (SEP-414) ---
-#
-# They have the forms of W3C Trace Context and W3C Baggage, whatever propagators the program has configured for its
-# other protocols. What a peer sends is bounded, and what is malformed is ignored: a request is never refused for it.
+# -- the context of a trace in ``_meta`` ---------------------------------------------------------------
 
 # Trace Context, 3.3.1.1: a receiver takes at least 512 characters of tracestate.
 LONGEST_TRACESTATE = 512
@@ -339,7 +341,7 @@ LONGEST_TRACESTATE = 512
 LONGEST_BAGGAGE = 8192
 # The second part of a later version may be followed by more, which is ignored (Trace Context, 4.3).
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.{0,512})?", re.ASCII)
-# What does not fit is ignored here: the library would write a line with the text of the peer for each request.
+# Malformed values are ignored here: the library would log the text of the peer for each request.
 _KEY = r"[a-z][a-z0-9_*/-]{0,240}(?:@[a-z][a-z0-9_*/-]{0,13})?"
 _STATE = re.compile(rf"{_KEY}=[!-+\--<>-~]{{1,256}}(?:, ?{_KEY}=[!-+\--<>-~]{{1,256}}){{0,31}}", re.ASCII)
 _ITEM = (
@@ -404,7 +406,7 @@ def is_sampled(meta: Mapping[str, Any]) -> bool | None:
 
 
 class Unsampled(NonRecordingSpan):
-    """The span of a call that is not sampled: it is recorded nowhere, and has ids from when somebody asks for them.
+    """The span of a call that is not sampled: it is recorded nowhere, and its ids are made when they are first read.
 
     Args:
         meta: The ``_meta`` of the request. The span belongs to the trace that this names, if it names one.
@@ -425,7 +427,7 @@ class Unsampled(NonRecordingSpan):
             if caller is None:
                 trace_id, flags, state = random.getrandbits(128), _UNSAMPLED, _NO_STATE
             else:
-                # Trace Context, Level 2, 3.2.2.5: flags that nobody has defined are not passed on.
+                # Trace Context, Level 2, 3.2.2.5: undefined flags are not passed on.
                 flags = TraceFlags(caller.trace_flags & _RANDOM)
                 trace_id, state = caller.trace_id, caller.trace_state
             made = SpanContext(trace_id, random.getrandbits(64), False, flags, state)
@@ -453,7 +455,7 @@ def meta_of(span: SpanContext, context: Context) -> dict[str, Any]:
     return meta
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- the telemetry -------------------------------------------------------------------------------------
 
 SCOPE = "mcp_actors"
 """The name of the instrumentation, by which its spans and metrics are found."""
@@ -503,7 +505,7 @@ class OpenTelemetry(Telemetry):
         self._operations = Operations(meter) if metrics is None else None
         if metrics is not None:
             add_own_gauges(meter, metrics)
-        # Spans that are no part of any call, though it may find one of them current: those in which servers began.
+        # The spans in which servers began. A call may find one of them current, but is not part of it.
         self._starts: list[int] = []
 
     def __repr__(self) -> str:

@@ -92,7 +92,7 @@ class MetricsExporter(MetricExporter):
         counted: dict[frozenset[tuple[str, Any]], _Counted] = {}
         for key, buckets, seconds in self._metrics.durations():
             if key[0] == side:
-                # Endings that are no errors have the same attributes.
+                # All endings without an error have the same attributes.
                 attributes = frozenset(self._attributes(key).items())
                 others, sum_of_others = counted.get(attributes, ((0,) * len(buckets), 0.0))
                 counted[attributes] = tuple(map(int.__add__, others, buckets)), sum_of_others + seconds

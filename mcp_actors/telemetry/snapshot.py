@@ -1,7 +1,8 @@
-"""Takes snapshots of the server of this process, which are bounded in size.
+"""Snapshots of a running server, as they travel in JSON to the live view, and how they are captured.
 
-Of many sessions and calls those are shown that an operator looks for: sessions with the most calls in flight and the
-most requests, and the oldest calls.
+A snapshot is bounded in size. Of many sessions and calls it shows those that an operator looks for: the sessions with
+the most calls in flight and the most requests, and the oldest calls. Every text in it that came from a peer, such as a
+name or a target, is cut short and has no control characters; a program that shows it still treats it as untrusted.
 """
 
 from __future__ import annotations
@@ -37,15 +38,11 @@ __all__ = [
     "Queues",
     "Rates",
     "Snapshot",
+    "SnapshotCapture",
     "cleaned",
     "this_process",
 ]
 
-
-# -- The snapshot of a running server, as it travels in JSON: what the live view shows -------------------
-#
-# Everything in it that a peer has said, such as names and targets, is cut short and has no control characters; whoever
-# shows it still treats it as text of a stranger.
 
 LONGEST_TEXT = 120
 """Characters of a text from a peer that a snapshot has."""
@@ -66,7 +63,7 @@ class KindRow(msgspec.Struct, frozen=True, kw_only=True):
     """What a crash of it ends."""
     restarted: bool
     tasks: Number
-    """Tasks of this kind that live now."""
+    """Running tasks of this kind."""
     crashes: Number
     """Crashes since the process began."""
 
@@ -82,7 +79,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queues(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is in flight, waits, or is held, with the limits."""
+    """Counts of what is in flight, waits, or is held, with their limits."""
 
     sessions: Number
     running: Number
@@ -125,7 +122,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that a turn of its event loop takes: for so long everything waits."""
     queues: Queues | None = None
     totals: Counters = msgspec.field(default_factory=Counters)
-    """Counts since the server began, of all sessions and exchanges, of those that have ended, too."""
+    """Counts since the server began, of all sessions and exchanges, including those that have ended."""
     published: Number = 0
     """Changes that were published to subscribers since then."""
     rates: Rates | None = None
@@ -154,7 +151,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[NodeSnapshot]
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- capturing -----------------------------------------------------------------------------------------
 
 # Rows of one node: more than a person reads, and as much as a message between nodes holds.
 MOST_SESSIONS = 200
@@ -194,8 +191,8 @@ class _Seen:
         self.took += time.thread_time() - began
 
 
-class ServerSight:
-    """The server of this process, as an operator sees it.
+class SnapshotCapture:
+    """Captures the server of this process, as an operator sees it.
 
     Args:
         running: The live side of the server.
@@ -219,10 +216,10 @@ class ServerSight:
         self._host = platform.node()
 
     def __repr__(self) -> str:
-        return f"<ServerSight {self.running!r}>"
+        return f"<SnapshotCapture {self.running!r}>"
 
-    async def take(self, lag: float) -> NodeSnapshot:
-        """Returns where the server stands now. ``lag`` are the seconds that a turn of its event loop takes.
+    async def capture(self, lag: float) -> NodeSnapshot:
+        """Returns a snapshot of the server. ``lag`` are the seconds that a turn of its event loop takes.
 
         Other tasks run between two parts of many sessions, so that no call waits for all of them.
         """
@@ -268,7 +265,7 @@ class ServerSight:
         return next((each for each in self.running.sessions if each.dispatcher.name == name), None)
 
     def call_named(self, key: str) -> InboundCall | None:
-        """Returns the call with that key, ``None`` if there is none, or more than one."""
+        """Returns the call with that key, ``None`` unless exactly one has it."""
         found = [each for each in self._calls() if _key(each) == key]
         return found[0] if len(found) == 1 else None
 
@@ -361,7 +358,7 @@ def _key(call: InboundCall) -> str:
 
 
 def _kinds() -> list[KindRow]:
-    """Returns the kinds of tasks that live now or have crashed."""
+    """Returns the kinds of tasks that are running or have crashed."""
     alive: Counter[str] = Counter()
     root = trio.lowlevel.current_root_task()
     for count, task in enumerate(() if root is None else _below(root)):

@@ -1,4 +1,8 @@
-"""The faults of one direction of a link: when each frame arrives, whether it does, and where the line breaks."""
+"""A transport with faults that are planted on purpose, and are the same each time.
+
+A `SerialLine` computes when each frame arrives that is sent over one line, for the faulty and for the simulated links.
+A `FaultyDirection` decides for one direction when each frame arrives, whether it does, and where the line breaks.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ __all__ = [
 ]
 
 
-# -- The time at which frames arrive that are sent over one line, for the faulty and for the simulated links ---
+# -- one line ------------------------------------------------------------------------------------------
 
 
 class SerialLine:
@@ -45,10 +49,10 @@ class SerialLine:
 
     Args:
         bandwidth: bytes per second.
-        stall: the probability, for each frame, that the line stands still before it.
-        stall_time: draws the seconds for which it stands still.
+        stall: the probability, for each frame, that the line stalls before it.
+        stall_time: draws the seconds for which it stalls.
         latency: draws the seconds from the moment at which a frame has left until it arrives.
-        on_stall: called when the line stands still.
+        on_stall: called when the line stalls.
     """
 
     __slots__ = ("_bandwidth", "_free", "_latency", "_on_stall", "_stall", "_stall_time")
@@ -79,7 +83,7 @@ class SerialLine:
         return self._free + self._latency(rng)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- the faults of one direction -----------------------------------------------------------------------
 
 # Frames and bytes that may be in transit in one direction of one connection before `send` waits: what a pipe holds.
 MAX_FRAMES = 256
@@ -103,9 +107,9 @@ class Faults:
     bandwidth: float = math.inf
     """Bytes per second; a frame leaves after those before it."""
     stall: float = 0.0
-    """The probability, for each frame, that the line stands still before it."""
+    """The probability, for each frame, that the line stalls before it."""
     stall_seconds: float = 1.0
-    """Seconds for which it stands still."""
+    """Seconds for which it stalls."""
     loss: float = 0.0
     """The probability, for each frame, that the connection is lost in its place."""
     lose_at_frame: int | None = None
@@ -147,7 +151,7 @@ class Faults:
 
 @attrs.define
 class FaultStatistics:
-    """Counts of what has happened on all connections of a `FaultyTransport`, both directions together."""
+    """Counts of the events on all connections of a `FaultyTransport`, both directions together."""
 
     connections: int = 0
     """Connections opened."""
@@ -158,7 +162,7 @@ class FaultStatistics:
     lost: int = 0
     """Connections lost."""
     stalled: int = 0
-    """Times that a line stood still."""
+    """Times that a line stalled."""
     moved: int = 0
     """Frames that others could overtake."""
     duplicated: int = 0
@@ -172,7 +176,7 @@ class FaultyDirection:
 
     Args:
         faults: what goes wrong.
-        rng: the only source of chance.
+        rng: the only source of random numbers.
         statistics: where the faults are counted.
     """
 
@@ -368,7 +372,7 @@ def check_frames(frames: Sequence[Frame], limit: float) -> str | None:
     return None
 
 
-# -- A transport with faults that are planted on purpose, and the same each time -------------------------
+# -- the transport -------------------------------------------------------------------------------------
 
 # Seconds for which a closed channel goes on after its last frame should have arrived. They bound the wait for a peer
 # that reads nothing.

@@ -43,7 +43,7 @@ class PlaybackReport:
 
     @property
     def same(self) -> bool:
-        """Whether there is no difference."""
+        """Whether nothing differs."""
         return not (self.missing or self.unexpected or self.misplaced or self.unsent)
 
     def __str__(self) -> str:
@@ -85,7 +85,7 @@ async def play_to_server(
 
     Raises:
         ConnectFailed: the server could not be reached.
-        ValueError: there is no such connection in the recording.
+        ValueError: the recording does not have the connection.
     """
     script = recording.script(connection)
     if not isinstance(target, Server):

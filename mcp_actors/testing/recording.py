@@ -15,7 +15,7 @@ The first line is ``{"recording": 1}``. Every other one has ``t`` (seconds since
 ================ ==================================================================================================
 
 A frame is ``text`` if it is valid UTF-8, else ``base64``, beside what the binding knew of it: ``request``, ``about``,
-``method``, ``cancels``, ``last``, ``metadata``. The message itself is not looked into: it stands there as it was.
+``method``, ``cancels``, ``last``, ``metadata``. The message itself is written as it was, unread.
 """
 
 from __future__ import annotations
@@ -45,9 +45,6 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision.principal import Principal
 
 __all__ = ["PassingChannel", "RecordedEvent", "Recording", "RecordingChannel", "RecordingTransport"]
-
-
-# -- A channel that passes everything on to another one, for channels that watch or change what passes ---
 
 
 class PassingChannel(FrameChannel):
@@ -112,7 +109,7 @@ class PassingChannel(FrameChannel):
         await self._inner.aclose()
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- the recorder and its recordings -------------------------------------------------------------------
 
 FORMAT = 1
 _FIELDS = ("request", "about", "method", "cancels")
@@ -146,7 +143,7 @@ class Recording:
         """Reads a file. A last line that was not written completely is left out.
 
         Raises:
-            ValueError: the file is no recording.
+            ValueError: the file is not a recording.
             OSError: the file cannot be read.
         """
         head, *lines = Path(path).read_text("utf-8").split("\n")
@@ -164,7 +161,7 @@ class Recording:
         """Returns the frames of a connection in order, each with the side that sent it.
 
         Raises:
-            ValueError: there is no such connection.
+            ValueError: the recording does not have it.
         """
         events = [event for event in self.events if event.connection == connection]
         side = next((event.side for event in events if event.event == "opened"), None)

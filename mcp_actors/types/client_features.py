@@ -1,4 +1,8 @@
-"""Roots, sampling and results that ask for input: the questions of servers to clients (MCP, Client Features)."""
+"""The questions of servers to clients (MCP, Client Features): roots, sampling, and results that ask for input.
+
+Roots are the directories and files that a client names to a server. By sampling, a server asks the client's model to
+continue a conversation. In revisions without sessions, a result asks for input in place of an answer (SEP-2322).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ __all__ = [
 ]
 
 
-# -- Roots: the directories and files that a client names to a server ------------------------------------
+# -- roots ---------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False, repr=False)
@@ -63,7 +67,7 @@ class ListRootsResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-# -- Sampling: a server asks the model of the client to continue a conversation --------------------------
+# -- sampling ------------------------------------------------------------------------------------------
 
 IncludeContext = Literal["none", "thisServer", "allServers"]
 
@@ -167,7 +171,7 @@ class CreateMessageResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-# -- Results that ask for input instead of answering (SEP-2322, revisions without sessions) --------------
+# -- results that ask for input ------------------------------------------------------------------------
 
 InputRequest = ElicitFormParams | ElicitUrlParams | CreateMessageParams | ListRootsParams
 """One question. In JSON it is the object ``{"method": ..., "params": ...}``."""
@@ -188,6 +192,3 @@ class InputRequiredResult(Vocabulary):
     request_state: str | None = None
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
-
-
-# ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Content blocks, of which the results of tools, prompts and models consist."""
+"""Content blocks, of which the results of tools, prompts and models consist, with icons and contents of resources."""
 
 from __future__ import annotations
 
@@ -31,9 +31,6 @@ __all__ = [
 ]
 
 
-# -- Icons -----------------------------------------------------------------------------------------------
-
-
 @attrs.define(eq=False, repr=False)
 class Icon(Vocabulary):
     """An image for a server, tool, prompt or resource. It comes from the peer, so it is untrusted.
@@ -48,8 +45,6 @@ class Icon(Vocabulary):
     theme: str | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
-
-# -- Resources and their contents, which content blocks have too -----------------------------------------
 
 Role = Literal["user", "assistant"]
 
@@ -105,7 +100,7 @@ class BlobResourceContents(Vocabulary):
         """Returns ``blob`` decoded.
 
         Raises:
-            RemoteProtocolError: It is no base64.
+            RemoteProtocolError: It is not base64.
         """
         return decoded(self.blob)
 
@@ -114,14 +109,11 @@ ResourceContents = TextResourceContents | BlobResourceContents
 
 
 def decoded(data: str) -> bytes:
-    """Returns the bytes of what a peer wrote in base64; raises `RemoteProtocolError` if it is none."""
+    """Returns the bytes of what a peer wrote in base64; raises `RemoteProtocolError` if it is malformed."""
     try:
         return base64.b64decode(data, validate=True)
     except ValueError as error:
         raise RemoteProtocolError(f"the data is no base64: {error}") from None
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False, repr=False)
@@ -152,7 +144,7 @@ class ImageContent(Vocabulary):
         """Returns ``data`` decoded.
 
         Raises:
-            RemoteProtocolError: It is no base64.
+            RemoteProtocolError: It is not base64.
         """
         return decoded(self.data)
 
@@ -173,7 +165,7 @@ class AudioContent(Vocabulary):
         """Returns ``data`` decoded.
 
         Raises:
-            RemoteProtocolError: It is no base64.
+            RemoteProtocolError: It is not base64.
         """
         return decoded(self.data)
 

@@ -1,4 +1,8 @@
-"""A server describes itself to a client that begins to talk to it."""
+"""The description of a server for its clients, and the messages that it sends of its own accord.
+
+A description has the server's name and capabilities. Log messages and changes follow: in revisions without sessions, a
+client subscribes to changes with one request, and the stream of its response carries them.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +30,6 @@ __all__ = [
     "SubscriptionsListenResult",
     "ToolsCapability",
 ]
-
-
-# -- The capabilities of servers, and the names of programs ----------------------------------------------
 
 
 @attrs.define(eq=False, repr=False)
@@ -84,9 +85,6 @@ class ServerCapabilities(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 @attrs.define(eq=False, repr=False)
 class InitializeResult(Vocabulary):
     """Result of ``initialize``; ``instructions`` are for the model."""
@@ -114,7 +112,7 @@ class DiscoverResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-# -- Log messages that a server sends to its client ------------------------------------------------------
+# -- log messages that a server sends to its client ----------------------------------------------------
 
 LoggingLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 
@@ -142,7 +140,7 @@ class LoggingMessageParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-# -- Subscriptions of revisions without sessions: one request, whose response stream carries the changes ---
+# -- subscriptions of revisions without sessions -------------------------------------------------------
 
 
 @attrs.define(eq=False, repr=False)

@@ -24,7 +24,7 @@ __all__ = ["MEDIA", "Audio", "File", "Image", "Media"]
 LONGEST_FILE = 12 * 1024 * 1024
 """Bytes of a file that is read: in base64 they fill the longest message that every transport carries by default."""
 
-# The beginnings of files, by the place where they stand.
+# The bytes by which formats are known: their offset, the bytes, and the media type.
 _BEGINNINGS: tuple[tuple[int, bytes, str], ...] = (
     (0, b"\x89PNG\r\n\x1a\n", "image/png"),
     (0, b"\xff\xd8\xff", "image/jpeg"),
@@ -130,7 +130,7 @@ class Media:
 class Image(Media):
     """An image that a tool or a prompt returns: ``return Image("plot.png")``, or ``Image(data)`` with bytes.
 
-    It may stand in a list with text and other content. A file is read after the function has returned, in a worker
+    It may be in a list with text and other content. A file is read after the function has returned, in a worker
     thread; it has at most 12 MiB.
 
     Args:
@@ -216,7 +216,7 @@ class File(Media):
 
 
 MEDIA = (Image, Audio, File)
-"""The classes that stand for content blocks, for `isinstance`."""
+"""The classes that become content blocks, for `isinstance`."""
 
 
 def _base64(data: bytes) -> str:
@@ -251,7 +251,7 @@ def _is_text(mime_type: str) -> bool:
 
 
 def _text(data: bytes) -> str | None:
-    """The bytes as text, ``None`` if they are no UTF-8 or hold a zero, which no text does."""
+    """The bytes as text, ``None`` if they are not UTF-8 or hold a zero, which no text does."""
     if b"\x00" in data:
         return None
     try:

@@ -1,4 +1,7 @@
-"""The first message of a session, and the messages that belong to no feature: progress, cancellation, empty results."""
+"""The first message of a session, the capabilities of the client, and the messages that belong to no feature.
+
+Those are progress, cancellation and empty results.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,6 @@ __all__ = [
     "RootsCapability",
     "SamplingCapability",
 ]
-
-
-# -- The capabilities of clients -------------------------------------------------------------------------
 
 
 @attrs.define(eq=False, repr=False)
@@ -69,8 +69,6 @@ class ClientCapabilities(Vocabulary):
     extensions: dict[str, Any] | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
-
-# ----------------------------------------------------------------------------------------------------
 
 ProgressToken = int | str
 

@@ -1,4 +1,4 @@
-"""Prompts (MCP 2026-07-28, Server Features, Prompts)."""
+"""Prompts, and the completion of arguments (MCP 2026-07-28, Server Features, Prompts)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,6 @@ __all__ = [
     "PromptReference",
     "ResourceTemplateReference",
 ]
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 @attrs.define(eq=False, repr=False)
@@ -109,7 +106,7 @@ class GetPromptResult(Vocabulary):
         return text_of(each.content for each in self.messages)
 
 
-# -- Completion of the arguments of prompts and resource templates ---------------------------------------
+# -- completion of the arguments of prompts and resource templates -------------------------------------
 
 
 @attrs.define(eq=False, repr=False)

@@ -1,4 +1,8 @@
-"""The time for which a client may keep a result, and who may share it. MCP 2026-07-28, Caching."""
+"""The bases of the vocabulary: records, the marker of an absent member, and what results that may be cached share.
+
+All records share their comparison, hash and representation. attrs would compile these anew for each class, which takes
+more than half of the time that making a class takes, and no program that starts uses any of them.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,8 @@ from msgspec import Meta
 __all__ = ["UNSET", "CacheScope", "Number", "Unset", "ValueRecord", "Vocabulary", "not_negative"]
 
 
-# -- The base of records: comparison, hash and representation that all of its classes share --------------
-#
-# attrs would compile them anew for each class, which takes more than half of the time that making a class takes. No
-# program that starts uses any of them.
-
-
 class ValueRecord:
-    """A class of attrs that is made with ``eq=False, repr=False``, since this has them.
+    """The base of attrs classes that are made with ``eq=False, repr=False``, because these methods are here.
 
     A record equals another one of the same class whose attributes are all equal. One whose attributes may change says
     ``__hash__ = None``.
@@ -58,9 +56,6 @@ Number = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
 """A count in a record that also travels to other processes: a larger one breaks what divides by it or writes it."""
 
 
-# -- The marker for an absent member for which ``None`` would be a value ---------------------------------
-
-
 class Unset(enum.Enum):
     """The type of `UNSET`. It is an enum, so that type checkers narrow ``value is UNSET``."""
 
@@ -77,9 +72,6 @@ UNSET: Final = Unset.UNSET
 """Marks an absent member. It is the default of members for which JSON ``null`` is a legal value."""
 
 
-# -- The base of the vocabulary --------------------------------------------------------------------------
-
-
 class Vocabulary(ValueRecord):
     """An object of the protocol. Its attributes may change, so it has no hash."""
 
@@ -88,9 +80,8 @@ class Vocabulary(ValueRecord):
     __hash__ = None  # type: ignore[assignment]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 CacheScope = Literal["public", "private"]
+"""Who may share a result that a client keeps (MCP 2026-07-28, Caching)."""
 
 
 def not_negative(instance: object, field: Any, value: int | None) -> None:

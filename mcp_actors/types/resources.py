@@ -1,4 +1,4 @@
-"""Templates of resources, and what is asked and told about resources."""
+"""Resource templates, and the requests, results and notifications about resources."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ReadResourceResult(Vocabulary):
         """Returns the bytes of all contents, one after the other: blobs decoded, text in UTF-8.
 
         Raises:
-            RemoteProtocolError: A blob is no base64.
+            RemoteProtocolError: A blob is not base64.
         """
         return b"".join(
             each.text.encode() if isinstance(each, TextResourceContents) else each.to_bytes()

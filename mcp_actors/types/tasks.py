@@ -107,7 +107,7 @@ class TaskStatus:
     id: str = attrs.field(repr=lambda id: repr(f"{id[:6]}…"))
     status: TaskStatusName
     message: str | None = None
-    """A sentence for people on where it stands."""
+    """A sentence for people on its progress."""
     created_at: str | None = None
     """ISO 8601."""
     updated_at: str | None = None

@@ -15,7 +15,7 @@ from mcp_actors.cli.top.screen import TopState, everything
 from mcp_actors.errors import Overloaded, ResourceNotFound, RpcError, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.telemetry import Metrics
-from mcp_actors.telemetry.snapshot import NodeSnapshot, ServerSight, Snapshot
+from mcp_actors.telemetry.snapshot import NodeSnapshot, Snapshot, SnapshotCapture
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind
 
@@ -205,7 +205,7 @@ async def test_one_caller_has_no_more_than_half_of_the_subscriptions(
 
 
 async def watched(gateway: Gateway) -> NodeSnapshot:
-    return await ServerSight(gateway._runtime, "n", lambda: gateway.info).take(0.0)
+    return await SnapshotCapture(gateway._runtime, "n", lambda: gateway.info).capture(0.0)
 
 
 async def test_the_tree_and_the_live_view_show_each_server(

@@ -56,8 +56,8 @@ async def call(params: Params, notify: Notify) -> dict[str, Any]:
     if params.name == "steps":
         for number in range(1, arguments["count"] + 1):
             token = params.meta.progressToken if params.meta else 0
-            told = {"progressToken": token, "progress": number, "message": "x" * arguments["size"]}
-            await notify(encode({"jsonrpc": "2.0", "method": "notifications/progress", "params": told}))
+            report = {"progressToken": token, "progress": number, "message": "x" * arguments["size"]}
+            await notify(encode({"jsonrpc": "2.0", "method": "notifications/progress", "params": report}))
     return {"content": [{"type": "text", "text": arguments.get("text", "done")}], "isError": False}
 
 

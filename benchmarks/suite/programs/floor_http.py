@@ -20,7 +20,7 @@ def event(data: bytes) -> bytes:
 class FloorHttpConnection:
     """A connection with one request at a time. Closing it cancels the request, as a cancellation does."""
 
-    # Calls in flight by id, of all connections: there are no sessions here.
+    # Calls in flight by id, of all connections, because this server has no sessions.
     calls: dict[int, trio.CancelScope] = {}
 
     def __init__(self, socket: trio.socket.SocketType, nursery: trio.Nursery) -> None:

@@ -93,8 +93,8 @@ def measure_codec(seconds: float) -> None:
             mcp.types.CallToolRequestParams.model_validate(request.params)
 
         def encode(result: Any = result) -> None:
-            told = result.model_dump(by_alias=True, mode="json", exclude_none=True)
-            message = mcp.types.JSONRPCResponse(jsonrpc="2.0", id=1, result=told)
+            dumped = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+            message = mcp.types.JSONRPCResponse(jsonrpc="2.0", id=1, result=dumped)
             message.model_dump_json(by_alias=True, exclude_none=True).encode()
 
         answer[size] = {"decode_us": each_us(decode, seconds), "encode_us": each_us(encode, seconds)}

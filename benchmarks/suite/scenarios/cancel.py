@@ -19,10 +19,10 @@ LOOK_EVERY_SECONDS = 0.0005
 LONGEST_STAY_SECONDS = 0.005
 
 
-async def _told(bench: Bench, word: str, within: float) -> float | None:
+async def _moment_of(bench: Bench, word: str, within: float) -> float | None:
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
-        for said, moment in bench.server.told.all():
+        for said, moment in bench.server.events.all():
             if said == word:
                 return moment
         await bench.field.pause(LOOK_EVERY_SECONDS)
@@ -38,13 +38,13 @@ async def cancel_latency(bench: Bench) -> list[Point]:
     for _ in range(bench.get("cancels")):
         id = next(bench.ids)
         bench.field.post(lane, request(bench.era, id, "tools/call", {"name": "hang", "arguments": {}}))
-        if await _told(bench, "began", BEGIN_WITHIN_SECONDS) is None:
+        if await _moment_of(bench, "began", BEGIN_WITHIN_SECONDS) is None:
             raise LoadError("the handler did not begin")
         await bench.field.pause(bench.chance.uniform(0.0, LONGEST_STAY_SECONDS))
         asked = time.monotonic()
         bench.field.cancel(lane, id)
         await bench.field.pause(0.0)
-        ended = await _told(bench, "cancelled", CANCEL_WITHIN_SECONDS)
+        ended = await _moment_of(bench, "cancelled", CANCEL_WITHIN_SECONDS)
         took.append(max(0.0, ended - asked) if ended is not None else CANCEL_WITHIN_SECONDS)
         never += ended is None
         if never >= 3:

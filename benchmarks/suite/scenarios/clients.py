@@ -76,8 +76,8 @@ def _call(command: list[str]) -> list[dict[str, Any]]:
     return answers
 
 
-def _point(told: dict[str, Any], *, alone: bool) -> Point:
-    window, calls, seconds, cpu = (told[name] for name in ("in_flight", "calls", "seconds", "cpu"))
+def _point(answer: dict[str, Any], *, alone: bool) -> Point:
+    window, calls, seconds, cpu = (answer[name] for name in ("in_flight", "calls", "seconds", "cpu"))
     if not calls:
         raise LoadError("nothing was answered")
     point = Point(

@@ -99,7 +99,7 @@ def _joined(reached: str, hops: int, window: int, points: list[Point]) -> Point:
     if hops:
         metrics["rss_mib"] = points[-1].metrics["rss_mib"]
     else:
-        # What the server itself takes is none of a gateway's.
+        # What the server itself takes does not count for a gateway.
         del metrics["cpu_us"]
     shares = [point.generator for point in points if point.generator is not None]
     at: dict[str, int | str] = {"to": reached, "hops": hops, "in_flight": window}
@@ -119,7 +119,7 @@ class _Chain:
         self._processes: list[ServerProcess] = []
         self._gateways: list[int] = []
         self._all: list[int] = []
-        self.told = HandlerEvents(directory / "told")
+        self.events = HandlerEvents(directory / "events")
 
     @property
     def front(self) -> ServerProcess:

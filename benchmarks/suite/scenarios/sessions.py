@@ -112,7 +112,7 @@ async def fan_out(bench: Bench) -> list[Point]:
                             took.append(time.perf_counter() - asked)
                         answered = answered or (lane == teller and b'"result"' in data)
                     if time.perf_counter() > asked + TOLD_WITHIN_SECONDS:
-                        raise LoadError(f"only {len(heard)} of {number} subscribers were told")
+                        raise LoadError(f"only {len(heard)} of {number} subscribers were notified")
                 rounds += 1
         metrics = {
             "per_second": len(took) / clock.seconds,

@@ -89,7 +89,7 @@ async def _live_calls(bench: Bench, lane: int, window: int) -> Taken:
 
 
 async def _stalled(bench: Bench, live: int) -> int:
-    """A peer that wants more than it will ever read. Raises `LoadError` if nobody is answered beside it."""
+    """A peer that wants more than it will ever read. Raises `LoadError` if no other peer is answered beside it."""
     field, server = bench.field, bench.server
     lane = await field.begin()
     arguments = {"count": STALLED_MESSAGES, "size": STALLED_BYTES}

@@ -29,10 +29,10 @@ BOTH = ("legacy", "modern")
 @dataclass(frozen=True)
 class Scenario:
     """``run`` drives one server that was started for it; ``solo`` starts its own. ``quick``, ``full`` and ``toy`` are
-    the parameters of the three sizes. ``lanes`` tells that one connection is not enough; ``streams`` that servers
+    the parameters of the three sizes. ``lanes`` means that one connection is not enough; ``streams`` means that servers
     which can choose must answer with streams over HTTP. ``quick_extra`` are transports that a quick run adds, in the
-    modern era, and ``quick_peers`` peers. ``clients`` tells that not servers are measured but clients. ``schemes`` and
-    ``peers`` are all, if there are none.
+    modern era, and ``quick_peers`` peers. ``clients`` means that clients are measured, not servers. ``schemes`` and
+    ``peers`` are all if they are empty.
     """
 
     name: str
@@ -153,7 +153,7 @@ SCENARIOS = {
         ),
         Scenario(
             "fan_out",
-            "one change, told to all subscribers",
+            "one change, sent to all subscribers",
             run=fan_out,
             quick={"subscribers": [10, 200], "changes": 10},
             full={"subscribers": [10, 100, 500], "changes": 30},

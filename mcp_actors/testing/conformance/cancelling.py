@@ -29,11 +29,9 @@ from mcp_actors.testing.recording import PassingChannel
 __all__ = ["CANCELLING", "InterruptingTransport", "cancelled_at_step"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
-# At which resumptions a send is cancelled: all of the first, then fewer, since each takes a connection.
+# The resumptions at which a send is cancelled: each of the first, then fewer, since each takes a connection.
 STEPS_OF_SENDING = (0, 1, 2, 3, 5, 9, 17)
-# Cancelled receives in a row before one is let through: so many resumptions no receive needs.
+# Cancelled receives in a row before one may end: no receive needs so many resumptions.
 STEPS_OF_RECEIVING = 7
 
 
@@ -91,7 +89,7 @@ async def _receive_with_cancels(
     async def send() -> None:
         for number, frame in enumerate(frames):
             await sender.send(frame)
-            # Some are there before they are asked for, some come while somebody waits.
+            # Some are there before they are asked for, some come while a task waits.
             for _ in range(number % 5):
                 await trio.lowlevel.checkpoint()
 
@@ -232,14 +230,17 @@ CANCELLING = (
 )
 
 
-# -- A client's transport on which every receive is cancelled a few times before it may end --------------
+# -- the interrupting transport ------------------------------------------------------------------------
 
-# At which resumption a receive is cancelled, in turn; -1 lets it be.
+# The resumptions at which receives are cancelled in turn; -1 cancels nothing.
 STEPS = (0, 1, 2, 3, 4, -1)
 
 
 class InterruptingTransport:
-    """For checks of what only a whole client can drive: its channels lose what the binding's lose when cancelled."""
+    """A client's transport on which every receive is cancelled a few times before it may end.
+
+    It is for checks that need a whole client: its channels lose what those of the binding lose when cancelled.
+    """
 
     def __init__(self, inner: ClientTransport) -> None:
         self._inner = inner

@@ -37,10 +37,10 @@ __all__ = ["CARRYING"]
 
 # Enough that a fault in every tenth frame shows, few enough that a child process is quick.
 FRAMES = 120
-# What lengths of length fields, buffers and pipes turn at.
+# Lengths at which length fields, buffers and pipes change.
 EDGES = (125, 126, 127, 128, 4095, 4096, 4097, 16383, 16384, 32768, 65535, 65536, 65537, 131072, 200_000)
 ODD_TEXTS = ("é", "漢字", "\U0001f9ed", "\\u0000", "\\n\\r\\n", "\u2028\u2029", "\x7f\x85", '\\"', "  ")
-# Frames handed over without waiting before the check believes that there is no bound.
+# Frames handed over without waiting after which the check takes the buffer for unbounded.
 MANY = 4096
 
 
@@ -70,13 +70,13 @@ async def frames_arrive_in_order(tested: TransportUnderTest) -> None:
             (client, server, "client to server"),
             (server, client, "server to client"),
         ):
-            # What was made twice, or comes late, would show before this one.
+            # A frame that was duplicated, or comes late, would arrive before this one.
             await sender.send(last)
             compare(await receive_count(receiver, 1, tested.patience, who), [last], who)
 
 
 async def frames_arrive_unchanged(tested: TransportUnderTest) -> None:
-    """Text of every kind, and lengths at which length fields and buffers turn."""
+    """Text of every kind, and lengths at which length fields and buffers change."""
     frames = [Frame(f'{{"jsonrpc":"2.0","method":"kit/{text}"}}'.encode()) for text in ODD_TEXTS]
     async with tested.pair() as (client, server):
         limit = _limit(tested, client, server)
@@ -187,7 +187,7 @@ async def deliveries_keep_the_order(tested: TransportUnderTest) -> None:
         def take(frame: Frame) -> bool:
             nonlocal asked
             asked += 1
-            expect(waiting, DELIVER, "a frame was delivered while nobody waited in receive_many")
+            expect(waiting, DELIVER, "a frame was delivered while no task waited in receive_many")
             if asked % 5 == 0:
                 return False
             got.append(frame.data)
@@ -256,7 +256,7 @@ async def handing_over_keeps_its_promise(tested: TransportUnderTest) -> None:
                     break
                 taken.append(frame)
             else:
-                raise RuleBroken(HAND_OVER, f"{MANY} frames were taken while nobody read: there is no bound")
+                raise RuleBroken(HAND_OVER, f"{MANY} frames were taken while no task read: there is no bound")
             got = await receive_count(receiver, len(taken), tested.patience, "handed over")
             last = make_frame(0, tag="last")
             await sender.send(last)
@@ -304,7 +304,7 @@ async def channels_describe_themselves(tested: TransportUnderTest) -> None:
             )
             expect(isinstance(channel.mirrors, bool), PROPERTIES, f"mirrors is {channel.mirrors!r}")
             expect(isinstance(channel.peer, str), PROPERTIES, f"peer is {channel.peer!r}")
-            expect(isinstance(channel.loss_report(), Mapping), PROPERTIES, "loss_report() is no mapping")
+            expect(isinstance(channel.loss_report(), Mapping), PROPERTIES, "loss_report() is not a mapping")
             for unknown in (7, "kit-unknown"):
                 channel.settled(unknown)
         await _exchange(tested, pair, make_frames(3))
@@ -312,7 +312,9 @@ async def channels_describe_themselves(tested: TransportUnderTest) -> None:
         await client.aclose()
         expect(isinstance(client.peer, str), PROPERTIES, f"peer is {client.peer!r} after aclose")
         expect(
-            isinstance(client.loss_report(), Mapping), PROPERTIES, "loss_report() is no mapping after aclose"
+            isinstance(client.loss_report(), Mapping),
+            PROPERTIES,
+            "loss_report() is not a mapping after aclose",
         )
         got, _ = await receive_all(pair[1])
         compare(got, [], "client to server, nothing sent")

@@ -63,7 +63,7 @@ async def check_transport(
         max_buffered: bytes that may be under way in one direction before ``send`` must wait for a peer that reads
             nothing. The default, 32 MiB, is room for what kernels take.
         largest: bytes of the longest frame that is tried; ``max_message_bytes`` itself if that is not longer.
-        eras: what clients are told to speak end to end; empty to leave that out.
+        eras: the eras that clients speak in the checks from end to end; empty to leave these out.
         quiet: seconds without anything happening after which a task is taken to wait. Under virtual time any will do.
         patience: seconds that any one step may take, closing included.
         timeout: seconds that any one check may take.
@@ -130,7 +130,7 @@ async def _run(check: Check, tested: TransportUnderTest, timeout: float) -> None
 
 
 def _breach(check: Check, error: Exception, timeout: float) -> tuple[str, str]:
-    """Returns the rule that an exception breaks, and the words. A check's finding goes before its consequences."""
+    """Returns the rule that an exception breaks, and a description. A check's finding comes before its consequences."""
     leaves = list(_leaves(error))
     for leaf in leaves:
         if isinstance(leaf, RuleBroken):

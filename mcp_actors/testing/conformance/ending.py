@@ -1,4 +1,4 @@
-"""Checks of how a channel ends: by us, by the peer, by the world."""
+"""Checks of how a channel ends: closed by this end, closed by the peer, or broken off."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def what_was_sent_arrives_before_the_end(tested: TransportUnderTest) -> No
             frames = make_frames(60)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_send_and_close, closing, frames)
-                with tested.soon(CLEAN_END, f"{who}, and the other side was not told"):
+                with tested.soon(CLEAN_END, f"{who}, and the other side did not notice"):
                     got, ending = await receive_all(other)
             compare_delivered(got, frames, who)
             await _is_clean(tested, other, ending, who)
@@ -125,7 +125,7 @@ async def _raises(kind: type[Exception], act: Callable[[], Awaitable[object]], r
 
 
 async def a_closed_channel_says_so(tested: TransportUnderTest) -> None:
-    """After ``aclose``: every use raises `trio.ClosedResourceError`, and closing again is nothing."""
+    """After ``aclose``: every use raises `trio.ClosedResourceError`, and closing again does nothing."""
     for closer in (0, 1):
         async with tested.pair() as pair:
             closing, other, who = _sides(pair, closer)
@@ -207,7 +207,7 @@ async def closing_wakes_who_waits(tested: TransportUnderTest) -> None:
             sending: list[BaseException] = []
 
             async def send_for_ever(channel: FrameChannel = closing) -> None:
-                # Over what the medium may take, so that it comes to wait.
+                # More than the medium may take, so that the sender has to wait.
                 frame = make_frame(0, 16 * 1024)
                 for _ in range(tested.max_buffered // len(frame.data) + 1):
                     await channel.send(frame)
@@ -224,7 +224,7 @@ async def closing_wakes_who_waits(tested: TransportUnderTest) -> None:
 
 
 async def closing_works_when_cancelled(tested: TransportUnderTest) -> None:
-    """``aclose`` in a cancelled scope closes all the same; the other side is told."""
+    """``aclose`` in a cancelled scope closes nevertheless, and the other side notices."""
     for closer in (0, 1):
         async with tested.pair() as pair:
             closing, other, who = _sides(pair, closer)
@@ -232,7 +232,7 @@ async def closing_works_when_cancelled(tested: TransportUnderTest) -> None:
                 scope.cancel()
                 await closing.aclose()
             await _is_closed(tested, closing, f"{who} in a cancelled scope")
-            with tested.soon(CLOSING, f"{who} in a cancelled scope, and the other side was not told"):
+            with tested.soon(CLOSING, f"{who} in a cancelled scope, and the other side did not notice"):
                 await receive_all(other)
 
 
@@ -262,7 +262,7 @@ async def a_half_closed_peer_still_reads(tested: TransportUnderTest) -> None:
             frames = make_frames(30)
             await send_in_ways(closing, frames)
             await tested.half_close(closing)
-            with tested.soon(HALF_CLOSE, f"{who} one direction, and the other side was not told"):
+            with tested.soon(HALF_CLOSE, f"{who} one direction, and the other side did not notice"):
                 got, ending = await receive_all(other)
             compare(got, frames, who)
             await _is_clean(tested, other, ending, who)

@@ -1,4 +1,8 @@
-"""Checks of a whole server and a whole client over the binding, in both eras."""
+"""Checks of a whole server and a whole client over the binding, in both eras.
+
+Some of them prove containment: what one peer does, or what happens to it, costs that peer alone and leaves nothing
+behind.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +48,7 @@ from mcp_actors.testing.conformance.subject import (
 __all__ = ["checks_of_containment", "checks_of_era"]
 
 
-# -- Checks that what one peer does, or what becomes of it, costs that peer alone and leaves nothing behind ---
+# -- containment ---------------------------------------------------------------------------------------
 
 # Calls with this many characters each; after the first few every buffer and cache has its size.
 WARMING, MEASURED, PAYLOAD = 4, 32, 96 * 1024
@@ -89,7 +93,7 @@ async def calls_fail_when_the_server_ends(tested: TransportUnderTest, era: str) 
 
 
 async def ended_calls_keep_nothing(tested: TransportUnderTest, era: str) -> None:
-    """Calls with large arguments are answered and cancelled while the collector of Python's garbage rests."""
+    """Calls with large arguments are answered and cancelled while Python's garbage collector is off."""
 
     async def cancelled(client: Client, witness: Witness) -> None:
         waiting = witness.waiting
@@ -146,22 +150,22 @@ async def visitors_end_nothing(tested: TransportUnderTest, era: str) -> None:
 
 
 async def subscriptions_can_be_entered_again(tested: TransportUnderTest, era: str) -> None:
-    """A subscription is left and entered again at once, several times: each of them is told of a change."""
+    """A subscription is left and entered again at once, several times: each of them receives a change."""
     async with connected_client(tested, era) as (client, server, _):
         for number in range(4):
-            with tested.soon(CHANGES, f"subscription {number + 1} to the same resource was not told"):
+            with tested.soon(CHANGES, f"subscription {number + 1} to the same resource received nothing"):
                 async with client.listen(uris=(CHANGING,)) as events:
                     server.resource_updated(CHANGING)
                     event = await anext(events)
             expect(
                 (event.kind, event.uri) == ("resource_updated", CHANGING),
                 CHANGES,
-                f"the client was told of {event}",
+                f"the client received {event}",
             )
 
 
 def checks_of_containment(era: str) -> tuple[Check, ...]:
-    """The same checks for a client that is told to speak ``era``."""
+    """The same checks for a client that speaks ``era``."""
     return (
         Check(calls_fail_when_the_server_ends, SERVER_GONE, "eras", era=era),
         Check(ended_calls_keep_nothing, NOTHING_KEPT, "eras", era=era),
@@ -170,7 +174,7 @@ def checks_of_containment(era: str) -> tuple[Check, ...]:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- one client ----------------------------------------------------------------------------------------
 
 # Of one client under load.
 LOAD_TASKS, LOAD_CALLS = 8, 12
@@ -207,7 +211,7 @@ async def progress_comes_before_the_answer(tested: TransportUnderTest, era: str)
 
 
 async def silent_calls_are_reported_for(tested: TransportUnderTest, era: str) -> None:
-    """A call that says nothing: the server's engine reports for it, so that its client knows that it is alive."""
+    """A silent call: the server's engine reports for it, so that its client knows that it is alive."""
     heard = trio.Event()
     async with connected_client(tested, era) as (client, _, _), trio.open_nursery() as nursery:
 
@@ -254,14 +258,14 @@ async def calls_do_not_wait_for_each_other(tested: TransportUnderTest, era: str)
 
 
 async def changes_arrive(tested: TransportUnderTest, era: str) -> None:
-    """A client listens to a resource and to the tools; both change, and it is told."""
+    """A client listens to a resource and to the tools; both change, and it is notified."""
     async with connected_client(tested, era) as (client, server, _):
-        with tested.soon(CHANGES, "a client that listens was not told"):
+        with tested.soon(CHANGES, "a client that listens was not notified"):
             async with client.listen(tools=True, uris=(CHANGING,)) as events:
                 server.resource_updated(CHANGING)
                 server.remove_tool("count")
                 kinds = {(await anext(events)).kind, (await anext(events)).kind}
-        expect(kinds == {"resource_updated", "tools"}, CHANGES, f"the client was told of {sorted(kinds)}")
+        expect(kinds == {"resource_updated", "tools"}, CHANGES, f"the client received {sorted(kinds)}")
         with tested.soon(CHANGES, "a call after listening was not answered"):
             await echo(client, "still here")
 
@@ -354,7 +358,7 @@ async def clients_leave_nothing(tested: TransportUnderTest, era: str) -> None:
 
 
 def checks_of_era(era: str) -> tuple[Check, ...]:
-    """The same checks for a client that is told to speak ``era``."""
+    """The same checks for a client that speaks ``era``."""
     return tuple(
         Check(run, rule, "eras", era=era)
         for run, rule in (

@@ -1,4 +1,4 @@
-"""The rules of `mcp_actors.abc` that the kit checks, in the words in which a breach is reported."""
+"""The rules of `mcp_actors.abc` that the kit checks, in the words in which a breach is reported, and the results."""
 
 from __future__ import annotations
 
@@ -49,8 +49,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 ORDER = "frames arrive in the order in which they were sent"
 NO_LOSS = "no frame is lost"
 NO_DUPLICATION = "no frame arrives twice"
@@ -72,11 +70,11 @@ WRITE_NOW = (
     "it says no when the channel is closed"
 )
 DELIVER = (
-    "what deliver_to was given takes frames only while somebody waits in receive_many and nothing is ahead of them, "
+    "what deliver_to was given takes frames only while a task waits in receive_many and nothing is ahead of them, "
     "and what it refuses is received"
 )
 PRESSURE = "send waits while the peer takes no more: memory is bounded when a peer does not read"
-ISOLATION = "every connection stands alone: one that stalls or ends holds up no other"
+ISOLATION = "every connection is independent: one that stalls or ends holds up no other"
 TURNS = (
     "receive_many returns a part of what has come, some hundred frames at most, and is a checkpoint each time: others "
     "have their turn beside a peer that floods"
@@ -92,7 +90,7 @@ BREAKAGE = "BrokenResourceError: the world broke it, and nothing can be sent any
 DELIVERED = "what was sent before aclose arrives before the end"
 HALF_CLOSE = "a peer that ended cleanly sends no more, but may read"
 CLOSING = (
-    "aclose closes both directions at once, is legal from any task and any number of times, and whoever uses "
+    "aclose closes both directions at once, may be called from any task and is idempotent, and a task that uses "
     "the channel then, or waits in it, gets ClosedResourceError"
 )
 BLOCK = "leaving the block of connect() closes the channel, within a bounded time"
@@ -117,7 +115,7 @@ NOTHING_KEPT = (
 )
 
 
-# -- The results of `check_transport`: the checks that ran, or the rule that was broken ------------------
+# -- the results of `check_transport` ------------------------------------------------------------------
 
 
 class TransportBreach(AssertionError):
@@ -165,7 +163,7 @@ class Check:
     needs: str | None = None
     """The name of the flag without which it cannot run."""
     era: str | None = None
-    """The era that the client is told to speak, for checks of the tier ``eras``."""
+    """The era that the client is configured to speak, for checks of the tier ``eras``."""
 
     @property
     def name(self) -> str:

@@ -57,7 +57,7 @@ async def connections_are_accepted_once_started(tested: TransportUnderTest) -> N
 
 
 async def many_connections_stand_alone(tested: TransportUnderTest) -> None:
-    """Many connections at once; one does not read, one is closed half-way; the others get all that is theirs."""
+    """Many connections at once; one does not read, one is closed half-way; the others receive all their frames."""
 
     async def exchange(number: int, client: FrameChannel) -> None:
         frames = make_frames(40, f"connection-{number}", sizes=(0, 300))
@@ -84,14 +84,14 @@ async def many_connections_stand_alone(tested: TransportUnderTest) -> None:
 
 
 async def _flood(tested: TransportUnderTest, channel: FrameChannel) -> None:
-    """Sends to somebody who answers as much, and reads nothing: neither side can go on in the end."""
+    """Sends to a peer that answers as much, and reads nothing: in the end neither side can go on."""
     frame = make_frame(0, 16 * 1024)
     for _ in range(tested.max_buffered // len(frame.data)):
         await channel.send(frame)
 
 
 async def a_peer_that_does_not_read_is_waited_for(tested: TransportUnderTest) -> None:
-    """Each side sends to one that does not read: it must come to wait, and nothing is lost when the peer reads."""
+    """Each side sends to one that does not read: it must have to wait, and nothing is lost when the peer reads."""
     for to_server in (True, False):
         async with tested.pair() as (client, server):
             sender, receiver = (client, server) if to_server else (server, client)
@@ -160,7 +160,7 @@ async def _receive_flood(
 
 
 async def cancelled_serve_closes_everything(tested: TransportUnderTest) -> None:
-    """``serve`` is cancelled while connections are open: handlers end, the clients are told, it returns."""
+    """``serve`` is cancelled while connections are open: handlers end, the clients notice, it returns."""
     running = 0
 
     async def handle(channel: FrameChannel) -> None:
@@ -189,7 +189,7 @@ async def cancelled_serve_closes_everything(tested: TransportUnderTest) -> None:
                 await receive_count(client, 1, tested.patience, "echoed before serve was cancelled")
                 ready.set()
                 await stopped.wait()
-                with tested.soon(SERVE_CANCELLED, "a client was not told that serve was cancelled"):
+                with tested.soon(SERVE_CANCELLED, "a client did not notice that serve was cancelled"):
                     await receive_all(client)
 
         for ready in clients:
@@ -222,12 +222,12 @@ async def no_task_is_left(before: set[trio.lowlevel.Task]) -> None:
         await trio.lowlevel.checkpoint()
     left = [repr(task.name) for task in set(system_tasks()) - before]
     expect(not left, NO_TASK_LEFT, f"system tasks that still run: {', '.join(left)}")
-    # A resource that was forgotten warns when it is collected: here, and not in somebody else's test.
+    # A resource that was forgotten warns when it is collected: it should do so here, and not in another test.
     gc.collect()
 
 
 def system_tasks() -> Iterator[trio.lowlevel.Task]:
-    """The tasks of this run that are nobody's children: what was started with `trio.lowlevel.spawn_system_task`."""
+    """The tasks of this run without a parent nursery, started with `trio.lowlevel.spawn_system_task`."""
     root = trio.lowlevel.current_root_task()
     assert root is not None
     above = set()

@@ -1,4 +1,7 @@
-"""The transport under test, served and connected to."""
+"""The transport under test, served and connected to; the frames that checks send; and the server that the kit serves.
+
+The server is for the checks from end to end, with a client of it.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,6 @@ __all__ = [
 ]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 _NOT_RUN = "the handler was not run for a new connection; if this is an exchange binding, say exchange=True"
 
 TransportMaker = Callable[
@@ -84,7 +85,7 @@ class ChannelHandler:
         self.shared = MemoryState()
 
     def key_for(self, purpose: str) -> bytes:
-        """Returns the key of one purpose, which is no secret here."""
+        """Returns the key of one purpose, which is not a secret here."""
         return hashlib.sha256(purpose.encode()).digest()
 
     async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:
@@ -228,7 +229,7 @@ class TransportUnderTest:
             raise RuleBroken(rule, f"{seen} (within {self.patience:g} s)")
 
 
-# -- The frames that checks send, and how what arrived is compared with them -----------------------------
+# -- frames --------------------------------------------------------------------------------------------
 
 # Of the three endings, those that come from the other side.
 ENDED = (trio.EndOfChannel, trio.BrokenResourceError)
@@ -246,7 +247,7 @@ def make_frame(number: int, size: int = 0, tag: str = "frame") -> Frame:
 
 
 def make_frames(count: int, tag: str = "frame", sizes: Sequence[int] = (0, 100, 1000, 5000)) -> list[Frame]:
-    """Numbered frames whose sizes go round."""
+    """Returns numbered frames with the given sizes in turn."""
     return [make_frame(number, sizes[number % len(sizes)], tag) for number in range(count)]
 
 
@@ -325,7 +326,7 @@ def _shown(data: bytes) -> str:
     return f"{data[:60]!r}… ({len(data)} bytes)" if len(data) > 60 else repr(data)
 
 
-# -- The server that the kit serves over a binding for its checks from end to end, and a client of it ----
+# -- the server from end to end ------------------------------------------------------------------------
 
 CHANGING = "kit://changing"
 # Seconds of silence until the engine reports for a call: short, because the kit waits for it.
@@ -342,7 +343,7 @@ class Witness:
     changed: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot)
 
     def notify(self) -> None:
-        """Says that a number has changed."""
+        """Wakes the tasks that wait for a number."""
         self.changed.unpark_all()
 
     async def saw(self, *, waiting: int = 0, cancelled: int = 0) -> None:

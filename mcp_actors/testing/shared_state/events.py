@@ -1,4 +1,4 @@
-"""Checks of the event log."""
+"""Checks of the bus with its events and mailboxes, and of the event log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mcp_actors.testing.shared_state.subject import (
 __all__ = ["BUS", "EVENTS", "BusSubscriber", "append_kept"]
 
 
-# -- Checks of the bus: its events, and its mailboxes ----------------------------------------------------
+# -- the bus -------------------------------------------------------------------------------------------
 
 SAMPLES = (
     ("resource_updated", "file:///é"),
@@ -40,7 +40,7 @@ FLOOD = 200_000
 
 
 class BusSubscriber:
-    """A subscriber that keeps what it is told."""
+    """A subscriber that keeps what it receives."""
 
     def __init__(self, node: OpenState) -> None:
         self.taken: list[tuple[str, str]] = []
@@ -70,7 +70,7 @@ async def events_reach_every_other_node(tested: StateUnderTest) -> None:
             )
             expect(set(listener.taken) == set(SAMPLES), PUBLISHED, "an event came with another topic or key")
         await tested.subject.pass_time(tested.quiet)
-        expect(not own.taken, PUBLISHED, "a node was told of its own event")
+        expect(not own.taken, PUBLISHED, "a node received its own event")
         if spans:
             nodes[2].bus.publish("task", "back")
             await tested.until_true(
@@ -104,7 +104,7 @@ async def waiting_events_are_put_once(tested: StateUnderTest) -> None:
 
 
 async def lost_events_are_reported(tested: StateUnderTest) -> None:
-    """More events than a bus can hold: each is heard, or the others are told that they missed some."""
+    """More events than a bus can hold: each is heard, or the others learn that they missed some."""
     async with tested.nodes() as (publisher, other):
         if not publisher.bus.spans_processes:
             return
@@ -202,7 +202,7 @@ async def closed_mailboxes_get_nothing(tested: StateUnderTest) -> None:
 
 
 async def mailboxes_of_a_node_that_ended_are_gone(tested: StateUnderTest) -> None:
-    """A node ends in good order: at once send says so."""
+    """A node ends in good order: `send` says so at once."""
     async with tested.node() as stays:
         if not stays.bus.spans_processes:
             return
@@ -224,7 +224,7 @@ BUS = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- the event log -------------------------------------------------------------------------------------
 
 DATA = (b"{}", b"", b"a\nb", "é漢".encode(), b"\x00\xff", b"x" * 100_000, b"{}")
 NOT_IDS = ("", "-", "x", "0", "a-b-c", "é", "\x00", "1" * 10_000, "-1", "%s", "*", " ", "0-0", "None")
@@ -279,7 +279,7 @@ async def events_are_replayed_exactly(tested: StateUnderTest) -> None:
 
 
 async def event_ids_are_unique(tested: StateUnderTest) -> None:
-    """Events of several streams of two sessions: an id can stand in a header, and stands for one event."""
+    """Events of several streams of two sessions: every id fits in a header and names one event."""
     async with tested.node() as node:
         ids = [
             node.events.append("session", stream, b"{}", None)
@@ -377,7 +377,7 @@ async def events_of_a_node_that_ended_are_replayed(tested: StateUnderTest) -> No
 
 
 async def let_take_effect(tested: StateUnderTest) -> None:
-    """Lets what takes effect soon take effect."""
+    """Waits until pending changes have taken effect."""
     await tested.subject.pass_time(tested.quiet)
 
 

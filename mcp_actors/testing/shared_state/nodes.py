@@ -1,4 +1,7 @@
-"""Checks of nodes: their names, servers apart, nodes that vanish."""
+"""Checks of nodes, of the session directory and of the replay guard.
+
+The checks of nodes are about their names, servers apart from each other, and nodes that vanish.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,6 @@ from mcp_actors.testing.shared_state.subject import (
 )
 
 __all__ = ["NODES", "REPLAYS", "SESSIONS"]
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 async def states_describe_themselves(tested: StateUnderTest) -> None:
@@ -125,13 +125,13 @@ NODES = (
 )
 
 
-# -- Checks of the session directory ---------------------------------------------------------------------
+# -- the session directory -----------------------------------------------------------------------------
 
 ODD_TEXTS = ("", "a b", "é漢", "a\x00b", "{x}:*?[z]", "x" * 300)
 
 
 async def registered_sessions_are_found(tested: StateUnderTest) -> None:
-    """Sessions of two nodes, of principals with odd keys, are found at both nodes and told apart."""
+    """Sessions of two nodes, of principals with odd keys, are found at both nodes and not confused."""
     async with tested.nodes() as nodes:
         spans = nodes[0].sessions.spans_processes
         for number, node in enumerate(nodes):
@@ -195,7 +195,7 @@ SESSIONS = (
 )
 
 
-# -- Checks of the replay guard --------------------------------------------------------------------------
+# -- the replay guard ----------------------------------------------------------------------------------
 
 
 async def names_are_used_once(tested: StateUnderTest) -> None:

@@ -1,4 +1,7 @@
-"""Checks of outages: what fails, how fast, and what is there again when they are over."""
+"""Checks of cancelled methods, and of outages: what fails, how fast, and what is there again when they are over.
+
+A method is cancelled at each of its first checkpoints in turn.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from mcp_actors.testing.shared_state.subject import (
 __all__ = ["CANCELLED_METHODS", "OUTAGES"]
 
 
-# -- Checks of what cancelling a method leaves behind, tried at each of its first checkpoints ------------
+# -- cancelled methods ---------------------------------------------------------------------------------
 
 STEPS = 8
 LARGE = 1 << 40
@@ -66,7 +69,7 @@ async def cancelled_creations_leave_a_task_or_none(tested: StateUnderTest) -> No
             record = records[index]
             await tested.subject.pass_time(tested.quiet)
             bounds = TaskBounds(1, 1000, LARGE, LARGE)
-            # First, because on a slow disk it waits behind the cancelled one, and a look does not.
+            # First, because on a slow disk it waits behind the cancelled one, and reading does not.
             counted = await node.tasks.create(make_task(tested, node, owner=record.owner), bounds) is not None
             there = bool(await node.tasks.get([record.id]))
             listed = record.id in [each.id for each in await node.tasks.page(record.owner, None, 10)]
@@ -93,7 +96,7 @@ async def cancelled_replacements_leave_one_value(tested: StateUnderTest) -> None
         async def judge(step: int) -> None:
             nonlocal value
             await tested.subject.pass_time(tested.quiet)
-            # On a slow disk it waits behind the cancelled one, and a look does not.
+            # On a slow disk it waits behind the cancelled one, and reading does not.
             await node.tasks.create(make_task(tested, node), ROOMY)
             there = (await node.tasks.get([record.id]))[record.id]
             new = next_value(value, message=f"at {value.revision + 1}")
@@ -177,7 +180,7 @@ CANCELLED_METHODS = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- outages -------------------------------------------------------------------------------------------
 
 
 async def unreachable_state_says_so(tested: StateUnderTest) -> None:
@@ -353,7 +356,7 @@ async def _expect_all_back(tested: StateUnderTest, node: OpenState, other: OpenS
 
 
 async def _expect_never_missing(tested: StateUnderTest, node: OpenState, address: str) -> None:
-    """A session that is there is found, or refused until it is: a client that is told it is gone gives it up."""
+    """An existing session is found, or refused until it is: a client that hears that it is gone would give it up."""
 
     async def session_is_found() -> bool:
         try:
@@ -368,7 +371,7 @@ async def _expect_never_missing(tested: StateUnderTest, node: OpenState, address
 
 
 async def flushed_state_works_again(tested: StateUnderTest) -> None:
-    """All is lost while two nodes are there: nothing is replayed with a gap, and both work on."""
+    """All is lost while two nodes are there: nothing is replayed with a gap, and both go on working."""
     assert tested.subject.flush is not None
     async with tested.nodes() as (node, other):
         address, _ = other.bus.open_mailbox(lambda message: None)

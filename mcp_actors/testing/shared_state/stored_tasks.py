@@ -1,4 +1,7 @@
-"""Checks of how long the tasks of a store live: their time, their node, their processes."""
+"""Checks of the task store: creating, bounds, replacing and pages, and how long tasks live.
+
+The life of a task depends on its time, its node and its processes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from mcp_actors.testing.shared_state.subject import (
 __all__ = ["TASK_LIVES", "TASK_STORES", "next_value"]
 
 
-# -- Checks of the task store: creating, bounds, replacing, pages ----------------------------------------
+# -- the task store ------------------------------------------------------------------------------------
 
 LARGE = 1 << 40
 
@@ -76,7 +79,7 @@ async def created_tasks_are_read_everywhere(tested: StateUnderTest) -> None:
                 dict(some) == records, CREATED, f"of three tasks and one that never was {len(some)} were read"
             )
             nothing = dict(await node.tasks.get([]))
-            expect(not nothing, CREATED, "tasks were read that nobody asked for")
+            expect(not nothing, CREATED, "tasks were read that were not asked for")
 
 
 async def bounds_are_kept(tested: StateUnderTest) -> None:
@@ -244,7 +247,7 @@ TASK_STORES = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- the lives of tasks --------------------------------------------------------------------------------
 
 
 async def tasks_live_for_their_time(tested: StateUnderTest) -> None:

@@ -1,4 +1,7 @@
-"""The shared state under test, and nodes of it."""
+"""The rules of `mcp_actors.abc.shared` that the kit checks, and the shared state under test with its nodes.
+
+The rules have the words in which a breach is reported.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +60,6 @@ __all__ = [
 ]
 
 
-# -- The rules of `mcp_actors.abc.shared` that the kit checks, in the words in which a breach is reported ---
-
 # -- nodes
 DESCRIBED = "an open state has a node, five roles, and each role says whether it spans processes"
 NODE_NAMES = "the name of a node is new each time, and no other node ever has it"
@@ -80,7 +81,7 @@ CANCELLED = "cancelling a method may leave its effect done or not done, and neve
 # -- sessions
 FOUND = "a registered session is found at every node, as it was registered, and an unknown one is not"
 FORGOTTEN = (
-    "a session that was forgotten is soon found by nobody, also when it was forgotten during an outage"
+    "a session that was forgotten is soon found at no node, also when it was forgotten during an outage"
 )
 
 # -- events
@@ -122,8 +123,6 @@ USED_ONCE = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------
-
 Act = Callable[[], Awaitable[object]]
 
 NAME = "kit"
@@ -139,7 +138,7 @@ class SharedStateSubject:
     Args:
         share: Makes a `~mcp_actors.abc.SharedState` of the same place, as a new process would.
         lose: Makes one open node vanish, as the death of its process would: nothing is sent for it any more, and the
-            end of its ``async with`` block tells nobody.
+            end of its ``async with`` block notifies no other node.
         cut: Begins an outage for all nodes.
         mend: Ends it.
         flush: Makes the state forget everything, while the nodes are there.
@@ -199,7 +198,7 @@ class StateUnderTest:
         raise RuleBroken(rule, seen)
 
     async def until_true(self, holds: Callable[[], bool], rule: str, seen: str) -> None:
-        """As `until`, of something that is seen without waiting."""
+        """As `until`, for a condition that is checked without waiting."""
 
         async def asked() -> bool:
             await trio.lowlevel.checkpoint()

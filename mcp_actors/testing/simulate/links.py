@@ -1,4 +1,7 @@
-"""Links between simulated machines. Every frame that is in transit is an entry in the heap of the virtual clock.
+"""Links between simulated machines, in virtual time.
+
+A link's durations are drawn from distributions, in seconds. `run` runs a Trio program in virtual time so that it does
+the same things in the same order each time; every frame in transit is an entry in the heap of its `VirtualClock`.
 
 `~mcp_actors.testing.FaultyTransport` needs a nursery and two tasks for every channel, because it wraps a binding that
 it cannot change. Here there is no binding underneath, so a frame costs one entry in a heap and no task: the same
@@ -44,11 +47,11 @@ __all__ = [
 ]
 
 
-# -- Distributions of durations, in seconds, that draw from the random numbers that they are given -------
+# -- distributions -------------------------------------------------------------------------------------
 
 
 class Distribution(Protocol):
-    """Any object with this method."""
+    """Draws durations; any object with this method is one."""
 
     def sample(self, rng: random.Random) -> float:
         """Returns one value, 0 or more. It must take its random numbers from ``rng`` only."""
@@ -163,17 +166,17 @@ def as_distribution(value: float | Distribution) -> Distribution:
     return Constant(value) if isinstance(value, int | float) else value
 
 
-# -- Running a Trio program in virtual time so that it does the same things in the same order each time ---
+# -- virtual time --------------------------------------------------------------------------------------
 
 T = TypeVar("T")
 
-# Ten thousand sessions are some million objects that live to the end, and calls leave next to no garbage in circles:
-# looking for it as often as usual took a fifth of the time.
+# Ten thousand sessions are some million objects that live to the end, and calls leave next to no cyclic garbage:
+# collecting it as often as usual took a fifth of the time.
 COLLECT_AFTER = (1_000_000, 50, 1_000)
 
 
 class VirtualClock(trio.abc.Clock):
-    """A clock that starts at 0, stands still while any task can run, and then jumps to the next deadline.
+    """A clock that starts at 0, does not move while any task can run, and then jumps to the next deadline.
 
     `trio.testing.MockClock` with autojump does the same in three turns of Trio's loop for each jump; this one needs a
     single turn, and its time is the deadline itself, not a sum that should be equal to it. Trio asks a clock how long
@@ -191,7 +194,7 @@ class VirtualClock(trio.abc.Clock):
         return f"<VirtualClock {self._now:.6f} s, {len(self._due)} due>"
 
     def at(self, when: float, action: Callable[[Any], None], argument: Any) -> None:
-        """Calls ``action(argument)`` when that time has come; at the same time in the order in which it was asked.
+        """Calls ``action(argument)`` when that time has come; of several at one time, in the order of these requests.
 
         It must not raise: it is called by Trio's loop itself, between two tasks.
         """
@@ -199,7 +202,7 @@ class VirtualClock(trio.abc.Clock):
         heapq.heappush(self._due, (when, self._serial, action, argument))
 
     def start_clock(self) -> None:
-        """It stands still."""
+        """Does nothing: the clock moves only by jumps."""
 
     def current_time(self) -> float:
         """Virtual seconds since the start."""
@@ -256,7 +259,7 @@ def _repeatable(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _seldom_collecting() -> Iterator[None]:
-    """Collects the garbage of earlier runs first, and collects seldom in the block."""
+    """Collects the garbage of earlier runs first, and collects rarely in the block."""
     gc.collect()
     before = gc.get_threshold()
     gc.set_threshold(*COLLECT_AFTER)
@@ -270,7 +273,7 @@ def _seldom_collecting() -> Iterator[None]:
         gc.set_threshold(*before)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- links ---------------------------------------------------------------------------------------------
 
 # Frames in transit in one direction of one connection before `send` waits: what a pipe or a socket holds.
 WINDOW = 256
@@ -280,7 +283,7 @@ WINDOW = 256
 class LinkProfile:
     """The properties of every client's connection. The defaults are a perfect one.
 
-    A number in place of a distribution stands for `Constant`; all times are seconds.
+    A number in place of a distribution means `Constant`; all times are seconds.
 
     Raises:
         ValueError: a probability is not within 0 and 1, a time is negative, the bandwidth or ``disconnect_every`` is
@@ -293,9 +296,9 @@ class LinkProfile:
     bandwidth: float = math.inf
     """Bytes per second in each direction; a frame leaves after those before it."""
     stall: float = 0.0
-    """The probability, for each frame, that the line stands still before it."""
+    """The probability, for each frame, that the line stalls before it."""
     stall_time: Distribution = attrs.field(default=Constant(1.0), converter=as_distribution)
-    """Seconds for which it stands still."""
+    """Seconds for which it stalls."""
     disconnect: float = 0.0
     """The probability, for each frame, that the connection breaks in its place."""
     disconnect_every: float = math.inf
@@ -328,7 +331,7 @@ class TrafficCounts:
     frames_lost: int = 0
 
     def count_stall(self) -> None:
-        """Counts one time that a line stood still."""
+        """Counts one stall of a line."""
         self.stalls += 1
 
 
@@ -431,7 +434,7 @@ class SimulatedChannel(FrameChannel):
         connection.clock.at(self._latest, self.other.arrive, frame)
 
     async def send(self, value: Frame) -> None:
-        """Sends one frame. Cancelled while it waits for space, it has sent nothing."""
+        """Sends one frame. If it is cancelled while it waits for space, nothing was sent."""
         await trio.lowlevel.checkpoint()
         while True:
             try:
@@ -441,7 +444,7 @@ class SimulatedChannel(FrameChannel):
                 await self._changed.park()
 
     async def send_many(self, frames: Sequence[Frame]) -> None:
-        """Sends frames in order. Cancelled, those that still waited for space are not sent, and none is torn."""
+        """Sends frames in order. After a cancellation, those that waited for space are not sent; none is torn."""
         for frame in frames:
             await self.send(frame)
 
@@ -545,7 +548,7 @@ class SimulatedServerTransport:
 
 
 class SimulatedClientTransport:
-    """The transport of one simulated client. Each of its connections has a source of chance of its own."""
+    """The transport of one simulated client. Each of its connections has its own random numbers."""
 
     def __init__(
         self,

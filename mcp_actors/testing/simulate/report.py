@@ -1,4 +1,8 @@
-"""The figures of an experiment, which are the same for the same seed, as a value, a table or JSON."""
+"""The figures of an experiment, as a value, a table or JSON, and the ledger of calls from which they are computed.
+
+The ledger records both sides of every simulated call, which a number in its metadata identifies. The same seed gives
+the same figures.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ __all__ = [
 ]
 
 
-# -- Records both sides of every simulated call, which a number in its metadata identifies ---------------
+# -- the ledger of calls -------------------------------------------------------------------------------
 
 # The key in the `_meta` of a simulated call that identifies it on the side of the server.
 NUMBER = "mcp-actors.simulate/call"
@@ -43,7 +47,7 @@ class SimulatedCall:
         self.began = trio.current_time()
         # How the call ended for the client: "answered", "cancelled" or "failed"; ``None`` while the client waits.
         self.outcome: str | None = None
-        # The seconds of each run of its handler, of which is not known yet whether they were useful or wasted.
+        # The seconds of each run of its handler, which are not yet known to be useful or wasted.
         self.worked: list[float] = []
 
 
@@ -136,7 +140,7 @@ class HandlerTimes:
             self._add(call, trio.current_time() - began)
 
     def waste(self, call: SimulatedCall) -> None:
-        """Counts the runs for a call as wasted, because its answer reached nobody."""
+        """Counts the runs for a call as wasted, because its answer reached no caller."""
         self.wasted_runs += len(call.worked)
         self._wasted += call.worked
 
@@ -169,7 +173,7 @@ def name_of(error: Exception) -> str:
     return f"{name} {error.code}" if type(error) is RpcError else name
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- the report ----------------------------------------------------------------------------------------
 
 # Virtual time is a sum of floats. Digits beyond the nanosecond depend on the order in which they were added up.
 DIGITS = 9
@@ -205,7 +209,7 @@ class Report:
     latency: Latencies
     """Of the calls that were answered."""
     cancelled: int
-    """Calls that their client gave up on purpose before there was an answer."""
+    """Calls that their client cancelled on purpose before the answer."""
     cancels_confirmed: int
     """Those of them whose handler was stopped by it; the others had ended, were lost, or never began."""
     failed: int
@@ -225,14 +229,14 @@ class Report:
     handler_runs: int
     """Calls that reached their handler."""
     handlers_stopped: int
-    """Handlers that were cancelled before their end, for whatever reason."""
+    """Handlers that were cancelled before their end, for any reason."""
     handler_seconds: float
     """Time that handlers spent on calls."""
     wasted_seconds: float
-    """The part of it that was spent on calls whose answer reached nobody, because the caller had left, got an
+    """The part of it that was spent on calls whose answer reached no caller, because it had left, got an
     error, or the answer was lost; calls in flight at the end are not in it."""
     wasted_runs: int
-    """Runs of handlers whose answer reached nobody."""
+    """Runs of handlers whose answer reached no caller."""
     messages: int
     """Frames that were sent on all links, both ways."""
     messages_lost: int
@@ -240,7 +244,7 @@ class Report:
     bytes: int
     """Bytes of all frames that were sent."""
     stalls: int
-    """Times that a line stood still."""
+    """Times that a line stalled."""
 
     def to_json(self) -> str:
         """One JSON object; the same figures give the same bytes."""
@@ -292,7 +296,7 @@ def _table(report: Report) -> str:
             "handlers",
             f"{report.handler_runs:,} runs, {report.handlers_stopped:,} stopped, {report.handler_seconds:,.3f} s",
         ),
-        ("  for nobody", f"{report.wasted_runs:,} runs, {report.wasted_seconds:,.3f} s ({wasted:.2%})"),
+        ("  wasted", f"{report.wasted_runs:,} runs, {report.wasted_seconds:,.3f} s ({wasted:.2%})"),
         (
             "links",
             f"{report.messages:,} messages, {report.messages_lost:,} lost, {report.bytes:,} bytes,"

@@ -117,7 +117,7 @@ def worker() -> Server:
 
 @attrs.frozen(kw_only=True)
 class World:
-    """The world of an experiment. A number in place of a distribution stands for `Constant`; times are seconds.
+    """The world of an experiment. A number in place of a distribution means `Constant`; times are seconds.
 
     Computing takes no time in it, only sleeping does: the speed of a server follows from the sleeps of its handlers and
     from its limits.
