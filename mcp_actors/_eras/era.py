@@ -32,6 +32,8 @@ __all__ = [
     "Method",
     "NotAnswered",
     "Peer",
+    "TextBlock",
+    "ValueResult",
     "check_id",
     "declared_names",
     "progress_token",
@@ -183,7 +185,7 @@ class Era:
     client_methods: Mapping[str, Method]
     client_notifications: frozenset[str]
     server_notifications: frozenset[str]
-    seal: Callable[[Any, Method, Mapping[str, Any]], dict[str, Any]]
+    seal: Callable[[Any, Method, Mapping[str, Any]], Any]
     client: ClientRules
     error_codes: Mapping[int, int]
     """The codes of errors that this revision does not have, with those that are sent instead."""
@@ -285,6 +287,26 @@ def progress_token(meta: Mapping[str, Any]) -> RequestId | None:
         INVALID_PARAMS,
         f"progressToken must be an integer or a string of at most {LONGEST_ID} characters",
     )
+
+
+class ValueResult(msgspec.Struct, gc=False):
+    """The result of a tool that returned a plain value, as most do. `Era.seal` makes bytes of it by a template.
+
+    ``text`` is the only block of its content, and ``value``, a JSON value, its structured content.
+    """
+
+    text: str
+    value: Any = t.UNSET
+
+    def as_result(self) -> t.CallToolResult:
+        """Returns the same as an object of the vocabulary, for code of users that reads or changes results."""
+        return t.CallToolResult([t.TextContent(self.text)], self.value)
+
+
+class TextBlock(msgspec.Struct, tag_field="type", tag="text", gc=False):
+    """The content block of a `ValueResult`, as every revision has it."""
+
+    text: str
 
 
 class Invocation(msgspec.Struct, eq=False):

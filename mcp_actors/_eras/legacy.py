@@ -24,7 +24,17 @@ import msgspec
 
 from mcp_actors import types as t
 from mcp_actors._eras.convert import make_converter
-from mcp_actors._eras.era import RESULT_STAMPS, ClientRules, Era, Invocation, Method, Peer, progress_token
+from mcp_actors._eras.era import (
+    RESULT_STAMPS,
+    ClientRules,
+    Era,
+    Invocation,
+    Method,
+    Peer,
+    TextBlock,
+    ValueResult,
+    progress_token,
+)
 from mcp_actors._wire.codec import RequestId, encode_value
 from mcp_actors.errors import (
     INTERNAL_ERROR,
@@ -468,9 +478,19 @@ CLIENT_RULES = ClientRules(
 DEFAULT_LOG_LEVEL = "info"
 
 
-def _make_seal(unstructure: Callable[[Any], Any], *, structured: bool) -> Callable[..., dict[str, Any]]:
-    def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> dict[str, Any]:
+class _ValueBody(msgspec.Struct, gc=False):
+    content: list[TextBlock]
+    structuredContent: Any
+
+
+def _make_seal(unstructure: Callable[[Any], Any], *, structured: bool) -> Callable[..., Any]:
+    def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> Any:
         """The result as this revision has it. Takes an object, a plain dict (left as it is) or ``None`` for ``{}``."""
+        if result.__class__ is ValueResult:
+            # Structured content is an object, or is left out: see `object_output_only`.
+            value = result.value
+            has_object = structured and value.__class__ is dict
+            return _ValueBody([TextBlock(result.text)], value if has_object else msgspec.UNSET)
         if result is None:
             return {}
         body: dict[str, Any] = result.copy() if result.__class__ is dict else unstructure(result)

@@ -26,8 +26,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import msgspec
+from msgspec import UNSET
+
+from mcp_actors import types as t
 from mcp_actors._eras.convert import make_converter
-from mcp_actors._eras.era import ClientRules, Era, Invocation, Method, Peer, progress_token
+from mcp_actors._eras.era import (
+    ClientRules,
+    Era,
+    Invocation,
+    Method,
+    Peer,
+    TextBlock,
+    ValueResult,
+    progress_token,
+)
 from mcp_actors._wire.codec import RequestId, decode_value, encode_value
 from mcp_actors.errors import (
     INTERNAL_ERROR,
@@ -520,13 +533,24 @@ _ABSENT: dict[str, frozenset[str]] = {
 }
 
 
-def _make_seal(unstructure: Callable[[Any], Any]) -> Callable[..., dict[str, Any]]:
-    def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> dict[str, Any]:
+class _ValueBody(msgspec.Struct, gc=False):
+    resultType: str
+    content: list[TextBlock]
+    structuredContent: Any
+    _meta: Any
+
+
+def _make_seal(unstructure: Callable[[Any], Any]) -> Callable[..., Any]:
+    def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> Any:
         """The result with its type, caching hints where they belong, and who sent it.
 
         ``stamp`` may have ``ttl_ms`` and ``cache_scope`` for results that say nothing of it themselves, and
-        ``server_info``, a ready JSON object. ``None`` is the empty result; a plain dict is not changed.
+        ``server_info``, a ready JSON object, with ``meta``, the encoded ``_meta`` of results that have none of their
+        own. ``None`` is the empty result; a plain dict is not changed.
         """
+        if result.__class__ is ValueResult:
+            value = UNSET if result.value is t.UNSET else result.value
+            return _ValueBody("complete", [TextBlock(result.text)], value, stamp.get("meta", UNSET))
         if result is None:
             body: dict[str, Any] = {}
         else:

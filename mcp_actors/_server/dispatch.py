@@ -12,7 +12,7 @@ import msgspec
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._actors.outbound import KINDS
-from mcp_actors._eras.modern import LATEST_MODERN, MODERN
+from mcp_actors._eras.modern import LATEST_MODERN, MODERN, SERVER_INFO
 from mcp_actors._server.context import Context, check_scopes
 from mcp_actors._server.failures import answer_to
 from mcp_actors._server.features import Features
@@ -20,6 +20,7 @@ from mcp_actors._server.invoke import Handler
 from mcp_actors._server.middleware import through
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.scope import ServerScope
+from mcp_actors._wire.codec import encode_value
 from mcp_actors.abc import Telemetry
 from mcp_actors.errors import MethodNotFound, invalid_params
 from mcp_actors.types import (
@@ -115,8 +116,10 @@ class MethodDispatch:
 
 def stamp_of(info: Implementation, ttl_ms: int, cache_scope: str) -> dict[str, Any]:
     """Returns the members that the modern era writes into every result."""
+    server_info = MODERN[LATEST_MODERN.version].unstructure(info)
     return {
-        "server_info": MODERN[LATEST_MODERN.version].unstructure(info),
+        "server_info": server_info,
+        "meta": msgspec.Raw(encode_value({SERVER_INFO: server_info})),
         "ttl_ms": ttl_ms,
         "cache_scope": cache_scope,
     }

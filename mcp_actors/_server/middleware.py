@@ -10,7 +10,7 @@ import attrs
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._eras.era import Method
+from mcp_actors._eras.era import Method, ValueResult
 from mcp_actors._server.context import Context
 from mcp_actors._server.invoke import Handler
 from mcp_actors.errors import LocalProtocolError
@@ -63,7 +63,9 @@ async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handl
     """
     if passed == len(middleware):
         result = handler(ctx)
-        return await result() if isinstance(result, Continuation) else result
+        if isinstance(result, Continuation):
+            result = await result()
+        return result.as_result() if result.__class__ is ValueResult else result
     of_call: Context | None = ctx
 
     def call_next(other: Context | None = None, /) -> Awaitable[Any]:

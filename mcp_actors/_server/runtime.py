@@ -366,7 +366,8 @@ class ServerRuntime:
 
     def present(self, info: Implementation) -> None:
         """Names another server as the sender in the results of stateless revisions, from now on."""
-        self._config.stamp["server_info"] = stamp_of(info, 0, "private")["server_info"]
+        presented = stamp_of(info, 0, "private")
+        self._config.stamp.update(server_info=presented["server_info"], meta=presented["meta"])
 
     def unsubscribe(self, ctx: Context) -> dict[str, Any]:
         """``resources/unsubscribe``."""

@@ -11,6 +11,7 @@ import trio
 
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
+from mcp_actors._eras.era import ValueResult
 from mcp_actors._eras.modern import MirroredParam, annotated_params
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
@@ -28,7 +29,6 @@ from mcp_actors.types import (
     CallToolResult,
     Icon,
     ListToolsResult,
-    TextContent,
     Tool,
     ToolAnnotations,
     ToolExecution,
@@ -40,6 +40,10 @@ __all__ = ["BeforeTask", "TaskRules", "TaskSupport", "Tools"]
 _ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
+ToolAnswer = CallToolResult | ValueResult
+"""What answers ``tools/call``."""
+
+
 class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     """A tool with everything decided that can be decided before it is called."""
 
@@ -48,7 +52,7 @@ class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     tool: Tool
     bind: Callable[[dict[str, Any]], dict[str, Any]]
     function: Function
-    finish: Callable[[Any], CallToolResult]
+    finish: Callable[[Any], ToolAnswer]
     mirrored: tuple[MirroredParam, ...]
     scopes: frozenset[str]
     rules: TaskRules | None
@@ -176,7 +180,7 @@ class Tools(Registry[_ToolEntry]):
         entries, cursor = page(self.listing(), ctx.params, kind="tools", size=self._page_size)
         return ListToolsResult([entry.tool for entry in entries], cursor)
 
-    def _call(self, ctx: Context) -> CallToolResult | Continuation:
+    def _call(self, ctx: Context) -> ToolAnswer | Continuation:
         # MCP, Server Features, Tools, Error Handling: params of the wrong form and unknown tools are errors of the
         # protocol, wrong arguments are not.
         params = ctx.params
@@ -203,7 +207,7 @@ class Tools(Registry[_ToolEntry]):
             return Continuation(_read, entry, unread.value)
 
 
-async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> CallToolResult:
+async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> ToolAnswer:
     try:
         value = await entry.function.call(ctx, entry.bind(arguments))
     except (InvalidArguments, ToolError) as error:
@@ -220,11 +224,11 @@ async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> Ca
     return await _read(entry, value)
 
 
-async def _read(entry: _ToolEntry, value: Any) -> CallToolResult:
+async def _read(entry: _ToolEntry, value: Any) -> ToolAnswer:
     return _result(entry, await with_files_read(value))
 
 
-def _result(entry: _ToolEntry, value: Any) -> CallToolResult:
+def _result(entry: _ToolEntry, value: Any) -> ToolAnswer:
     try:
         return entry.finish(value)
     except UnreadFiles:
@@ -269,7 +273,7 @@ def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str,
 
 def _finish(
     encode: Callable[[Any], Any], compiled: Validator | None, *, declared: bool, content: bool
-) -> Callable[[Any], CallToolResult]:
+) -> Callable[[Any], ToolAnswer]:
     """Returns the function that makes the result of the value that a tool returned.
 
     A tool with an output schema has to return structured content (MCP, Tools, Output Schema): whatever it returns is
@@ -277,13 +281,13 @@ def _finish(
     ``content`` an empty list means without content; otherwise it is a value.
     """
 
-    def structured(value: Any) -> CallToolResult:
+    def structured(value: Any) -> ToolAnswer:
         encoded = encode(value)
         if compiled is not None:
             _check(compiled, encoded)
-        return CallToolResult([TextContent(encode_value(encoded).decode())], encoded)
+        return ValueResult(encode_value(encoded).decode(), encoded)
 
-    def for_schema(value: Any) -> CallToolResult:
+    def for_schema(value: Any) -> ToolAnswer:
         if not isinstance(value, CallToolResult):
             return structured(value)
         if not value.is_error:
@@ -295,7 +299,9 @@ def _finish(
                 _check(compiled, value.structured_content)
         return value
 
-    def free(value: Any) -> CallToolResult:
+    def free(value: Any) -> ToolAnswer:
+        if value.__class__ is str:
+            return ValueResult(value)
         if value is None or (content and value == []):
             return CallToolResult([])
         if isinstance(value, CallToolResult):

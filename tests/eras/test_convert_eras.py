@@ -6,11 +6,15 @@ from typing import Any
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import Raw
 
 from mcp_actors import types
-from mcp_actors._eras.era import RESULT_STAMPS, Era, Method, read_result
+from mcp_actors._eras.era import RESULT_STAMPS, Era, Method, ValueResult, read_result
 from mcp_actors._eras.legacy import CHANGES_BY_REVISION, LATEST_LEGACY, LEGACY, REVISIONS
 from mcp_actors._eras.modern import LATEST_MODERN, MODERN
+from mcp_actors._wire.codec import encode_reply, encode_value
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.types import (
     Annotations,
@@ -253,6 +257,8 @@ def test_a_result_that_is_good_for_less_than_nothing_is_read_as_stale(
 
 # -- sealing ----------------------------------------------------------------------------------------------------------
 
+# Lone surrogates cannot be sent.
+SENDABLE = st.characters(exclude_categories=["Cs"])
 STAMP = {"ttl_ms": 5, "cache_scope": "public", "server_info": {"name": "s", "version": "1"}}
 INFO = {"io.modelcontextprotocol/serverInfo": {"name": "s", "version": "1"}}
 
@@ -285,6 +291,33 @@ def test_structured_content_for_sessions() -> None:
         plain = {"content": [], "structuredContent": {"a": 1}}
         assert ("structuredContent" in seal(era, "tools/call", plain)) == (version >= "2025-06-18")
         assert "structuredContent" not in seal(era, "tools/call", {"content": [], "structuredContent": 3})
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(SENDABLE),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(SENDABLE), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.sampled_from([*LEGACY.values(), LATEST_MODERN]),
+    st.text(SENDABLE),
+    st.just(types.UNSET) | JSON_VALUES,
+    st.integers() | st.text(SENDABLE),
+    st.booleans(),
+)
+def test_a_plain_value_is_sealed_as_its_result_is(
+    era: Era, text: str, value: Any, id: int | str, named: bool
+) -> None:
+    """The template gives the bytes that the object of the vocabulary gives, in every revision."""
+    stamp = {
+        "ttl_ms": 5,
+        **({"server_info": STAMP["server_info"], "meta": Raw(encode_value(INFO))} if named else {}),
+    }
+    plain = ValueResult(text, value)
+    by_template = encode_reply(id, seal(era, "tools/call", plain, stamp))
+    assert by_template == encode_reply(id, seal(era, "tools/call", plain.as_result(), stamp))
 
 
 def test_output_schemas_for_sessions() -> None:

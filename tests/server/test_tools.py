@@ -16,6 +16,7 @@ import trio.testing
 
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
+from mcp_actors._eras.era import ValueResult
 from mcp_actors._server.tools import Tools
 from mcp_actors.errors import LocalProtocolError, MissingCapability, RpcError, ToolError
 from mcp_actors.types import UNSET, CallToolResult, ImageContent, TextContent, ToolAnnotations
@@ -47,7 +48,8 @@ async def call(tools: Tools, name: Any, arguments: Any = UNSET, **more: Any) -> 
     params: dict[str, Any] = {"name": name}
     if arguments is not UNSET:
         params["arguments"] = arguments
-    return await answer(tools.handlers()["tools/call"], params, **more)
+    result = await answer(tools.handlers()["tools/call"], params, **more)
+    return result.as_result() if isinstance(result, ValueResult) else result
 
 
 async def returned(value: Any, **how: Any) -> CallToolResult:
@@ -290,7 +292,7 @@ async def test_an_inline_function_answers_without_a_task(tools: Tools) -> None:
     tools.add(quick, inline=True)
     attempt = tools.handlers()["tools/call"]
     assert attempt is not None
-    assert attempt(FakeContext({"name": "quick", "arguments": {"a": 3}})).structured_content == 3
+    assert attempt(FakeContext({"name": "quick", "arguments": {"a": 3}})) == ValueResult("3", 3)
     assert attempt(FakeContext({"name": "quick", "arguments": {"a": 10}})).is_error
     assert attempt(FakeContext({"name": "quick", "arguments": {"a": "3"}})).is_error
 
