@@ -145,9 +145,12 @@ _decode_array = msgspec.json.Decoder(Annotated[list[Raw], msgspec.Meta(max_lengt
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
-# The minimum length, without its method and its payload, of a message that repeats a member.
-_LONGER_REQUEST = len('{"jsonrpc":"2.0","id":0,"id":0,"method":"","params":}')
-_LONGER_REPLY = len('{"jsonrpc":"2.0","id":0,"id":0,"result":}')
+# A message that repeats a member has at least this length, without its method and its payload. A longer one that has
+# each member once has these quotation marks, without those of a string as id.
+_SHORT_REQUEST = len('{"jsonrpc":"2.0","id":0,"id":0,"method":"","params":}')
+_SHORT_REPLY = len('{"jsonrpc":"2.0","id":0,"id":0,"result":}')
+_QUOTES_OF_REQUEST = '{"jsonrpc":"2.0","id":0,"method":"","params":}'.count('"')
+_QUOTES_OF_REPLY = '{"jsonrpc":"2.0","id":0,"result":}'.count('"')
 
 # Bytes that are split at their quotes at once, so that the pieces stay in the processor's caches.
 _SPLIT_BYTES = 16 * 1024
@@ -328,16 +331,22 @@ def _decode_one(data: bytes) -> JsonRpcMessage:
     except (msgspec.DecodeError, RecursionError) as error:
         raise MalformedMessage(f"invalid JSON: {error}") from None
     id = message.id
-    if id.__class__ is int and message.error is UNSET and message.jsonrpc == "2.0":
-        # A message of a common form that is too short to repeat a member needs no other check.
+    if message.error is UNSET and message.jsonrpc == "2.0" and (id.__class__ is int or id.__class__ is str):
+        # A message of a common form that has no room for another member repeats none, and needs no other check.
         method, params, result = message.method, message.params, message.result
         if method is UNSET:
-            if result is not UNSET and len(data) - len(result) < _LONGER_REPLY:
+            if result is not UNSET and (
+                (room := len(data) - len(result)) < _SHORT_REPLY
+                or _has_each_member_once(data, id, result, room - _SHORT_REPLY, _QUOTES_OF_REPLY)
+            ):
                 return JsonRpcResult(id, result)
         elif (
             result is UNSET
             and params is not UNSET
-            and len(data) - len(method) - len(params) < _LONGER_REQUEST
+            and (
+                (room := len(data) - len(method) - len(params)) < _SHORT_REQUEST
+                or _has_each_member_once(data, id, params, room - _SHORT_REQUEST, _QUOTES_OF_REQUEST)
+            )
         ):
             return JsonRpcRequest(id, method, params)
     if _may_repeat_members(data, message) and _repeats_members(data, message):
@@ -385,6 +394,26 @@ def _readable_id(data: bytes) -> RequestId | None:
         return None
     is_id = type(value) is int or (isinstance(value, str) and len(value) <= LONGEST_ID)
     return value if is_id else None
+
+
+def _has_each_member_once(data: bytes, id: RequestId, payload: Raw, excess: int, quotes: int) -> bool:
+    """A cheap test for a request with params or a result; false says nothing.
+
+    ``excess`` is by how much the message is longer than it would have to be to repeat a member, were its id one digit.
+    Blanks make it longer, too; but another member, and a mark inside of a string, brings more quotation marks.
+    """
+    if id.__class__ is str:
+        if len(id) > LONGEST_ID:  # type: ignore[arg-type]
+            return False
+        excess -= len(id) + 1  # type: ignore[arg-type]
+        quotes += 2
+    else:
+        excess -= len(str(id)) - 1
+    if excess < 0:
+        return True
+    if len(data) >= LONG:
+        return _around(data, payload).count(b'"') == quotes
+    return data.count(b'"') - bytes(payload).count(b'"') == quotes
 
 
 def _may_repeat_members(data: bytes, message: _Incoming) -> bool:
