@@ -17,6 +17,18 @@ A handler is called in the turn of the reader. It returns its result, which is s
 or the rest of its work as a `Continuation`, which runs in a task (`mcp_actors._actors.task_pool`). A `Deferred` needs
 no task while it waits for one answer, which is read in the turn of another task (`InboundCall.begin_without_task`):
 
+A worker of the pool makes the first step of a continuation by hand (`InboundCall.begin`). Most calls end with it: then
+the answer is sent, and no other task has seen the call, so that it needed no scope, no coroutine of its own and no
+context but a fresh copy. What makes a call be born, which is to go on as an actor in `InboundCall.run`:
+
+==========================================  ===================================================================
+before its first step                       it was cancelled, it waits for a place, its client wants progress,
+                                            or telemetry observes it
+in its first step                           its function waits
+its function raises                         the errors of calls are decided in one place, which is `run`
+its answer finds no room                    it waits for the peer, and keeps its place
+==========================================  ===================================================================
+
 =====================================  ========================================================================
 what happens to a call without a task  how it goes on
 =====================================  ========================================================================
@@ -33,10 +45,12 @@ returned and not sent, and whose client is reached through a `Voice`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from types import CoroutineType, FrameType
+from typing import Any, ClassVar, NoReturn, Protocol, runtime_checkable
 
 import attrs
 import msgspec
@@ -365,6 +379,9 @@ class InboundCall:
 
     # -- the actor -------------------------------------------------------------------------------------------------
 
+    born_at_once: ClassVar[bool] = False
+    """Whether every call of the class is born before its first step."""
+
     def answer_now(self) -> Frame | None:
         """Returns the answer if it can be given at once, and ``None`` when the call needs a task of its own."""
         try:
@@ -415,6 +432,46 @@ class InboundCall:
             except Exception as error:
                 frame = self.failure(error)
             self.end_now(frame)
+
+    def begin(self, context: Context, scope: trio.CancelScope) -> Coroutine[Any, Any, bool] | None:
+        """Makes the first step of the continuation in ``context``, unless the call has to be born before that.
+
+        Returns `run`, in which the rest of the call is, or ``None`` if the call has ended.
+
+        Args:
+            context: The context variables of the call.
+            scope: The cancel scope of the task that calls this, and that runs the rest.
+        """
+        admission, continuation = self.admission, self.continuation
+        assert admission is not None
+        assert continuation is not None
+        if (
+            self.born_at_once
+            or self.state != "running"
+            or admission.ahead
+            or self.invocation.progress_token is not None
+        ):
+            return self.run(scope)
+        # The function may be asked to end, or ask for input, before it waits.
+        self.scope = scope
+        try:
+            begun = context.run(_first_step, continuation)
+            if begun.__class__ is BegunCoroutine:
+                self.continuation = Continuation(_rest_of, begun)
+                return self.run(scope)
+            frame = self._result_frame(begun)
+        except BaseException as error:
+            self.continuation = Continuation(_failing, [error])
+            return self.run(scope)
+        if self.state != "running":
+            return self.run(scope)
+        self.continuation = None
+        self.state = "answered"
+        self.owner.forget(self)
+        if not self._is_sent(frame):
+            return self._answer_later(frame)
+        self.close()
+        return None
 
     async def run(self, scope: trio.CancelScope) -> bool:
         """Runs the continuation inside ``scope`` and sends what comes of it.
@@ -480,17 +537,35 @@ class InboundCall:
         # From here on a cancellation comes too late, as the protocol allows (MCP, Cancellation, Timing Considerations).
         self.state = "answered"
         self.owner.forget(self)
+        if frame is None:
+            self.outlet.settle()
+        elif not self._is_sent(frame):
+            await self._send_when_there_is_room(frame)
+
+    def _is_sent(self, frame: Frame) -> bool:
+        """Sends the answer if that needs no waiting, and says whether there is nothing more to send."""
         try:
-            if frame is None:
-                self.outlet.settle()
-            elif not self.outlet.send_nowait(frame):
-                # The call keeps its place meanwhile: a peer that does not read its answers gets no further calls.
-                await self.outlet.send(frame)
+            return self.outlet.send_nowait(frame)
         except trio.BrokenResourceError:
             log.debug("answer not sent: the connection is gone", id=self.id)
         except LocalProtocolError:
-            assert frame is not None
             self._post_too_long(frame)
+        return True
+
+    async def _send_when_there_is_room(self, frame: Frame) -> None:
+        # The call keeps its place meanwhile: a peer that does not read its answers gets no further calls.
+        try:
+            await self.outlet.send(frame)
+        except trio.BrokenResourceError:
+            log.debug("answer not sent: the connection is gone", id=self.id)
+
+    async def _answer_later(self, frame: Frame) -> bool:
+        """Sends the answer of a call that has ended with its first step; returns what `run` does."""
+        try:
+            await self._send_when_there_is_room(frame)
+        finally:
+            self.close()
+        return False
 
     def _post_too_long(self, frame: Frame) -> None:
         post_answer(too_long_frame(self.id, len(frame.data), self.outlet.longest), self.outlet)
@@ -581,6 +656,70 @@ class InboundCall:
         """Returns a snapshot of the call."""
         session = self.owner.name if self.owner.rules.session else None
         return statistics_of(self.invocation, trio.current_time() - self.started, self.state, session)
+
+
+class BegunCoroutine:
+    """Awaits the rest of a coroutine whose first step was made by hand, and shows its frames to Trio.
+
+    Args:
+        waits_for: What the coroutine yielded in its first step.
+    """
+
+    __slots__ = ("_coroutine", "_waits_for", "close", "send", "throw")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], waits_for: object) -> None:
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+        # The coroutine's own methods, without a frame of ours between: Trio sends an exception as a value, and a
+        # frame that has it as a local would be in its traceback.
+        self.send = coroutine.send
+        self.throw = coroutine.throw
+        self.close = coroutine.close
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return self  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        waits_for, self._waits_for = self._waits_for, None
+        return waits_for if waits_for is not None else self._coroutine.send(None)
+
+    @property
+    def cr_frame(self) -> FrameType:
+        """The frame of the coroutine, as that itself would have it."""
+        frame: FrameType = self._coroutine.cr_frame  # type: ignore[attr-defined]
+        return frame
+
+    @property
+    def cr_await(self) -> Any:
+        """The awaitable that the coroutine awaits: in the end, the user's function."""
+        return self._coroutine.cr_await  # type: ignore[attr-defined]
+
+
+def _first_step(continuation: Continuation) -> Any:
+    """Makes the first step of a continuation. Returns its result, or the rest of it as a `BegunCoroutine`."""
+    coroutine = continuation()
+    if coroutine.__class__ is not CoroutineType:
+        coroutine = _awaiting(coroutine)
+    try:
+        return BegunCoroutine(coroutine, coroutine.send(None))
+    except StopIteration as done:
+        return done.value
+
+
+async def _awaiting(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+async def _rest_of(begun: BegunCoroutine) -> Any:
+    return await begun
+
+
+async def _failing(errors: list[BaseException]) -> NoReturn:
+    # The list is emptied, so that the frames of the traceback have nothing that leads to the error.
+    raise errors.pop()
 
 
 # -- calls whose function goes on without its request --------------------------------------------------------------

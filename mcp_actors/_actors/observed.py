@@ -105,6 +105,8 @@ class ObservedCall(InboundCall):
 
     __slots__ = ("_ending", "_failure_of", "_observed", "_waited")
 
+    born_at_once = True
+
     def __init__(self, invocation: Invocation, owner: CallOwner, outlet: Outlet) -> None:
         InboundCall.__init__(self, invocation, owner, outlet)
         # The observer, with the request as it sees it; ``None`` before the call began and when nothing observes it.

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import contextvars
 from collections import deque
-from collections.abc import Coroutine, Generator, Iterator
-from types import FrameType
 from typing import Any
 
 import trio
 
-from mcp_actors._actors.inbound_call import InboundCall
+from mcp_actors._actors.inbound_call import BegunCoroutine, InboundCall
 from mcp_actors.supervision.containment import INNERMOST_SCOPE, Containment
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import CALL_WORKER
@@ -99,7 +97,8 @@ class TaskPool:
                         continue  # other workers were faster
                     call = self._queue.popleft()
                     try:
-                        cut_short = await _Isolated(self._context.copy(), call.run(scope), call, task, self)
+                        rest = self._begin(call, scope, task)
+                        cut_short = rest if rest.__class__ is bool else await rest
                     finally:
                         retired = getattr(task, INNERMOST_SCOPE, None) is not innermost
                         if retired:
@@ -119,10 +118,30 @@ class TaskPool:
                 error=str(error).partition("\n")[0],
             )
         finally:
-            self.hand_on()
+            self._hand_on()
         return call if call is not None and call.cut_short else None
 
-    def hand_on(self) -> None:
+    def _begin(self, call: InboundCall, scope: trio.CancelScope, task: trio.lowlevel.Task) -> Any:
+        """Begins a call. Returns its rest, to be awaited, or what that would return: whether it was cut short.
+
+        Trio applies ``task.context`` at the next step of a task. The first step of a call happens without one, in the
+        same turn as what the worker did before, so it is made in the context by hand.
+        """
+        context = self._context.copy()
+        run = call.begin(context, scope)
+        if run is None:
+            return False
+        try:
+            rest = BegunCoroutine(run, context.run(run.send, None))
+        except StopIteration as done:
+            return done.value
+        self._hand_on()
+        # Only a call that waits can be seen by anybody.
+        task.context = context
+        task.name = f"{_IDLE} {call.invocation.method.name}"
+        return rest
+
+    def _hand_on(self) -> None:
         """Has other workers go on with the queue, because the one that runs cannot."""
         if self._queue and not self._scheduled:
             for _ in range(min(self._more, len(self._queue))):
@@ -180,59 +199,3 @@ def abandon_nurseries(task: trio.lowlevel.Task, expected: int) -> None:
                 reason="the call that opened this nursery has ended without closing it"
             )
         del getattr(task, "_child_nurseries", [])[expected:]
-
-
-class _Isolated:
-    """Awaits the coroutine of a call in ``context``, and shows its frames to `trio.lowlevel.Task.iter_await_frames`.
-
-    Trio applies ``task.context`` at the next step of a task. The first step of a call happens without one, in the
-    same turn as what the worker did before, so it is made in the context by hand.
-    """
-
-    __slots__ = ("_call", "_context", "_coroutine", "_pool", "_task", "close", "send", "throw")
-
-    def __init__(
-        self,
-        context: contextvars.Context,
-        coroutine: Coroutine[Any, Any, bool],
-        call: InboundCall,
-        task: trio.lowlevel.Task,
-        pool: TaskPool,
-    ) -> None:
-        self._pool = pool
-        self._context = context
-        self._coroutine = coroutine
-        self._call = call
-        self._task = task
-        # The coroutine's own methods, without a frame of ours between: Trio sends an exception as a value, and a
-        # frame that has it as a local would be in its traceback.
-        self.send = coroutine.send
-        self.throw = coroutine.throw
-        self.close = coroutine.close
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self  # type: ignore[return-value]
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._task.context is self._context:
-            return self._coroutine.send(None)
-        waits_for = self._context.run(self._coroutine.send, None)
-        self._pool.hand_on()
-        # Only a call that waits can be seen by anybody.
-        self._task.context = self._context
-        self._task.name = f"{_IDLE} {self._call.invocation.method.name}"
-        return waits_for
-
-    @property
-    def cr_frame(self) -> FrameType:
-        """The frame of the call, as a coroutine would have it."""
-        frame: FrameType = self._coroutine.cr_frame  # type: ignore[attr-defined]
-        return frame
-
-    @property
-    def cr_await(self) -> Any:
-        """The awaitable that the call awaits: in the end, the user's function."""
-        return self._coroutine.cr_await  # type: ignore[attr-defined]
