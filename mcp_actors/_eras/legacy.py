@@ -478,7 +478,7 @@ CLIENT_RULES = ClientRules(
 DEFAULT_LOG_LEVEL = "info"
 
 
-class _ValueBody(msgspec.Struct, gc=False):
+class _ValueOfSession(msgspec.Struct, gc=False):
     content: list[TextBlock]
     structuredContent: Any
 
@@ -490,7 +490,7 @@ def _make_seal(unstructure: Callable[[Any], Any], *, structured: bool) -> Callab
             # Structured content is an object, or is left out: see `object_output_only`.
             value = result.value
             has_object = structured and value.__class__ is dict
-            return _ValueBody([TextBlock(result.text)], value if has_object else msgspec.UNSET)
+            return _ValueOfSession([TextBlock(result.text)], value if has_object else msgspec.UNSET)
         if result is None:
             return {}
         body: dict[str, Any] = result.copy() if result.__class__ is dict else unstructure(result)

@@ -533,7 +533,7 @@ _ABSENT: dict[str, frozenset[str]] = {
 }
 
 
-class _ValueBody(msgspec.Struct, gc=False):
+class _StampedValue(msgspec.Struct, gc=False):
     resultType: str
     content: list[TextBlock]
     structuredContent: Any
@@ -550,7 +550,7 @@ def _make_seal(unstructure: Callable[[Any], Any]) -> Callable[..., Any]:
         """
         if result.__class__ is ValueResult:
             value = UNSET if result.value is t.UNSET else result.value
-            return _ValueBody("complete", [TextBlock(result.text)], value, stamp.get("meta", UNSET))
+            return _StampedValue("complete", [TextBlock(result.text)], value, stamp.get("meta", UNSET))
         if result is None:
             body: dict[str, Any] = {}
         else:
