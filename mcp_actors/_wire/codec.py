@@ -403,9 +403,9 @@ def _has_each_member_once(data: bytes, id: RequestId, payload: Raw, excess: int,
     Blanks make it longer, too; but another member, and a mark inside of a string, brings more quotation marks.
     """
     if id.__class__ is str:
-        if len(id) > LONGEST_ID:  # type: ignore[arg-type]
+        if len(id) > LONGEST_ID:
             return False
-        excess -= len(id) + 1  # type: ignore[arg-type]
+        excess -= len(id) + 1
         quotes += 2
     else:
         excess -= len(str(id)) - 1
