@@ -108,6 +108,7 @@ class ConnectionlessSession:
     def deliver(self, arrival: Arrival, outlet: Outlet) -> None:
         assert isinstance(arrival, Classified)
         if self.dispatcher.carrier is not None:
+            self.dispatcher.read_at = trio.current_time()
             self.dispatcher.dispatch(arrival.message, outlet)
 
     def stop(self) -> None:
@@ -264,6 +265,7 @@ class StatelessCalls:
         self, arrival: Classified, outlet: Outlet, principal: Principal | None, peer: str | None
     ) -> list[InboundCall]:
         dispatcher, message = self.dispatcher, arrival.message
+        dispatcher.read_at = trio.current_time()
         negotiation = ExchangeNegotiation(self._negotiation, arrival, principal, peer)
         if isinstance(message, JsonRpcRequest):
             call = dispatcher.open(message, outlet, negotiation)

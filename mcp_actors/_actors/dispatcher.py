@@ -246,6 +246,8 @@ class Dispatcher:
         self.calls: dict[Any, InboundCall] = {}
         self.counters = Counters()
         self.pool: TaskPool | None = None
+        self.read_at = 0.0
+        """The time at which the messages were read that are dispatched now."""
         own = ConcurrencyLimiter("connection", limits.max_in_flight, limits.max_waiting, limits.max_wait)
         self.limiters = (
             Limiters(own, memory=memory) if limiter is None else Limiters(own, limiter, memory=memory)
@@ -316,7 +318,7 @@ class Dispatcher:
             if taken and not self.rules.repeated_ids:
                 raise RpcError(INVALID_REQUEST, f"a request with the id {request.id!r} is in flight already")
             invocation = (negotiation or self.negotiation).open(request)
-            call = self.responder.call_class(invocation, self, outlet)
+            call = self.responder.call_class(invocation, self, outlet, self.read_at)
             answer = call.answer_now()
             if answer is None:
                 params = request.params
@@ -324,9 +326,8 @@ class Dispatcher:
                     call.admission = self.limiters.admit()
                 else:
                     call.admission = self.limiters.admit_weighed(call.invocation, len(params))
-                if taken:
-                    call.key = object()
-                self.calls[call.key] = call
+                call.key = key = object() if taken else request.id
+                self.calls[key] = call
                 return call
         except RpcError as error:
             answer = self._refusal(request.id, error)
@@ -575,7 +576,8 @@ def prepare_unanswered(
     dispatcher: Dispatcher, invocation: Invocation, arrived: Outlet | None = None
 ) -> InboundCall:
     """Returns the call for a notification; give it to `start_unanswered`."""
-    return dispatcher.responder.call_class(invocation, dispatcher, UnansweredOutlet(dispatcher, arrived))
+    outlet = UnansweredOutlet(dispatcher, arrived)
+    return dispatcher.responder.call_class(invocation, dispatcher, outlet, trio.current_time())
 
 
 def start_unanswered(call: InboundCall, dispatcher: Dispatcher, function: Any, *args: Any) -> None:

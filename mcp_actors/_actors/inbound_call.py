@@ -50,14 +50,14 @@ from contextlib import suppress
 from contextvars import Context
 from functools import partial
 from types import CoroutineType, FrameType
-from typing import Any, ClassVar, NoReturn, Protocol, runtime_checkable
+from typing import Any, ClassVar, NoReturn, Protocol, Self, runtime_checkable
 
 import attrs
 import msgspec
 import trio
 
 from mcp_actors import types as t
-from mcp_actors._actors.beats import Beats, ProgressReports
+from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.limits import Admission, Limiters
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import InvalidResult, failure_frame, post_answer, too_long, too_long_frame
@@ -220,44 +220,30 @@ def _handles_in_order(info: Any) -> bool:
     )
 
 
-class InboundCall:
+class InboundCall(msgspec.Struct, eq=False):
     """One request of the peer in flight.
 
     Its ``state`` is ``"running"`` from the start, ``"waiting"`` while it has no place, ``"cancelled"`` or
     ``"replaced"`` once its scope is cancelled, and ``"answered"`` when nothing may be sent any more.
     """
 
-    __slots__ = (
-        "_on_drain",
-        "admission",
-        "continuation",
-        "invocation",
-        "key",
-        "outlet",
-        "owner",
-        "replacement",
-        "reports",
-        "scope",
-        "started",
-        "state",
-    )
-
-    def __init__(self, invocation: Invocation, owner: CallOwner, outlet: Outlet) -> None:
-        # The key in the owner's table: the id, unless another call in flight has the same.
-        self.key: Any = invocation.id
-        self.invocation = invocation
-        self.owner = owner
-        self.outlet = outlet
-        # The progress reports of a call that runs and was made with a progress token.
-        self.reports: ProgressReports | None = None
-        self.scope: trio.CancelScope | None = None
-        self.started = trio.current_time()
-        self.admission: Admission | None = None
-        self.continuation: Continuation | None = None
-        self.state = "running"
-        # What is sent in place of the function's result: questions, or the error with which an operator ended the call.
-        self.replacement: Any = None
-        self._on_drain: Callable[[], None] | None = None
+    # A struct, since one is made for each call: msgspec fills it without a function of ours.
+    invocation: Invocation
+    owner: CallOwner
+    outlet: Outlet
+    started: float
+    """The time at which it was read."""
+    key: Any = None
+    """The key in the owner's table: the id, unless another call in flight has the same."""
+    reports: Any = None
+    """The `ProgressReports` of a call that runs and was made with a progress token."""
+    scope: trio.CancelScope | None = None
+    admission: Admission | None = None
+    continuation: Continuation | None = None
+    state: str = "running"
+    replacement: Any = None
+    """What is sent in place of the function's result: questions, or the error with which an operator ended the call."""
+    _on_drain: Callable[[], None] | None = None
 
     def __repr__(self) -> str:
         return f"<InboundCall {self.id!r} {self.invocation.method.name} {self.state}>"
@@ -742,36 +728,38 @@ class Voice(Protocol):
 
 
 class DetachedCall(InboundCall):
-    """A call without an outlet and without a place among the calls in flight; its answer is what `outcome` returns.
+    """A call without an outlet and without a place among the calls in flight; its answer is what `outcome` returns."""
 
-    Args:
-        invocation: The request; it is kept for as long as the function runs.
-        owner: Its rules for failures apply: the session of the request, or the server.
-        http_request: The request over HTTP that began it, ``None`` with other bindings.
-        longest: Bytes of the longest outcome.
-        voice: Takes what the function sends and asks the client.
-    """
+    _voice: Any = None
 
-    __slots__ = ("_voice",)
-
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         invocation: Invocation,
         owner: CallOwner,
         http_request: HttpRequest | None,
         longest: int,
         voice: Voice,
-    ) -> None:
-        super().__init__(invocation, owner, _NoOutlet(http_request, longest))
-        self._voice = voice
-        self.reports: Any = voice
+    ) -> Self:
+        """Returns the call, which is not begun.
+
+        Args:
+            invocation: The request; it is kept for as long as the function runs.
+            owner: Its rules for failures apply: the session of the request, or the server.
+            http_request: The request over HTTP that began it, ``None`` with other bindings.
+            longest: Bytes of the longest outcome.
+            voice: Takes what the function sends and asks the client.
+        """
+        outlet = _NoOutlet(http_request, longest)
+        return cls(invocation, owner, outlet, trio.current_time(), reports=voice, _voice=voice)
 
     def __repr__(self) -> str:
         return f"<DetachedCall {self.invocation.method.name}>"
 
     @property
     def client_link(self) -> Voice:
-        return self._voice
+        voice: Voice = self._voice
+        return voice
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         await self._voice.notify(method, params)

@@ -213,24 +213,24 @@ class ConcurrencyLimiter:
         self.limit = limit
         self.waiting_limit = waiting_limit
         self.max_wait = max_wait
-        self._inside = 0
+        self.inside = 0
         self._refused = 0
-        # Empty while there is room: a call that ends hands its place to the first one that waits.
-        self._waiting: dict[trio.Event, None] = {}
+        self.waiting: dict[trio.Event, None] = {}
+        """Empty while there is room: a call that ends hands its place to the first one that waits."""
 
     def try_enter(self) -> bool:
         """Enters if there is room now."""
-        if self._inside < self.limit:
-            self._inside += 1
+        if self.inside < self.limit:
+            self.inside += 1
             return True
         return False
 
     def issue_ticket(self) -> trio.Event:
         """Issues a ticket for `enter`; raises `Overloaded` when too many calls wait already."""
-        if len(self._waiting) >= self.waiting_limit:
+        if len(self.waiting) >= self.waiting_limit:
             raise self._refusal()
         ticket = trio.Event()
-        self._waiting[ticket] = None
+        self.waiting[ticket] = None
         return ticket
 
     async def enter(self, ticket: trio.Event) -> None:
@@ -250,29 +250,29 @@ class ConcurrencyLimiter:
                     self.leave()
                 raise
             finally:
-                self._waiting.pop(ticket, None)
+                self.waiting.pop(ticket, None)
             if not ticket.is_set():
                 raise self._refusal()
 
     def leave(self) -> None:
         """Hands the place to the call that waits longest, or gives it back."""
-        if self._waiting:
-            ticket = next(iter(self._waiting))
-            del self._waiting[ticket]
+        if self.waiting:
+            ticket = next(iter(self.waiting))
+            del self.waiting[ticket]
             ticket.set()
         else:
-            self._inside -= 1
+            self.inside -= 1
 
     def _refusal(self) -> Overloaded:
         self._refused += 1
-        return Overloaded(self.scope, self.limit, len(self._waiting))
+        return Overloaded(self.scope, self.limit, len(self.waiting))
 
     def statistics(self) -> LimiterStatistics:
         """Returns the counts of the moment."""
-        return LimiterStatistics(self._inside, len(self._waiting), self._refused)
+        return LimiterStatistics(self.inside, len(self.waiting), self._refused)
 
     def __repr__(self) -> str:
-        return f"<ConcurrencyLimiter {self.scope} {self._inside}/{self.limit} waiting={len(self._waiting)}>"
+        return f"<ConcurrencyLimiter {self.scope} {self.inside}/{self.limit} waiting={len(self.waiting)}>"
 
 
 class Left(Protocol):
@@ -321,6 +321,26 @@ class Admission:
             limiter.leave()
 
 
+class CompleteAdmission(Admission):
+    """The admission that all calls share which need not wait. It has no state of its own.
+
+    Entering and leaving are written out here, since most calls do no more than that with a limiter.
+    """
+
+    __slots__ = ("_limiters",)
+
+    def __init__(self, limiters: Sequence[ConcurrencyLimiter]) -> None:
+        super().__init__(limiters)
+        self._limiters = limiters
+
+    def release(self) -> None:
+        for limiter in self._limiters:
+            if limiter.waiting:
+                limiter.leave()
+            else:
+                limiter.inside -= 1
+
+
 class Limiters:
     """The limiters that a call of one session has to enter, in order."""
 
@@ -328,14 +348,14 @@ class Limiters:
         self.limiters = limiters
         self.memory = memory
         """The memory that the calls take, and what else the peer makes this side keep; clients have none."""
-        # Shared by all calls that need not wait: it has no state of its own then.
-        self._complete = Admission(limiters)
+        self._complete = CompleteAdmission(limiters)
 
     def admit(self) -> Admission:
         """Enters as many limiters as it can without waiting; raises `Overloaded` when not even waiting is possible."""
-        for number, limiter in enumerate(self.limiters):
-            if not limiter.try_enter():
-                return self._partial(number)
+        for limiter in self.limiters:
+            if limiter.inside >= limiter.limit:
+                return self._partial(self.limiters.index(limiter))
+            limiter.inside += 1
         return self._complete
 
     def admit_weighed(self, invocation: Invocation, size: int) -> Admission:

@@ -292,6 +292,8 @@ class Link:
     def take_all(self, frames: list[Frame]) -> list[Received]:
         """Returns what one read brought: messages, and a `MalformedMessage` for anything else."""
         self.in_burst = len(frames) > 1
+        if self._served is not None:
+            self._served.read_at = trio.current_time()
         return [self._received(frame) for frame in frames]
 
     def _take(self, frame: Frame) -> bool:
@@ -301,6 +303,7 @@ class Link:
         """
         if self._held or self._served is None:
             return False
+        self._served.read_at = trio.current_time()
         try:
             self._served.dispatch(self._received(frame), self)
         except Exception as error:

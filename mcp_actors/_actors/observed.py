@@ -17,7 +17,7 @@ from mcp_actors._actors.outbound import KINDS, CallCarrier, CallKinds, OutboundC
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._eras.era import Invocation
 from mcp_actors._wire.codec import decode_value, encode_value
-from mcp_actors.abc import Frame, Outlet
+from mcp_actors.abc import Frame
 from mcp_actors.abc.telemetry import (
     CallEnding,
     EndingKind,
@@ -103,18 +103,14 @@ def ending_of_answer(data: bytes, is_failure: bool) -> tuple[EndingKind, int | N
 class ObservedCall(InboundCall):
     """A call that `Telemetry.inbound` receives when it begins; its observer receives how it ended."""
 
-    __slots__ = ("_ending", "_failure_of", "_observed", "_waited")
-
     born_at_once = True
 
-    def __init__(self, invocation: Invocation, owner: CallOwner, outlet: Outlet) -> None:
-        InboundCall.__init__(self, invocation, owner, outlet)
-        # The observer, with the request as it sees it; ``None`` before the call began and when nothing observes it.
-        self._observed: tuple[ObservedRequest, Observation] | None = None
-        self._ending: CallEnding | None = None
-        # The answer of a handler that failed.
-        self._failure_of: Frame | None = None
-        self._waited = 0.0
+    _observed: tuple[ObservedRequest, Observation] | None = None
+    """The observer, with the request as it sees it; ``None`` before the call began and when nothing observes it."""
+    _ending: CallEnding | None = None
+    _failure_of: Frame | None = None
+    """The answer of a handler that failed."""
+    _waited: float = 0.0
 
     def _begin(self) -> tuple[ObservedRequest, Observation] | None:
         telemetry: Telemetry | None = self.owner.responder.telemetry
@@ -254,8 +250,6 @@ class ObservedCall(InboundCall):
 
 class ObservedDetachedCall(DetachedCall):
     """A detached call, which is a call of its own to telemetry: the call that created it was answered before."""
-
-    __slots__ = ()
 
     async def outcome(self, function: Callable[[], Awaitable[Any]]) -> dict[str, Any]:
         request, observation = guarded(self._observe) or (None, None)

@@ -377,31 +377,25 @@ class ServerNegotiation:
 
     def open(self, request: JsonRpcRequest) -> Invocation:
         """Raises `RpcError`, ready to be sent, for a request that cannot be run."""
-        invocation = self._opened(request)
-        if self.principal is not None:
-            invocation.principal = self.principal
-        return invocation
-
-    def _opened(self, request: JsonRpcRequest) -> Invocation:
         params = params_of(request)
         name = request.method
+        custom = self.custom.get(name)
         meta = params.get("_meta")
         if (type(meta) is dict and VERSION in meta) or name == "server/discover":
-            return open_request(
-                request.id,
-                name,
-                params,
-                served=self.modern_served,
-                supported=self.versions,
-                method=self.custom.get(name),
+            invocation = open_request(
+                request.id, name, params, served=self.modern_served, supported=self.versions, method=custom
             )
-        if not self.legacy_served:
+        elif self.legacy_served:
+            invocation = self.legacy.open(request.id, name, params, custom)
+        else:
             raise RpcError(
                 INVALID_REQUEST,
                 f"this server needs {VERSION} in _meta; supported: {', '.join(self.versions)}",
                 {"supported": list(self.versions)},
             )
-        return self.legacy.open(request.id, name, params, self.custom.get(name))
+        if self.principal is not None:
+            invocation.principal = self.principal
+        return invocation
 
     def open_alone(self, request: JsonRpcRequest, era: str, metadata: Mapping[str, str]) -> Invocation:
         """Opens a request that came without a connection and belongs to no session; see `sort` for its era."""

@@ -377,7 +377,7 @@ def detached(ctx: Context, voice: Voice) -> Context:
     owner = _LaterOwner(call.owner)
     longest = _longest_outcome(call.outlet.longest)
     kinds = KINDS[owner.responder.telemetry is not None]
-    later = kinds.detached(invocation, owner, request_of(call), longest, voice)
+    later = kinds.detached.of(invocation, owner, request_of(call), longest, voice)
     session_of = partial(_while_it_lives, weakref.ref(call.owner), ctx._scope.session_of)
     return Context(later, invocation.params, attrs.evolve(ctx._scope, session_of=session_of))
 
@@ -504,7 +504,7 @@ class Serving:
         invocation = Invocation(era, method, kept.params, kept.meta, peer, id, None, kept.log_level)
         invocation.principal = principal
         kinds = KINDS[self._responder.telemetry is not None]
-        call = kinds.detached(invocation, self._owner, None, self.longest, voice)
+        call = kinds.detached.of(invocation, self._owner, None, self.longest, voice)
         ctx = Context(call, kept.params, self._responder.scope)
         return ctx, lambda: self._responder.run_again(ctx)
 
