@@ -275,7 +275,17 @@ class Dispatcher:
         """Takes one message; answers, at once or later, go to ``outlet``."""
         kind = type(message)
         if kind is JsonRpcRequest:
-            self.begin(message, outlet)  # type: ignore[arg-type]
+            call = self.open(message, outlet)  # type: ignore[arg-type]
+            if call is not None:
+                pool = self.pool
+                assert pool is not None
+                if (
+                    call.continuation.__class__ is Continuation
+                    # Calls begin in the order of their requests.
+                    or pool.has_queue
+                    or not call.begin_without_task(pool.start)
+                ):
+                    pool.start(call)
         elif kind is JsonRpcResult or kind is JsonRpcError:
             self._answered(message)  # type: ignore[arg-type]
         elif kind is JsonRpcNotification:
@@ -289,23 +299,6 @@ class Dispatcher:
         else:
             assert isinstance(message, MalformedMessage)
             self.malformed(message, outlet)
-
-    def begin(
-        self, request: JsonRpcRequest, outlet: Outlet, negotiation: Negotiation | None = None
-    ) -> InboundCall | None:
-        """Answers a request at once, or begins a call for it, most often in a task of the pool, and returns it."""
-        call = self.open(request, outlet, negotiation)
-        if call is not None:
-            pool = self.pool
-            assert pool is not None
-            if (
-                call.continuation.__class__ is Continuation
-                # Calls begin in the order of their requests.
-                or pool.has_queue
-                or not call.begin_without_task(pool.start)
-            ):
-                pool.start(call)
-        return call
 
     def open(
         self, request: JsonRpcRequest, outlet: Outlet, negotiation: Negotiation | None = None

@@ -456,7 +456,8 @@ class InboundCall(msgspec.Struct, eq=False):
         self.owner.forget(self)
         if not self._is_sent(frame):
             return self._answer_later(frame)
-        self.close()
+        self.scope = self.admission = None
+        admission.release()
         return None
 
     async def run(self, scope: trio.CancelScope) -> bool:

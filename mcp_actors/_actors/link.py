@@ -27,7 +27,7 @@ BEGINNING = 200
 MAX_BURST_BYTES = 256 * 1024
 MAX_BURST_FRAMES = 64
 # Messages of a burst that are looked at before the writer has its turn: peers work side by side, not in turns.
-MESSAGES_IN_A_TURN = 16
+MESSAGES_IN_A_TURN = 32
 
 
 def _no_crash(error: BaseException) -> None:
@@ -115,7 +115,8 @@ class Link:
 
     def send_nowait(self, frame: Frame) -> bool:
         """Queues a frame if there is room, and says whether there was; raises like `send`."""
-        self._prepare(frame)
+        if self.metadata is not None or len(frame.data) > self.longest:
+            self._prepare(frame)
         if not self._unwritten and self._sent_at_once(frame):
             return True
         try:

@@ -78,6 +78,7 @@ __all__ = [
     "SUBSCRIPTION_ID",
     "VERSION",
     "VERSION_HEADER",
+    "AcceptedMeta",
     "MirroredParam",
     "StateSealer",
     "annotated_params",
@@ -604,6 +605,23 @@ LATEST_MODERN = MODERN["2026-07-28"]
 # -- opening a request ---------------------------------------------------------------------------------------------
 
 
+class AcceptedMeta:
+    """The ``_meta`` that was accepted last. A client sends the same in all its requests, and it is read once.
+
+    A number equals a boolean here, which only a client can notice that sends both. One with a progress token is never
+    kept, because that is another one in each request.
+    """
+
+    __slots__ = ("meta", "peer")
+
+    def __init__(self) -> None:
+        self.meta: Mapping[str, Any] | None = None
+        self.peer: Peer | None = None
+
+    def __repr__(self) -> str:
+        return f"<AcceptedMeta of {self.peer!r}>"
+
+
 def open_request(
     id: RequestId,
     name: str,
@@ -612,6 +630,7 @@ def open_request(
     served: Sequence[str],
     supported: Sequence[str],
     method: Method | None,
+    accepted: AcceptedMeta,
     metadata: Mapping[str, str] | None = None,
     mirrored_params: Callable[[str], Sequence[MirroredParam]] = lambda tool: (),
 ) -> Invocation:
@@ -623,18 +642,12 @@ def open_request(
     if metadata is not None:
         version_header(metadata)
     meta = params.pop("_meta", None)
-    if not isinstance(meta, dict):
-        raise RpcError(INVALID_PARAMS, f"params._meta must be an object with {VERSION} and {CAPABILITIES}")
-    version, capabilities = meta.get(VERSION), meta.get(CAPABILITIES)
-    if not isinstance(version, str):
-        raise RpcError(INVALID_PARAMS, f"_meta needs {VERSION}, a string")
-    if not isinstance(capabilities, dict):
-        raise RpcError(INVALID_PARAMS, f"_meta needs {CAPABILITIES}, an object")
-    if metadata is not None:
-        check_version(metadata, version)
-    if version not in served:
-        raise UnsupportedVersion(version, list(supported))
-    era = MODERN[version]
+    peer = accepted.peer if meta == accepted.meta else None
+    if peer is None:
+        _check_envelope(meta, metadata, served, supported)
+    elif metadata is not None:
+        check_version(metadata, peer.version)
+    era = MODERN[meta[VERSION]] if peer is None else peer.era
     method = method or era.server_methods.get(name)
     if metadata is not None:
         check_names(metadata, name, params, method.target if method else None)
@@ -642,26 +655,40 @@ def open_request(
             check_params(metadata, mirrored_params(params.get("name", "")), params.get("arguments"))
     if method is None:
         raise MethodNotFound(name)
-    return _invocation(era, method, id, params, meta, capabilities)
+    token: RequestId | None = None
+    if peer is None:
+        peer = _peer(era, meta)
+        token = progress_token(meta)
+        if "progressToken" not in meta:
+            accepted.meta, accepted.peer = meta.copy(), peer
+    invocation = Invocation(era, method, params, meta, peer, id, token, peer.log_level)
+    if method.may_ask and ("inputResponses" in params or "requestState" in params):
+        _read_retry(invocation, params)
+    return invocation
 
 
-def _invocation(
-    era: Era,
-    method: Method,
-    id: RequestId,
-    params: dict[str, Any],
-    meta: dict[str, Any],
-    capabilities: dict[str, Any],
-) -> Invocation:
+def _check_envelope(
+    meta: Any, metadata: Mapping[str, str] | None, served: Sequence[str], supported: Sequence[str]
+) -> None:
+    """Checks what every request has in its ``_meta``, and the version that was mirrored."""
+    if not isinstance(meta, dict):
+        raise RpcError(INVALID_PARAMS, f"params._meta must be an object with {VERSION} and {CAPABILITIES}")
+    version = meta.get(VERSION)
+    if not isinstance(version, str):
+        raise RpcError(INVALID_PARAMS, f"_meta needs {VERSION}, a string")
+    if not isinstance(meta.get(CAPABILITIES), dict):
+        raise RpcError(INVALID_PARAMS, f"_meta needs {CAPABILITIES}, an object")
+    if metadata is not None:
+        check_version(metadata, version)
+    if version not in served:
+        raise UnsupportedVersion(version, list(supported))
+
+
+def _peer(era: Era, meta: Mapping[str, Any]) -> Peer:
     level = meta.get(LOG_LEVEL)
     if level is not None and level not in LOGGING_LEVELS:
         raise RpcError(INVALID_PARAMS, f"{LOG_LEVEL} must be one of {', '.join(LOGGING_LEVELS)}")
-    token = progress_token(meta)
-    peer = Peer(era, capabilities, meta.get(CLIENT_INFO), level)
-    invocation = Invocation(era, method, params, meta, peer, id, token, level)
-    if method.may_ask:
-        _read_retry(invocation, params)
-    return invocation
+    return Peer(era, meta[CAPABILITIES], meta.get(CLIENT_INFO), level)
 
 
 def _read_retry(invocation: Invocation, params: dict[str, Any]) -> None:

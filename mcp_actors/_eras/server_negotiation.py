@@ -54,6 +54,7 @@ from mcp_actors._eras.modern import (
     MODERN,
     VERSION,
     VERSION_HEADER,
+    AcceptedMeta,
     MirroredParam,
     open_request,
 )
@@ -199,6 +200,8 @@ INITIALIZED = frozenset({"notifications/initialized", "initialized"})
 
 # Bytes of a client's capabilities, and of its description, which a session keeps for as long as it lives: icons fit.
 KEPT_BYTES = 64 * 1024
+# Bytes of the params of a request without a session whose ``_meta`` is kept, to be compared with that of the next one.
+KEPT_META_BYTES = 2048
 
 
 class LifecycleState(Enum):
@@ -292,7 +295,10 @@ class LegacySessionState:
         method = method or era.server_methods.get(name)
         if method is None:
             raise MethodNotFound(name)
-        invocation = open_method(era, method, id, params, peer)
+        if "_meta" in params:
+            invocation = open_method(era, method, id, params, peer)
+        else:
+            invocation = Invocation(era, method, params, {}, peer, id, None, peer.log_level)
         # Not before the request was found good: one that is refused moves nothing.
         if event is _INITIALIZE:
             self.era, self.peer = era, peer
@@ -374,6 +380,7 @@ class ServerNegotiation:
         self.custom = custom
         self.mirrored_params = mirrored_params
         self.legacy = LegacySessionState(self.legacy_served, on_operating, account)
+        self._accepted = AcceptedMeta()
 
     def open(self, request: JsonRpcRequest) -> Invocation:
         """Raises `RpcError`, ready to be sent, for a request that cannot be run."""
@@ -383,7 +390,13 @@ class ServerNegotiation:
         meta = params.get("_meta")
         if (type(meta) is dict and VERSION in meta) or name == "server/discover":
             invocation = open_request(
-                request.id, name, params, served=self.modern_served, supported=self.versions, method=custom
+                request.id,
+                name,
+                params,
+                served=self.modern_served,
+                supported=self.versions,
+                method=custom,
+                accepted=self._accepted_for(request),
             )
         elif self.legacy_served:
             invocation = self.legacy.open(request.id, name, params, custom)
@@ -397,6 +410,11 @@ class ServerNegotiation:
             invocation.principal = self.principal
         return invocation
 
+    def _accepted_for(self, request: JsonRpcRequest) -> AcceptedMeta:
+        # What a long request brings is not kept.
+        params = request.params
+        return self._accepted if params is not None and len(params) <= KEPT_META_BYTES else AcceptedMeta()
+
     def open_alone(self, request: JsonRpcRequest, era: str, metadata: Mapping[str, str]) -> Invocation:
         """Opens a request that came without a connection and belongs to no session; see `sort` for its era."""
         params = params_of(request)
@@ -409,6 +427,7 @@ class ServerNegotiation:
                 served=self.modern_served,
                 supported=self.versions,
                 method=custom,
+                accepted=self._accepted_for(request),
                 metadata=metadata,
                 mirrored_params=self.mirrored_params,
             )

@@ -218,9 +218,11 @@ async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> To
             return failed(cause)
         raise
     try:
-        return _result(entry, value)
+        return entry.finish(value)
     except UnreadFiles as unread:
         value = unread.value
+    except Exception as error:
+        raise InvalidResult(str(error)) from error
     return await _read(entry, value)
 
 
@@ -289,7 +291,11 @@ def _finish(
 
     def for_schema(value: Any) -> ToolAnswer:
         if not isinstance(value, CallToolResult):
-            return structured(value)
+            # As in `structured`, which is not called, because most calls come here.
+            encoded = encode(value)
+            if compiled is not None:
+                _check(compiled, encoded)
+            return ValueResult(encode_value(encoded).decode(), encoded)
         if not value.is_error:
             if value.structured_content is UNSET:
                 raise TypeError(

@@ -167,8 +167,10 @@ def decode(
     Raises:
         MalformedMessage: with the code -32700 for a frame that is not JSON and -32600 for other JSON.
     """
-    # Each level needs two bytes, so a shorter message cannot be too deep.
-    if len(data) > 2 * max_depth or not data.isascii():
+    # Each level needs two bytes and a bracket. Where that is not too many, the text needs no other look.
+    if not data.isascii() or (
+        len(data) > 2 * max_depth and (len(data) >= LONG or data.count(b"{") + data.count(b"[") > max_depth)
+    ):
         _check_text(data, max_depth)
     if data[:1] != b"{" and data.lstrip()[:1] == b"[":
         return _decode_batch(data)
@@ -200,9 +202,8 @@ def decode_text(text: str) -> Any:
     return decode_value(data)
 
 
-def encode_value(value: Any) -> bytes:
-    """Encodes a plain JSON value. Raises `TypeError` for a value that JSON does not have."""
-    return _encode(value)
+encode_value = _encode
+"""Encodes a plain JSON value. Raises `TypeError` for a value that JSON does not have."""
 
 
 def encode_reply(id: RequestId, result: Any) -> bytes:
