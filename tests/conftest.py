@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 import structlog
@@ -74,13 +74,19 @@ def old_objects_left_alone() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """Waits for the lines that a thread writes for a test while its output is captured, between a test and its teardown
+    too: a green run shows no traceback of a failure that was planted."""
+    try:
+        yield
+    finally:
+        flush_to_stderr()
+
+
 @pytest.fixture(autouse=True)
 def structlog_as_it_was() -> Iterator[None]:
-    """Forgets how a test configured structlog: its own default renders tracebacks for seconds, if `rich` is there.
-
-    Lines that a thread writes for a test are written before its output is no longer captured, so that a green run
-    shows no traceback of a failure that was planted.
-    """
+    """Forgets how a test configured structlog: its own default renders tracebacks for seconds, if `rich` is there."""
     yield
     flush_to_stderr()
     structlog.reset_defaults()

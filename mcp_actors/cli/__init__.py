@@ -1,17 +1,13 @@
 """The command line ``mcp-actors``.
 
 This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
-draw. Each command has a file: `serve`, `gateway` with `gateway_check`, `bridge`, `listing`, `inspect` with
-`inspect_text`, `call`, `tasks`, `read`, `prompt`, `login`, `logout`, `whoami`, `demo`. `install` with `uninstall`,
-`top` and `bench` have a folder.
+draw. `_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `listing`, `call` (with ``read`` and
+``prompt``), `tasks` and `login` (with ``logout`` and ``whoami``) are files; `bench`, `demo`, `inspect`, `install` and
+`top` are folders, and so is what two options of ``serve`` do: `reload` and `workers`.
 
-They use `sections` (headings in the help), `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C) with
-`connection_options` and `headers`, `arguments` (``key=text``), `output` (results -> text or JSON), `task_results`
-(those that come later), `elicitation` (questions on a terminal), `progress` (the bar), `failures` (exceptions -> one
-line and an exit code), `stored_login`, `login_session` and `login_text` (what a login leaves, how it is made, and in
-words), `interruptible` (Ctrl-C without a client), and ``demo_*`` (its tour, its load and their lines). `serve_options`
-has the options and rules of what serves, `serving_at` the addresses that they name, and `upstream_access` the logins at
-the servers behind a gateway; `admin_option`, `observing`, `otel_sdk`, `reload` and `workers` are what the options do.
+The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
+`arguments` (``key=text``), `output` (results -> text or JSON), `progress` (the bar), `failures` (exceptions -> one line
+and an exit code), `serve_options` (the options of what serves) and `observing` (telemetry).
 """
 
 from __future__ import annotations

@@ -341,14 +341,12 @@ def _age_order(call: InboundCall) -> float:
 
 def _shown_call(call: InboundCall) -> CallStatistics:
     now = call.statistics()
-    return attrs.evolve(
-        now,
-        id=cleaned(str(now.id)) or "",
-        method=cleaned(now.method) or "",
-        target=cleaned(now.target),
-        principal=cleaned(now.principal),
-        key=_key(call),
-    )
+    texts: dict[str, Any] = {
+        name: cleaned(text)
+        for name in (field.name for field in attrs.fields(CallStatistics))
+        if isinstance(text := getattr(now, name), str)
+    }
+    return attrs.evolve(now, **{"id": str(now.id), **texts, "key": _key(call)})
 
 
 def _key(call: InboundCall) -> str:

@@ -72,7 +72,8 @@ class Served:
         self._announced = re.compile(launch.announced)
         self._lines: list[str] = []
         self._port: str | None = None
-        self._news = threading.Event()
+        self._news = threading.Condition()
+        self._ended = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -84,15 +85,24 @@ class Served:
         assert self.process.stdout is not None
         with self.process.stdout as lines:
             for line in lines:
-                self._lines.append(line)
                 found = self._announced.search(line)
-                if found and self._port is None:
-                    self._port = found[1]
-                    self._news.set()
-        self._news.set()
+                with self._news:
+                    self._lines.append(line)
+                    if found and self._port is None:
+                        self._port = found[1]
+                    self._news.notify_all()
+        with self._news:
+            self._ended = True
+            self._news.notify_all()
+
+    def wait_until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Waits until something holds that may change with each line; returns whether it does in the end."""
+        with self._news:
+            self._news.wait_for(lambda: self._ended or holds(), seconds)
+            return holds()
 
     def port(self) -> int:
-        self._news.wait(START_LIMIT)
+        self.wait_until(lambda: self._port is not None, START_LIMIT)
         assert self._port is not None, f"{self.process.args!r} does not serve:\n{self.output}"
         return int(self._port)
 

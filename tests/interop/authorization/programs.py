@@ -44,6 +44,10 @@ jwt: {{keys_dir: "{keys}"}}
 NANOIDP_USERS = "{config_version: 1, users: {alice: {password: alice, email: alice@example.org}}}"
 
 
+# Seconds within which a server writes of what it has done, on a loaded machine.
+SAID_WITHIN = 10.0
+
+
 class Issuer:
     """A running authorization server, and what it said that it did."""
 
@@ -55,9 +59,14 @@ class Issuer:
     def events(self) -> list[str]:
         return self._served.output.splitlines()
 
-    def count(self, event: str) -> int:
-        """How many events begin so."""
-        return sum(line.startswith(event) for line in self.events)
+    def count(self, event: str, due: int = 0) -> int:
+        """How many events begin so, once ``due`` are there: a server may write of one after it has answered."""
+
+        def counted() -> int:
+            return sum(line.startswith(event) for line in self.events)
+
+        self._served.wait_until(lambda: counted() >= due, SAID_WITHIN)
+        return counted()
 
 
 @contextmanager
