@@ -652,11 +652,12 @@ class BegunCoroutine:
         waits_for: What the coroutine yielded in its first step.
     """
 
-    __slots__ = ("_coroutine", "_waits_for", "close", "send", "throw")
+    __slots__ = ("_coroutine", "_is_awaited", "_waits_for", "close", "send", "throw")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], waits_for: object) -> None:
         self._coroutine = coroutine
         self._waits_for = waits_for
+        self._is_awaited = False
         # The coroutine's own methods, without a frame of ours between: Trio sends an exception as a value, and a
         # frame that has it as a local would be in its traceback.
         self.send = coroutine.send
@@ -670,8 +671,12 @@ class BegunCoroutine:
         return self
 
     def __next__(self) -> Any:
+        if self._is_awaited:
+            return self._coroutine.send(None)
+        # A coroutine of another library may yield anything, ``None`` too, of which Trio says what is wrong with it.
+        self._is_awaited = True
         waits_for, self._waits_for = self._waits_for, None
-        return waits_for if waits_for is not None else self._coroutine.send(None)
+        return waits_for
 
     @property
     def cr_frame(self) -> FrameType:

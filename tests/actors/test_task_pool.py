@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, cast
@@ -39,6 +39,9 @@ class FakeCall:
         assert self.scope is not None
         self.cut_short = True
         self.scope.cancel()
+
+    def begin(self, context: contextvars.Context, scope: trio.CancelScope) -> Coroutine[Any, Any, bool]:
+        return self.run(scope)
 
     async def run(self, scope: trio.CancelScope) -> bool:
         self.scope = scope

@@ -106,7 +106,7 @@ async def test_what_fails_while_it_is_delivered_ends_the_session_and_not_the_sen
         def fail(self: Dispatcher, request: object, outlet: object) -> None:
             raise ZeroDivisionError("a bug of ours")
 
-        monkeypatch.setattr(Dispatcher, "begin", fail)
+        monkeypatch.setattr(Dispatcher, "open", fail)
         with pytest.raises(ConnectionLost):
             await client.call_tool("at_once")
     assert "session failed" in "".join(capsys.readouterr())
