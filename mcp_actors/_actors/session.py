@@ -242,12 +242,15 @@ class Session:
         return self._breaking
 
     async def _dispatch_burst(self, messages: list[Any]) -> None:
-        link, dispatch = self.link, self.dispatcher.dispatch
+        link, dispatch, pool = self.link, self.dispatcher.dispatch, self.dispatcher.pool
+        assert pool is not None
+        pool.is_eager = False
         for number, message in enumerate(messages):
             if number and number % link.messages_in_a_turn == 0:
                 # The peer reads its first answers while the last of its messages are dispatched.
                 await trio.lowlevel.cancel_shielded_checkpoint()
             dispatch(message, link)
+        pool.is_eager = True
         link.in_burst = False
 
     def _crashed(self, error: Exception) -> None:

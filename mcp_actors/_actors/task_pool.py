@@ -17,6 +17,7 @@ from typing import Any
 
 import trio
 
+from mcp_actors._actors import eager
 from mcp_actors._actors.inbound_call import BegunCoroutine, InboundCall
 from mcp_actors.supervision.containment import INNERMOST_SCOPE, Containment
 from mcp_actors.supervision.logging import log
@@ -43,6 +44,8 @@ class TaskPool:
         self._more = 1
         self._context = contextvars.copy_context()
         self._closed = False
+        self.is_eager = True
+        """Whether a call begins in the turn of its reader, as it does best unless more calls come in that turn."""
 
     def __repr__(self) -> str:
         return f"<TaskPool {'closed' if self._closed else 'open'} idle={len(self._idle)}/{self._max_idle}>"
@@ -57,8 +60,18 @@ class TaskPool:
         if self._queue is None:
             self._queue = deque()
         self._queue.append(call)
-        if not self._scheduled:
+        if not self._scheduled and not (self.is_eager and self._idle and self._stepped()):
             self._wake()
+
+    def _stepped(self) -> bool:
+        """Has an idle worker begin the call in this turn; returns false if it may not."""
+        worker = self._idle.pop()
+        self._scheduled += 1
+        if eager.step is not None and eager.step(worker):
+            return True
+        self._scheduled -= 1
+        self._idle.append(worker)
+        return False
 
     def close(self) -> None:
         """Lets idle workers end now and busy ones after their call."""

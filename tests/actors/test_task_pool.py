@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, Server
+from mcp_actors._actors import eager
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors.supervision.task_kinds import CALL_WORKER
 
@@ -255,16 +256,26 @@ async def steps_of_calls(client: Client) -> int:
     return steps.count
 
 
+@pytest.fixture(params=["eager", "woken"])
+def steps_of_a_call(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """One step of the caller; where the task of a call is woken, one of its own, too."""
+    if request.param == "woken":
+        monkeypatch.setattr(eager, "step", None)
+    return 1 if eager.step is not None else 2
+
+
 @pytest.mark.parametrize("era", ["legacy", "auto"])
-async def test_a_call_in_memory_is_one_step_of_its_own_task_and_one_of_its_caller(era: str) -> None:
+async def test_a_call_in_memory_is_one_step_of_its_caller_and_none_of_its_own_task(
+    era: str, steps_of_a_call: int
+) -> None:
     async with Client(adding(), era=era) as client:  # type: ignore[arg-type]
-        assert await steps_of_calls(client) == 2 * CALLS
+        assert await steps_of_calls(client) == steps_of_a_call * CALLS
 
 
-async def test_a_client_that_follows_changes_takes_no_more_steps() -> None:
+async def test_a_client_that_follows_changes_takes_no_more_steps(steps_of_a_call: int) -> None:
     async with Client(adding(), era="modern", on_change=lambda kind, uri: None) as client:
         await trio.testing.wait_all_tasks_blocked()
-        assert await steps_of_calls(client) == 2 * CALLS
+        assert await steps_of_calls(client) == steps_of_a_call * CALLS
 
 
 async def test_calls_that_come_together_and_do_not_wait_share_a_step() -> None:
