@@ -276,6 +276,11 @@ class InboundCall(msgspec.Struct, eq=False):
         return self.continuation is not None and self.continuation.begun
 
     @property
+    def waits(self) -> bool:
+        """Whether its first step was made, and its function waits for something."""
+        return self.continuation is not None and self.continuation.func is _rest_of
+
+    @property
     def is_open_ended(self) -> bool:
         """Whether the call runs until the session ends, as a subscription does."""
         return self._on_drain is not None
@@ -422,7 +427,8 @@ class InboundCall(msgspec.Struct, eq=False):
     def begin(self, context: Context, scope: trio.CancelScope) -> Coroutine[Any, Any, bool] | None:
         """Makes the first step of the continuation in ``context``, unless the call has to be born before that.
 
-        Returns `run`, in which the rest of the call is, or ``None`` if the call has ended.
+        Returns `run`, in which the rest of the call is, or ``None`` if the call has ended. If the call `waits`, nothing
+        is left that has to begin in ``context``.
 
         Args:
             context: The context variables of the call.
@@ -705,8 +711,8 @@ async def _awaiting(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-async def _rest_of(begun: BegunCoroutine) -> Any:
-    return await begun
+def _rest_of(begun: BegunCoroutine) -> BegunCoroutine:
+    return begun
 
 
 async def _failing(errors: list[BaseException]) -> NoReturn:

@@ -45,7 +45,9 @@ class TaskPool:
         self._context = contextvars.copy_context()
         self._closed = False
         self.is_eager = True
-        """Whether a call begins in the turn of its reader, as it does best unless more calls come in that turn."""
+        """Whether no more calls are expected in this turn: then a call begins best in the turn of its reader."""
+        # Whether the last call that began had to wait. If so, the next one hardly shares its worker.
+        self._last_waited = False
 
     def __repr__(self) -> str:
         return f"<TaskPool {'closed' if self._closed else 'open'} idle={len(self._idle)}/{self._max_idle}>"
@@ -60,7 +62,9 @@ class TaskPool:
         if self._queue is None:
             self._queue = deque()
         self._queue.append(call)
-        if not self._scheduled and not (self.is_eager and self._idle and self._stepped()):
+        if not self._scheduled and not (
+            self._idle and (self.is_eager or self._last_waited) and self._stepped()
+        ):
             self._wake()
 
     def _stepped(self) -> bool:
@@ -141,13 +145,15 @@ class TaskPool:
         same turn as what the worker did before, so it is made in the context by hand.
         """
         context = self._context.copy()
-        run = call.begin(context, scope)
-        if run is None:
+        rest: Any = call.begin(context, scope)
+        self._last_waited = rest is not None
+        if rest is None:
             return False
-        try:
-            rest = BegunCoroutine(run, context.run(run.send, None))
-        except StopIteration as done:
-            return done.value
+        if not call.waits:
+            try:
+                rest = BegunCoroutine(rest, context.run(rest.send, None))
+            except StopIteration as done:
+                return done.value
         self._hand_on()
         # Only a call that waits can be seen by anybody.
         task.context = context

@@ -35,6 +35,7 @@ class FakeCall:
         self.tasks: list[trio.lowlevel.Task] = []
         self.scope: trio.CancelScope | None = None
         self.cut_short = False
+        self.waits = False
 
     def cancel(self) -> None:
         assert self.scope is not None
