@@ -247,7 +247,7 @@ class StatelessCalls:
         assert pool is not None
         for call in calls:
             pool.start(call)
-        # A call may have ended with its first step. What would cancel it refers to it, and is referred to by its outlet.
+        # A call may have ended with its first step. What cancels it refers to it, and its outlet to that.
         calls = [call for call in calls if call.state != "answered"]
         if not calls:
             return None

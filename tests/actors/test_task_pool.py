@@ -290,5 +290,5 @@ async def test_calls_that_come_together_and_do_not_wait_share_a_step() -> None:
                 for number in range(CALLS):
                     nursery.start_soon(client.call_tool, "add", {"a": number, "b": 1})
             trio.lowlevel.remove_instrument(steps)
-            # The first one finds the connection idle, and runs before the others are read.
-            assert 1 <= steps.of_calls <= 2
+            # Those that find the connection idle begin before the others are read, in the turn that read them.
+            assert steps.of_calls <= 2
