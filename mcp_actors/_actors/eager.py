@@ -56,11 +56,11 @@ def _make_step() -> Callable[[trio.lowlevel.Task], bool]:
     def step(task: Any) -> bool:
         """Makes a step of ``task``, which waits in `trio.lowlevel.wait_task_rescheduled`; returns false if it may not.
 
-        It may not inside of another such step. What waits for ``task`` must not reschedule it besides.
+        It may not inside of another such step, and outside of every task. What waits for ``task`` must not reschedule it besides.
         """
-        if _nesting.inside:
+        caller, runner = getattr(here, "task", None), here.runner
+        if caller is None or _nesting.inside:
             return False
-        caller, runner = here.task, here.runner
         # As `trio.lowlevel.reschedule` leaves a task that is woken.
         task._abort_func = task.custom_sleep_data = None
         _nesting.inside = True

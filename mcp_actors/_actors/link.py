@@ -6,9 +6,11 @@ Reading needs no task of its own: the session reads the channel, and `take_all` 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NoReturn
 
+import outcome
 import trio
 
 from mcp_actors._actors.dispatcher import Dispatcher, LinkStatistics, Received
@@ -38,9 +40,123 @@ def _take_nothing(frame: Frame) -> bool:
     return False
 
 
-def _no_writer(inbox: trio.MemoryReceiveChannel[Frame]) -> NoReturn:
+def _no_writer() -> NoReturn:
     """Refuses to write, before the session runs and after its link was closed."""
     raise trio.ClosedResourceError("the connection is closed")
+
+
+class Outbox:
+    """The frames that wait for the writer, which is the one task that takes them, and the senders that wait for room.
+
+    It does what a memory channel does for one receiver. Since each frame that is not written at once passes it, it
+    takes less time and memory than one: a frame is appended, and the writer takes all there are.
+
+    Args:
+        limit: Frames that may wait for the writer.
+    """
+
+    __slots__ = ("_limit", "_senders", "_writer", "frames", "is_closed", "is_left")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.frames: deque[Frame] = deque()
+        # In the order in which they came. A frame moves into the queue when there is room, and its sender goes on.
+        self._senders: dict[trio.lowlevel.Task, Frame] = {}
+        self._writer: trio.lowlevel.Task | None = None
+        self.is_closed = False
+        """Whether nothing more comes: the writer ends when it has written what waits."""
+        self.is_left = False
+        """Whether the writer has ended."""
+
+    def __repr__(self) -> str:
+        return f"<Outbox {len(self.frames)}/{self._limit} blocked={self.blocked}>"
+
+    @property
+    def blocked(self) -> int:
+        """Senders that wait for room."""
+        return len(self._senders)
+
+    def put(self, frame: Frame) -> bool:
+        """Queues a frame if there is room, and says whether there was.
+
+        Raises:
+            trio.ClosedResourceError: It was closed.
+            trio.BrokenResourceError: The writer has ended.
+        """
+        frames = self.frames
+        if len(frames) >= self._limit:
+            return False
+        if self.is_left or self.is_closed:
+            self._refuse()
+        frames.append(frame)
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            trio.lowlevel.reschedule(writer)
+        return True
+
+    def _refuse(self) -> NoReturn:
+        if self.is_closed:
+            raise trio.ClosedResourceError("the connection is closed")
+        raise trio.BrokenResourceError("the connection is gone")
+
+    async def put_when_there_is_room(self, frame: Frame) -> None:
+        """Waits for room; raises as `put` does. Cancelled, it has queued nothing."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self.is_left or self.is_closed:
+            self._refuse()
+        if not self._senders and self.put(frame):
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            return
+        task = trio.lowlevel.current_task()
+        self._senders[task] = frame
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            del self._senders[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def take(self) -> Frame:
+        """Takes the first frame, and lets the sender go on that has waited longest. There is a frame."""
+        frame = self.frames.popleft()
+        if self._senders:
+            task = next(iter(self._senders))
+            self.frames.append(self._senders.pop(task))
+            trio.lowlevel.reschedule(task)
+        return frame
+
+    async def wait_for_frames(self) -> bool:
+        """Waits until there is a frame; returns false when it was closed and there is none."""
+        if not self.frames and not self.is_closed:
+            self._writer = trio.lowlevel.current_task()
+
+            def abort(_: object) -> trio.lowlevel.Abort:
+                self._writer = None
+                return trio.lowlevel.Abort.SUCCEEDED
+
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        else:
+            await trio.lowlevel.checkpoint()
+        return bool(self.frames)
+
+    def close(self) -> None:
+        """Lets nothing more in. Senders that wait for room get `trio.ClosedResourceError`."""
+        self.is_closed = True
+        self._end_senders(trio.ClosedResourceError("the connection is closed"))
+        if self._writer is not None:
+            writer, self._writer = self._writer, None
+            trio.lowlevel.reschedule(writer)
+
+    def leave(self) -> None:
+        """The writer has ended: what waits is dropped, and senders get `trio.BrokenResourceError`."""
+        self.is_left = True
+        self.frames.clear()
+        self._end_senders(trio.BrokenResourceError("the connection is gone"))
+
+    def _end_senders(self, error: Exception) -> None:
+        senders, self._senders = self._senders, {}
+        for task in senders:
+            trio.lowlevel.reschedule(task, outcome.Error(error))
 
 
 class Link:
@@ -56,8 +172,8 @@ class Link:
         self._on_crash: Callable[[Exception], None] = _no_crash
         # Opened, with the task that empties it, when a frame cannot be written at once for the first time: of many
         # sessions most never come to that, and both take more memory than all the rest of the link.
-        self._outbox: trio.MemorySendChannel[Frame] | None = None
-        self._start_writer: Callable[[trio.MemoryReceiveChannel[Frame]], object] = _no_writer
+        self._outbox: Outbox | None = None
+        self._start_writer: Callable[[], object] = _no_writer
         # What must not wait: cancellations, refusals and other answers that the session gives itself. Bounded by
         # the number of calls in flight plus one batch, because the session waits in `flow` before it reads on.
         self._held: list[Frame] = []
@@ -83,18 +199,17 @@ class Link:
         self._on_crash = on_crash
         self.channel.deliver_to(self._take)
 
-    def write_by(self, start_writer: Callable[[trio.MemoryReceiveChannel[Frame]], object]) -> None:
+    def write_by(self, start_writer: Callable[[], object]) -> None:
         """Says how a task is started that runs `run`, which happens when there is something for it to do."""
         self._start_writer = start_writer
 
     # -- outgoing ------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> trio.MemorySendChannel[Frame]:
+    def _opened(self) -> Outbox:
         """Returns the outbox; raises `trio.ClosedResourceError` after the link was closed."""
         if self._outbox is None:
-            outbox, inbox = trio.open_memory_channel[Frame](self.limits.outbox)
-            self._start_writer(inbox)
-            self._outbox = outbox
+            self._start_writer()
+            self._outbox = Outbox(self.limits.outbox)
         return self._outbox
 
     def post(self, frame: Frame) -> None:
@@ -105,13 +220,12 @@ class Link:
         self._prepare(frame)
         if not self._unwritten and self._sent_at_once(frame):
             return
-        self._unwritten += 1
         try:
-            (self._outbox or self._opened()).send_nowait(frame)
-        except trio.WouldBlock:
-            self._held.append(frame)
+            if not (self._outbox or self._opened()).put(frame):
+                self._held.append(frame)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._unwritten -= 1
+            return
+        self._unwritten += 1
 
     def send_nowait(self, frame: Frame) -> bool:
         """Queues a frame if there is room, and says whether there was; raises like `send`."""
@@ -120,9 +234,8 @@ class Link:
         if not self._unwritten and self._sent_at_once(frame):
             return True
         try:
-            (self._outbox or self._opened()).send_nowait(frame)
-        except trio.WouldBlock:
-            return False
+            if not (self._outbox or self._opened()).put(frame):
+                return False
         except trio.ClosedResourceError:
             raise trio.BrokenResourceError("the connection is closed") from None
         self._unwritten += 1
@@ -143,7 +256,7 @@ class Link:
             written = self._frames_out
             with trio.move_on_after(self.limits.stall_timeout):
                 try:
-                    await self._opened().send(frame)
+                    await self._opened().put_when_there_is_room(frame)
                 except trio.ClosedResourceError:
                     raise trio.BrokenResourceError("the connection is closed") from None
                 return
@@ -236,32 +349,31 @@ class Link:
             return call.is_open_ended
         return not running
 
-    async def run(self, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
+    async def run(self) -> None:
         """The writer: takes everything that is queued and makes one write of it. Ends when the link is closed."""
+        outbox = self._opened()
         try:
-            async for frame in inbox:
-                burst = self._take_all(frame, inbox)
+            while await outbox.wait_for_frames():
+                burst = self._take_burst(outbox)
                 await self.channel.send_many(burst)
                 self._written(burst)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._on_broken(error)
         finally:
-            inbox.close()
+            outbox.leave()
             self._unwritten = 0
             self._held.clear()
             self._progressed.unpark_all()
 
-    def _take_all(self, first: Frame, inbox: trio.MemoryReceiveChannel[Frame]) -> list[Frame]:
-        burst, size = [first], len(first.data)
-        try:
-            while size < MAX_BURST_BYTES and len(burst) < MAX_BURST_FRAMES:
-                frame = inbox.receive_nowait()
-                burst.append(frame)
-                size += len(frame.data)
-        except (trio.WouldBlock, trio.EndOfChannel):
-            pass
+    def _take_burst(self, outbox: Outbox) -> list[Frame]:
+        burst: list[Frame] = []
+        size, waiting = 0, outbox.frames
+        while waiting and size < MAX_BURST_BYTES and len(burst) < MAX_BURST_FRAMES:
+            frame = outbox.take()
+            burst.append(frame)
+            size += len(frame.data)
         # What was held came after what is still in the outbox: a cancellation must not overtake its request.
-        if self._held and not inbox.statistics().current_buffer_used:
+        if self._held and not waiting:
             burst.extend(self._held)
             self._held.clear()
         return burst
@@ -328,7 +440,7 @@ class Link:
         return LinkStatistics(
             outbox=self._unwritten,
             outbox_limit=self.limits.outbox,
-            blocked=0 if self._outbox is None else self._outbox.statistics().tasks_waiting_send,
+            blocked=0 if self._outbox is None else self._outbox.blocked,
             frames_in=self._frames_in,
             frames_out=self._frames_out,
             bytes_in=self._bytes_in,

@@ -21,7 +21,7 @@ from mcp_actors._actors.limits import ClientMemory, ConcurrencyLimiter, Limits
 from mcp_actors._actors.link import Link
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._wire.codec import JsonRpcNotification
-from mcp_actors.abc import Frame, FrameChannel
+from mcp_actors.abc import FrameChannel
 from mcp_actors.errors import (
     INVALID_REQUEST,
     ConnectionLost,
@@ -158,7 +158,7 @@ class Session:
             self._ended = trio.Event()
         return self._ended
 
-    def _start_writer(self, inbox: trio.MemoryReceiveChannel[Frame]) -> None:
+    def _start_writer(self) -> None:
         # The writer is a sibling of the session's task: it outlives the calls, and most sessions never have one.
         assert self._nursery is not None
         siblings = self._nursery.parent_task.parent_nursery
@@ -167,7 +167,7 @@ class Session:
 
         async def write() -> None:
             with scope:
-                await self.link.run(inbox)
+                await self.link.run()
 
         start(siblings, CONNECTION_WRITER, write, on_crash=self._broken)
 
