@@ -38,10 +38,7 @@ from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.stdio import StdioClientTransport
 from tests.pairs.server import CHANGING, make_server
 
-__all__ = ["BINDINGS", "FEATURES", "Binding", "Feature", "Pair"]
-
-
-# -- The features that every pair is tried with: what a client sees of each, also where a revision lacks it ---
+# -- the features: what a client sees of each, also where a revision lacks it ----------------------------------------
 
 MIB = 1024 * 1024
 
@@ -414,9 +411,7 @@ FEATURES: tuple[Feature, ...] = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-# -- How each binding serves the server, and what a client is given to reach it --------------------------
+# -- the bindings: how each serves the server, and what a client is given to reach it --------------------------------
 
 ROOT = Path(__file__).parents[2]
 MODERN = "2026-07-28"
@@ -511,7 +506,7 @@ BINDINGS = (
 )
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- the table -------------------------------------------------------------------------------------------------------
 
 # Seconds for one feature; nothing here waits for longer than a moment on a machine that is not busy.
 PATIENCE = 60

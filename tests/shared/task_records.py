@@ -1,4 +1,4 @@
-"""What a cancelled block can still do with shared state."""
+"""Tasks for tests of stores, and what a cancelled block can still do with them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import trio
 from mcp_actors.abc import OpenState, SharedState
 from mcp_actors.abc.shared import TaskBounds, TaskRecord
 
-# -- Tasks for tests of stores ---------------------------------------------------------------------------
-
 ROOMY = TaskBounds(100_000, 100_000, 1 << 40, 1 << 40)
+PATIENCE = 20.0
 
 
 def make_record(node: str, **changes: Any) -> TaskRecord:
@@ -32,11 +31,6 @@ def make_record(node: str, **changes: Any) -> TaskRecord:
         "node": node,
     }
     return TaskRecord(**{**fields, **changes})
-
-
-# ----------------------------------------------------------------------------------------------------
-
-PATIENCE = 20.0
 
 
 async def cleaned_up_when_cancelled(shared: SharedState) -> OpenState:
