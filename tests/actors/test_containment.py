@@ -18,8 +18,6 @@ from mcp_actors.testing import connected_pair
 
 from .peers import arrived, call, cancelled, legacy_client, settled
 
-# ----------------------------------------------------------------------------------------------------
-
 # Calls that fail in one test: ten times what ended a server before.
 MANY = 1000
 

@@ -29,8 +29,6 @@ from .peers import (
 )
 from .witness import Witness
 
-# ----------------------------------------------------------------------------------------------------
-
 
 def living() -> int:
     return trio.lowlevel.current_statistics().tasks_living

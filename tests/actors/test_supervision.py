@@ -19,8 +19,6 @@ from mcp_transports.memory import MemoryTransport
 from .peers import LEGACY, TEXT, Dials, arrived, failure, faulty_pair, greet, met, reply, request, settled
 from .witness import Witness
 
-# ----------------------------------------------------------------------------------------------------
-
 
 def living() -> int:
     return trio.lowlevel.current_statistics().tasks_living

@@ -16,8 +16,6 @@ from mcp_actors import Client, Server
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors.supervision.task_kinds import CALL_WORKER
 
-# ----------------------------------------------------------------------------------------------------
-
 Body = Callable[["FakeCall"], Awaitable[None]]
 
 colour = contextvars.ContextVar("colour", default="none")

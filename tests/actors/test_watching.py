@@ -34,8 +34,6 @@ from .peers import (
 )
 from .witness import Witness
 
-# ----------------------------------------------------------------------------------------------------
-
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 

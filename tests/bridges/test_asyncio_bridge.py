@@ -22,8 +22,6 @@ from mcp_actors.bridges.engine_thread import engine_thread
 from mcp_actors.bridges.faces import HeldBlock
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 
-# ----------------------------------------------------------------------------------------------------
-
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 
 

@@ -34,8 +34,6 @@ from mcp_actors.types import (
 )
 from tests.bridges.watched import held
 
-# ----------------------------------------------------------------------------------------------------
-
 PATIENCE = 20
 
 

@@ -23,8 +23,6 @@ from mcp_actors.bridges.engine_thread import engine_thread
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.errors import EngineStopped, LoopClosed
 
-# ----------------------------------------------------------------------------------------------------
-
 PATIENCE = 10  # seconds
 
 

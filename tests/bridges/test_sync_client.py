@@ -35,8 +35,6 @@ from mcp_actors.tasks import Tasks as TaskExtension
 from mcp_actors.types import CreateMessageResult, ElicitResult, TextContent
 from tests.bridges.watched import Watched, held
 
-# ----------------------------------------------------------------------------------------------------
-
 
 @pytest.fixture
 def watched() -> Watched:

@@ -34,8 +34,6 @@ from mcp_actors.cli.target import load_again, load_server
 
 from .conftest import Ran
 
-# ----------------------------------------------------------------------------------------------------
-
 
 def test_text_and_json() -> None:
     words = ["city=Berlin", "days:=3", "exact:=true", 'box:={"a": [1]}', "empty=", "nothing:=null"]

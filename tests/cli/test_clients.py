@@ -17,8 +17,6 @@ from .conftest import LIMIT, Ran, Started
 from .test_terminal import CTRL_C, Terminal
 from .test_terminal import terminal as terminal
 
-# ----------------------------------------------------------------------------------------------------
-
 Mcp = Callable[..., Ran]
 
 

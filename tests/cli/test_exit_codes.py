@@ -23,8 +23,6 @@ from .test_terminal import CTRL_C, Terminal, terminal
 __all__ = ["terminal"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 Mcp = Callable[..., Ran]
 Ended = Callable[..., tuple[object, str]]
 PAGE = (ROOT / "docs" / "failures.md").read_text().partition("\n## Exit codes\n")[2].partition("\n## ")[0]

@@ -14,8 +14,6 @@ from mcp_actors.cli.inspect.rules import RULES
 from tests.cli.conftest import SERVED, Ran
 from tests.cli.test_serve import serving
 
-# ----------------------------------------------------------------------------------------------------
-
 BROKEN = """
 import json, sys
 for line in sys.stdin:

@@ -29,8 +29,6 @@ from .test_terminal import CTRL_C, Terminal, terminal
 __all__ = ["terminal"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 Mcp = Callable[..., Ran]
 Terminals = Callable[..., Terminal]
 

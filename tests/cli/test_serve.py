@@ -24,8 +24,6 @@ from .conftest import LIMIT, SERVED, Ran, Started
 __all__ = ["program"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 INITIALIZE = json.dumps(
     {
         "jsonrpc": "2.0",

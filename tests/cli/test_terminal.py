@@ -25,8 +25,6 @@ from mcp_actors.cli.progress import answer_field
 from .conftest import LIMIT, SERVED, Started
 from .forking import ForkedProcess, ForkingServer
 
-# ----------------------------------------------------------------------------------------------------
-
 CTRL_C = b"\x03"
 
 

@@ -28,8 +28,6 @@ from tests.messages import PREFIX
 from tests.scripted_peers import LEGACY, LOG_LEVEL, MODERN, greet, meta, reply, scripted
 from tests.server import asking
 
-# ----------------------------------------------------------------------------------------------------
-
 FORM = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer", "default": 7}},

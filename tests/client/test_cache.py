@@ -19,8 +19,6 @@ from mcp_actors.testing import RawServer, ScriptedPeer, raw_server
 from mcp_actors.types import Tool
 from tests.scripted_peers import MODERN, fail, greet, notify, play_initialize, reply, scripted, tell
 
-# ----------------------------------------------------------------------------------------------------
-
 OBJECT = {"type": "object"}
 
 

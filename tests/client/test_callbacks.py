@@ -20,8 +20,6 @@ from mcp_transports.memory import MemoryTransport
 from tests.scripted_peers import EVERY, LEGACY, begin, meta
 from tests.server.exchanging import INITIALIZED, Recorder, desk, initialize
 
-# ----------------------------------------------------------------------------------------------------
-
 
 class Odd(BaseException):
     """Neither an `Exception` nor anything that Python or Trio knows."""

@@ -58,8 +58,6 @@ from tests.messages import CAPABILITIES, TASKS, discover_result, result
 from tests.scripted_peers import EVERY, MODERN, fail, notify, reply, scripted
 from tests.test_every_task import OnlyHttpSse
 
-# ----------------------------------------------------------------------------------------------------
-
 
 def make_server() -> Server:
     server = Server("full", version="9", instructions="be kind")

@@ -200,7 +200,7 @@ INITIALIZE: dict[str, Callable[[Message, ReactingChannel], Any]] = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- How a client finds out what a server speaks ---------------------------------------------------------
 
 FAILURES: dict[str, tuple[int, Any]] = {
     "-32601": (-32601, None),

@@ -30,8 +30,6 @@ from tests.scripted_peers import (
     scripted,
 )
 
-# ----------------------------------------------------------------------------------------------------
-
 
 def make_server() -> Server:
     server = Server("loud")

@@ -23,8 +23,6 @@ from mcp_actors.types import (
 from tests.scripted_peers import LEGACY, modern, scripted
 from tests.server.test_server import nothing
 
-# ----------------------------------------------------------------------------------------------------
-
 LATEST = "2025-11-25"
 
 

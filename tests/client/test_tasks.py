@@ -30,8 +30,6 @@ from tests.client.task_scripts import EACH_DIALECT, EXTENSION, ID, TaskScript, c
 from tests.messages import CAPABILITIES, LEGACY, MODERN, TEXT, discover_result
 from tests.scripted_peers import fail, greet, reply, scripted
 
-# ----------------------------------------------------------------------------------------------------
-
 WORKING = {"status": "working"}
 QUESTION = {
     "method": "elicitation/create",

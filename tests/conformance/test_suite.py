@@ -25,8 +25,6 @@ from .scenarios import CLIENT, LEGACY, MODERN, PLAYED, SERVER, cases, is_played
 from .suite import Outcome, Suite
 from .user import User, connected
 
-# ----------------------------------------------------------------------------------------------------
-
 HERE = Path(__file__).parent
 COUNTS = {("server", LEGACY): 33, ("server", MODERN): 49, ("client", LEGACY): 25, ("client", MODERN): 39}
 

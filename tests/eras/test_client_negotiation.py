@@ -41,8 +41,6 @@ from mcp_actors.errors import (
 from mcp_actors.types import DiscoverResult, ServerCapabilities
 from tests.messages import initialize_params
 
-# ----------------------------------------------------------------------------------------------------
-
 MODERN_ONLY = tuple(MODERN)
 
 

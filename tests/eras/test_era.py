@@ -77,8 +77,6 @@ from mcp_actors.types import (
     form_schema,
 )
 
-# ----------------------------------------------------------------------------------------------------
-
 ERAS: dict[str, Era] = {**LEGACY, **MODERN}
 
 EVERYWHERE = {

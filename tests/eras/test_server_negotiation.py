@@ -20,8 +20,6 @@ from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import ClientCapabilities, Implementation, RootsCapability
 from tests.messages import CAPABILITIES, CLIENT_INFO, LOG_LEVEL, VERSION, initialize_params, modern_meta
 
-# ----------------------------------------------------------------------------------------------------
-
 META = modern_meta()
 
 

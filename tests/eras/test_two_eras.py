@@ -44,8 +44,6 @@ from tests.scripted_peers import (
     without_meta,
 )
 
-# ----------------------------------------------------------------------------------------------------
-
 
 def make_server(**options: Any) -> Server:
     server = Server("two", version="3", title="Two eras", instructions="be kind", **options)

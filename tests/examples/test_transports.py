@@ -143,7 +143,7 @@ def test_the_examples_register_themselves(module: str, url: str) -> None:
     assert client_transport(url)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The message broker ----------------------------------------------------------------------------------
 
 
 @attrs.define

@@ -29,8 +29,6 @@ from mcp_actors.examples.transports.http2 import Http2StdioClient, client_channe
 from mcp_actors.testing import check_transport
 from tests.messages import MODERN, modern_meta
 
-# ----------------------------------------------------------------------------------------------------
-
 META = modern_meta()
 
 

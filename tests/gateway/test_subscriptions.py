@@ -21,8 +21,6 @@ from tests.gateway.upstreams import Behind
 
 from .worlds import ERAS
 
-# ----------------------------------------------------------------------------------------------------
-
 ERAS_SUBSCRIPTIONS = ("legacy", "modern")
 PAIRS = [(client, server) for client in ERAS_SUBSCRIPTIONS for server in ERAS_SUBSCRIPTIONS]
 

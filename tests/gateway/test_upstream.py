@@ -25,8 +25,6 @@ from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind, make_server
 from tests.middleware.callers import served
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def serve(nursery: trio.Nursery, *upstreams: Upstream) -> MemoryTransport:
     """Serves a gateway, whose clients are in sessions of their own, and returns the way to it."""

@@ -181,7 +181,7 @@ if __name__ == "__main__":
     PAGE.write_text(with_table(PAGE.read_text()))
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Each cell of the table, in memory and partly over HTTP ----------------------------------------------
 
 Test = Callable[[World, bool], Awaitable[None]]
 TESTS: dict[str, Test] = {}

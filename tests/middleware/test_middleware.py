@@ -19,8 +19,6 @@ from mcp_actors.server import CallNext
 from mcp_actors.tasks import Tasks
 from mcp_actors.types import CallToolResult, ListToolsResult, Root, TextContent
 
-# ----------------------------------------------------------------------------------------------------
-
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 
 

@@ -22,8 +22,6 @@ from mcp_actors._schema.validate import (
     path_text,
 )
 
-# ----------------------------------------------------------------------------------------------------
-
 PERSON = {
     "type": "object",
     "properties": {

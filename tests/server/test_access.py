@@ -23,8 +23,6 @@ from tests.nodes import LocalNodes
 from tests.scripted_peers import EVERY, LEGACY, MODERN, ask, begin, scripted
 from tests.server.stocks import ID, Stocks, market, stocks, watcher
 
-# ----------------------------------------------------------------------------------------------------
-
 ERAS = ["2025-11-25", "2026-07-28"]
 
 

@@ -28,8 +28,6 @@ from mcp_actors.types import ElicitResult
 from mcp_transports.stdio import StdioServerTransport
 from tests.scripted_peers import MODERN, ask, call
 
-# ----------------------------------------------------------------------------------------------------
-
 FILE = """
 from mcp_actors import Server
 server = Server("from a file")

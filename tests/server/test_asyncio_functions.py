@@ -20,8 +20,6 @@ from mcp_actors.bridges import asyncio_call
 from mcp_actors.types import Completion, ElicitResult, PromptReference, Resource
 from tests.transports.lines import until
 
-# ----------------------------------------------------------------------------------------------------
-
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 
 

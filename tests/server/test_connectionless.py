@@ -30,8 +30,6 @@ from tests.scripted_peers import (
 from tests.server.exchanging import Recorder, initialize, legacy, mirror, modern
 from tests.server.exchanging import desk as a_desk
 
-# ----------------------------------------------------------------------------------------------------
-
 
 @pytest.fixture(params=["awaited", "begun"])
 def desk(request: pytest.FixtureRequest) -> Any:

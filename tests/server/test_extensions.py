@@ -33,8 +33,6 @@ from tests.scripted_peers import EVERY, LEGACY, MODERN
 from tests.server.exchanging import desk, modern
 from tests.server.stocks import ID, Words, market, stocks, watcher
 
-# ----------------------------------------------------------------------------------------------------
-
 BOTH = ["modern", "legacy"]
 
 

@@ -24,8 +24,6 @@ from mcp_actors.types import CallToolResult
 from mcp_transports.memory import MemoryTransport
 from tests.scripted_peers import EVERY, MODERN, ask, begin, call, fail, scripted
 
-# ----------------------------------------------------------------------------------------------------
-
 
 class Secret(Exception):
     """Its text must not reach anybody."""

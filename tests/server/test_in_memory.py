@@ -16,8 +16,6 @@ from mcp_actors._actors.dispatcher import Dispatcher
 from mcp_actors.testing import raw_client
 from tests.scripted_peers import EVERY, begin, meta, scripted
 
-# ----------------------------------------------------------------------------------------------------
-
 who = contextvars.ContextVar("who", default="nobody")
 
 eras = pytest.mark.parametrize("era", ["legacy", "modern"])

@@ -16,8 +16,6 @@ from tests.scripted_peers import EVERY, LEGACY, MODERN, SERVER_INFO, ask, begin,
 from tests.scripted_peers import meta as modern_meta
 from tests.server.asking import ALL, FORM, HELLO, KEY, ROOTS, accept, ask_tool, make_server
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def test_the_shape_of_a_question() -> None:
     async with raw_client(make_server()) as peer:

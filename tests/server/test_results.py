@@ -47,8 +47,6 @@ from mcp_actors.types import (
 from mcp_actors.types.media import LONGEST_FILE, Media
 from mcp_transports.http.server import Refusal
 
-# ----------------------------------------------------------------------------------------------------
-
 ERAS = ["legacy", "modern"]
 BLOCKS: list[ContentBlock] = [TextContent("a"), ImageContent("eA==", "image/png"), TextContent("b")]
 

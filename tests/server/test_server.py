@@ -24,8 +24,6 @@ from mcp_actors.types import CallToolResult, Icon, TextContent, ToolAnnotations
 from tests.messages import LOG_LEVEL
 from tests.scripted_peers import EVERY, LEGACY, MODERN, ask, begin, call, meta, modern, play_initialize
 
-# ----------------------------------------------------------------------------------------------------
-
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 

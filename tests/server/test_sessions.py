@@ -27,8 +27,6 @@ from mcp_actors.types import ElicitFormParams, ElicitResult, TextContent
 from tests.scripted_peers import EVERY, LEGACY, begin, call
 from tests.server.exchanging import INITIALIZED, Desk, Recorder, desk, initialize, legacy
 
-# ----------------------------------------------------------------------------------------------------
-
 
 @attrs.define(eq=False)
 class Cart:

@@ -23,8 +23,6 @@ from mcp_actors.types import ElicitResult
 from tests.client.task_scripts import TaskScript, completed, playing
 from tests.messages import MODERN
 
-# ----------------------------------------------------------------------------------------------------
-
 ERAS = ["legacy", "modern"]
 
 

@@ -21,8 +21,6 @@ from mcp_transports.memory import MemoryTransport
 from tests.redis_server import RedisServer
 from tests.shared.task_records import cleaned_up_when_cancelled
 
-# ----------------------------------------------------------------------------------------------------
-
 LEASE = 1.0
 TIMEOUT = 0.5
 

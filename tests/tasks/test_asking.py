@@ -15,8 +15,6 @@ from mcp_actors.types import CreateMessageResult, ElicitFormParams, ElicitResult
 
 from .talking import ASKED, CORE, DECLARED, EXTENSION, Talk, make_server, talking
 
-# ----------------------------------------------------------------------------------------------------
-
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 RELATED = "io.modelcontextprotocol/related-task"
 

@@ -17,8 +17,6 @@ from mcp_actors.types import ElicitFormParams
 from .nodes import FakeShared, FakeStore
 from .talking import CORE, EXTENSION, Talk, make_server, talking
 
-# ----------------------------------------------------------------------------------------------------
-
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 ANSWER = {"who": {"action": "accept", "content": {"name": "Ada"}}}
 BOTH = pytest.mark.parametrize("version", [CORE, EXTENSION])

@@ -28,8 +28,6 @@ from mcp_transports.http.h1.http_server import open_unix
 from mcp_transports.http.server import HttpServerTransport, Request
 from tests.telemetry.served import loopback, make_server, operator, serving
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def hold(client: Client, name: str, caught: list[RpcError]) -> None:
     try:

@@ -28,8 +28,6 @@ from mcp_transports.admin.endpoint import LIMITS, EventStream
 from mcp_transports.http.server import Request
 from tests.telemetry.served import TOKEN, loopback, make_server, operator, serving
 
-# ----------------------------------------------------------------------------------------------------
-
 # Watchers that come at once; by hand 1,000.
 WATCHERS = int(os.environ.get("ADMIN_WATCHERS", "60"))
 PATHS = (("GET", "/snapshot"), ("GET", "/events"), ("POST", "/actions"))

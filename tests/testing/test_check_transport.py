@@ -20,8 +20,6 @@ from . import faulty_media as faults
 from .faulty_media import Planted
 from .media import ENDS_TO_END, ERAS, LINKS, close_one_way, memory, pipes, reset, send_eof, stdio, tcp
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def test_memory_under_virtual_time(autojump_clock: trio.testing.MockClock) -> None:
     report = await check_transport(memory, senders_at_once=True)

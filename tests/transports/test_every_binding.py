@@ -287,7 +287,7 @@ def test_limits_of_a_peer_are_greater_than_zero(limit: str) -> None:
             make(url, **{limit: 0})
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Sessions and connections that have ended are freed by reference counts, with Python's collector off ---
 
 # Clients that come and go before the measure, when caches are filled, and in it.
 FIRST, MEASURED = 2, 10

@@ -33,8 +33,6 @@ from mcp_transports.sockets import SocketChannel, TcpTransport, UnixTransport, f
 from .crashes import CRASHES, CrashingOnce, captured_logs
 from .lines import PATIENCE, LinePeer, Served, call, until
 
-# ----------------------------------------------------------------------------------------------------
-
 
 @asynccontextmanager
 async def tcp() -> AsyncIterator[tuple[Any, Any]]:

@@ -24,8 +24,6 @@ from mcp_transports.sockets import TcpTransport, UnixTransport
 
 from .lines import PATIENCE, LinePeer, Served, call, open_descriptors, until
 
-# ----------------------------------------------------------------------------------------------------
-
 
 @pytest.fixture(params=["tcp", "unix"])
 def kind(request: pytest.FixtureRequest) -> str:

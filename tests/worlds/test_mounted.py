@@ -22,8 +22,6 @@ from mcp_actors.types import ElicitResult
 
 from .conftest import PROGRAMS, Started
 
-# ----------------------------------------------------------------------------------------------------
-
 PATIENCE = 20  # seconds; nothing here takes a tenth of it
 ASGI_SERVERS = ["uvicorn", "hypercorn", "hypercorn-trio", "granian"]
 

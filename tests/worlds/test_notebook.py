@@ -19,8 +19,6 @@ from .cells import CELLS
 from .conftest import PROGRAMS, Started
 from .endings import assert_gone, written
 
-# ----------------------------------------------------------------------------------------------------
-
 PATIENCE = 120  # seconds; it takes about five
 
 Shown = dict[str, Any]

@@ -21,8 +21,6 @@ from tests.cli.test_terminal import CTRL_C, Terminal, terminal
 __all__ = ["terminal"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 Mcp = Callable[..., Ran]
 WEATHER = """
 import os, sys

@@ -34,8 +34,6 @@ from tests.transports.http.scripted import URL, Script
 
 from .issuer import ISSUER, RESOURCE, Issuer, Person, Protected
 
-# ----------------------------------------------------------------------------------------------------
-
 MACHINE = ClientCredentials(client_id="machine", client_secret="configured-secret")
 
 

@@ -43,8 +43,6 @@ from tests.transports.websocket.test_client import accepted
 
 from .issuer import Issuer, Person, Protected
 
-# ----------------------------------------------------------------------------------------------------
-
 URL_WEBSOCKET_ACCESS = "ws://mcp.test/mcp"
 
 

@@ -29,8 +29,6 @@ from mcp_transports.http.server import HttpServerTransport
 from .scripted import LEGACY, Asked, Stream, connected, handshake, json_answer, request, sse
 from .test_client_sockets import RawServer, ask, echo, json_reply
 
-# ----------------------------------------------------------------------------------------------------
-
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 

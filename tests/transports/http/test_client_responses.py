@@ -17,8 +17,6 @@ from mcp_transports.http.client.pool import AnySocket, ClientConnection, SocketS
 
 from .scripted import MODERN, Asked, Stream, connected, json_answer, request, sse
 
-# ----------------------------------------------------------------------------------------------------
-
 REQUEST = b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi"
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json \r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n3;a=b\r\n{} \r\n1\r\n \r\n0\r\nTrailer: x\r\n\r\n"

@@ -20,8 +20,6 @@ from mcp_transports.http.h1.response import Response
 
 from .raw import GET, HOST, RawPeer, Served, Slow, echo, eventually, post, serving
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def stray_cancelled() -> trio.Cancelled:
     """A `trio.Cancelled` that was stored, and belongs to no scope any more."""

@@ -25,8 +25,6 @@ from tests.transports.http.test_whole_server import (
 
 from .raw import GET, HOST, RawPeer, Slow, echo, eventually, post, serving
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def ask(peer: RawPeer, data: bytes) -> tuple[int, bytes]:
     await peer.send(data)

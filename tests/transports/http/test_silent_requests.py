@@ -31,8 +31,6 @@ from tests.transports.http.fakes import (
 )
 from tests.transports.http.site import call, modern, site
 
-# ----------------------------------------------------------------------------------------------------
-
 COMMENT = b":\n\n"
 KEEPALIVE = 15.0
 

@@ -38,8 +38,6 @@ from tests.transports.http.site import (
 
 from .raw import RawPeer
 
-# ----------------------------------------------------------------------------------------------------
-
 MIXED = int(os.environ.get("MCP_MIXED_REQUESTS", "10000"))
 PEERS = 40
 STREAMS = 1_000

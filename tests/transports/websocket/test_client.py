@@ -41,8 +41,6 @@ from tests.transports.websocket.raw import connected, path_of
 
 from .raw import TEXT, Listening, closing, frame
 
-# ----------------------------------------------------------------------------------------------------
-
 Script = Callable[[trio.abc.Stream, bytes], Awaitable[None]]
 
 

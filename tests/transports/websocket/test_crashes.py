@@ -23,8 +23,6 @@ from tests.transports.lines import PATIENCE, until
 
 from .raw import PING, TEXT, RawPeer, frame, path_of, raw_peer
 
-# ----------------------------------------------------------------------------------------------------
-
 ENDINGS = trio.EndOfChannel, trio.BrokenResourceError
 EACH_CRASH = pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES.keys())
 # What a function that never waits can raise.
