@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +39,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.types import DiscoverResult, ServerCapabilities
 from tests.messages import initialize_params
+from tests.pages import ROOT, with_table
 
 MODERN_ONLY = tuple(MODERN)
 
@@ -150,10 +150,9 @@ def test_what_a_prior_discovery_must_name() -> None:
 
 # -- The page about eras shows the table of decisions as it is -------------------------------------------
 #
-# ``python tests/eras/test_client_negotiation.py`` writes the table into ``docs/eras.md`` again.
+# ``python -m tests.eras.test_client_negotiation`` writes the table into ``docs/eras.md`` again.
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "eras.md"
-BEGIN, END = "<!-- decisions: begin -->\n", "<!-- decisions: end -->"
+PAGE = ROOT / "docs" / "eras.md"
 
 
 def table_of_decisions() -> str:
@@ -177,20 +176,9 @@ def table_of_decisions() -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_table_of_decisions(page: str) -> str:
-    """Returns ``page`` with `DECISIONS` as it is now between the marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + table_of_decisions() + END + after
-
-
 def test_the_page_has_the_table_of_decisions_as_it_is() -> None:
     page = PAGE.read_text()
-    assert page == with_table_of_decisions(page)
-
-
-if __name__ == "__main__":
-    PAGE.write_text(with_table_of_decisions(PAGE.read_text()))
+    assert page == with_table(page, "decisions", table_of_decisions())
 
 
 # -- The lifecycle of a legacy session: every state with every event, and what no order of messages can bring about ---
@@ -348,3 +336,7 @@ def test_no_order_of_messages_breaks_a_promise(messages: list[str]) -> None:
     assert agreed <= 1
     assert (conversation.state is State.NEW) == (agreed == 0)
     assert (conversation.era is None) == (agreed == 0)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text(), "decisions", table_of_decisions()))

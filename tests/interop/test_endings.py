@@ -21,7 +21,7 @@ import trio
 
 from mcp_actors import Client, ConnectionLost
 from mcp_actors.errors import ConnectFailed
-from tests.test_readme import PAGES
+from tests.pages import PAGES
 
 from .installation import Peers
 from .servers import DRIVERS, PATHS, Launch, Served, reachable
