@@ -14,16 +14,10 @@ import pytest
 
 from mcp_actors.cli import main
 from mcp_actors.cli.failures import EXIT_CODES
-from tests.cli.conftest import ROOT, SERVED, Ran
+from tests.cli.conftest import CTRL_C, ROOT, SERVED, Mcp, Terminal
 from tests.cli.test_inspect import BROKEN
 from tests.cli.test_serve import PROTECTED, serving
 
-from .test_terminal import CTRL_C, Terminal, terminal
-
-__all__ = ["terminal"]
-
-
-Mcp = Callable[..., Ran]
 Ended = Callable[..., tuple[object, str]]
 PAGE = (ROOT / "docs" / "failures.md").read_text().partition("\n## Exit codes\n")[2].partition("\n## ")[0]
 NOBODY = "http://127.0.0.1:1/mcp"
