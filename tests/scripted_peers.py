@@ -66,6 +66,14 @@ def without_meta(result: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in result.items() if key not in ("_meta", "resultType")}
 
 
+async def nothing_comes(peer: ScriptedPeer) -> None:
+    """Waits for a long time, in which no message may come."""
+    with trio.move_on_after(100) as waited:
+        message = await peer.receive()
+        raise AssertionError(f"unexpected: {message}")
+    assert waited.cancelled_caught
+
+
 # -- as a server ---------------------------------------------------------------------------------------------------
 
 EVERYTHING = {

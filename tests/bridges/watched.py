@@ -1,13 +1,15 @@
-"""A server for the tests of clients without Trio, which notes what happens to its calls."""
+"""A server that notes what happens to its calls, and a call back into the program, for programs without Trio."""
 
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from typing import Any
 
 import trio
 
 from mcp_actors import Context, Server
+from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.engine_thread import engine_thread
 from mcp_actors.bridges.faces import in_engine
 
@@ -85,3 +87,10 @@ def held() -> list[str]:
         return sorted(name for name in tasks if name.startswith("held"))
 
     return in_engine(engine, names)
+
+
+async def called_back(function: Callable[..., Any], *args: Any) -> Any:
+    """A function of the engine that calls one of the program."""
+    bridge = calling_bridge.get()
+    assert bridge is not None
+    return await bridge.run(function, *args)

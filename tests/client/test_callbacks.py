@@ -15,27 +15,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from mcp_actors import Client, Context, Limits, LocalProtocolError, RpcError, Server
 from mcp_actors.errors import McpError
 from mcp_actors.testing import ScriptedPeer, raw_client
-from mcp_actors.types import CallToolResult, CreateMessageResult, ElicitResult, TextContent
+from mcp_actors.types import CreateMessageResult, ElicitResult, TextContent
 from mcp_transports.memory import MemoryTransport
 from tests.scripted_peers import EVERY, LEGACY, begin, meta
 from tests.server.exchanging import INITIALIZED, Recorder, desk, initialize
-
-
-class Odd(BaseException):
-    """Neither an `Exception` nor anything that Python or Trio knows."""
-
-
-async def kept_cancellation() -> trio.Cancelled:
-    """A `trio.Cancelled` whose scope has long ended."""
-    kept: list[trio.Cancelled] = []
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            await trio.lowlevel.checkpoint()
-        except trio.Cancelled as cancelled:
-            kept.append(cancelled)
-            raise
-    return kept[0]
+from tests.transports.crashes import Unexpected, stray_cancelled
 
 
 def leave_a_scope_open() -> None:
@@ -84,9 +68,9 @@ EACH_COLOUR = pytest.mark.parametrize("colour", ["sync", "async"])
 async def failure(kind: str) -> Callable[[], None]:
     return {
         "Exception": raising(KeyError("mine")),
-        "BaseException": raising(Odd()),
+        "BaseException": raising(Unexpected()),
         "SystemExit": raising(SystemExit(3)),
-        "stray Cancelled": raising(await kept_cancellation()),
+        "stray Cancelled": raising(await stray_cancelled()),
         "scope left open": leave_a_scope_open,
         "cancelled scope left open": leave_a_cancelled_scope_open,
         "scopes left open, and raised": leave_a_nest_of_scopes_open_and_raise,
@@ -156,12 +140,6 @@ def named(name: str) -> Iterator[None]:
     assert [line.get("callback") for line in failed] == [name]
 
 
-def text_of(result: CallToolResult) -> str:
-    [block] = result.content
-    assert isinstance(block, TextContent)
-    return block.text
-
-
 @EACH_COLOUR
 @EACH_FAILURE
 @EACH_ERA
@@ -172,9 +150,9 @@ async def test_a_log_handler_that_fails_costs_one_message(
     on_log = callback(colour, await failure(kind), seen)
     async with Client(talkative(), era=era, on_log=on_log) as client:
         with named("on_log"):
-            assert text_of(await client.call_tool("log", {"text": "lost"})) == "lost"
+            assert (await client.call_tool("log", {"text": "lost"})).text == "lost"
             await trio.sleep(1)
-        assert text_of(await client.call_tool("log", {"text": "told"})) == "told"
+        assert (await client.call_tool("log", {"text": "told"})).text == "told"
         await trio.sleep(1)
         assert [args[1] for args in seen] == ["told"]
 
@@ -209,7 +187,7 @@ async def test_a_progress_callback_that_fails_costs_its_call(
         fail = callback(colour, await failure(kind), [])
         with named("on_progress"), pytest.raises(raised):
             await client.call_tool("report", on_progress=fail)
-        assert text_of(await client.call_tool("report", on_progress=fail)) == "reported"
+        assert (await client.call_tool("report", on_progress=fail)).text == "reported"
 
 
 async def answer_sampling(question: Any) -> CreateMessageResult:
@@ -315,7 +293,7 @@ class Explodes:
         return self.inner.connect()
 
 
-@pytest.mark.parametrize("error", [KeyError("a defect"), Odd(), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize("error", [KeyError("a defect"), Unexpected(), SystemExit(3)], ids=repr)
 async def test_a_defect_of_a_transport_is_one_typed_error_for_who_enters(error: BaseException) -> None:
     baseline = trio.lowlevel.current_statistics().tasks_living
     with pytest.raises(McpError, match="could not connect") as caught:
@@ -325,7 +303,7 @@ async def test_a_defect_of_a_transport_is_one_typed_error_for_who_enters(error: 
     assert trio.lowlevel.current_statistics().tasks_living == baseline
 
 
-@pytest.mark.parametrize("error", [KeyError("a defect"), Odd(), SystemExit(3)], ids=repr)
+@pytest.mark.parametrize("error", [KeyError("a defect"), Unexpected(), SystemExit(3)], ids=repr)
 async def test_a_defect_of_a_transport_is_one_typed_error_for_who_calls(
     error: BaseException, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -12,34 +12,19 @@ import trio
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, HeaderMismatch
-from mcp_actors.abc import ClientTransport, Frame, FrameChannel
+from mcp_actors.abc import ClientTransport, FrameChannel
 from mcp_actors.errors import LocalProtocolError, SubscriptionLost
 from mcp_actors.testing import ScriptedPeer, raw_server
+from mcp_actors.testing.recording import PassingChannel
 from tests.scripted_peers import LEGACY, MODERN, VERSION, fail, greet, notify, reply
 
 MISMATCH = -32020
 
 
-class MirroringChannel(FrameChannel):
+class MirroringChannel(PassingChannel):
     """Any channel, as one of a binding that carries metadata."""
 
     mirrors = True
-
-    def __init__(self, inner: FrameChannel) -> None:
-        self.inner = inner
-
-    @property
-    def peer(self) -> str:
-        return self.inner.peer
-
-    async def send(self, value: Frame) -> None:
-        await self.inner.send(value)
-
-    async def receive(self) -> Frame:
-        return await self.inner.receive()
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
 
 
 class MirroringTransport:

@@ -25,6 +25,7 @@ from tests.scripted_peers import (
     greet,
     meta,
     modern,
+    nothing_comes,
     notify,
     reply,
     scripted,
@@ -363,14 +364,6 @@ async def cancel(peer: ScriptedPeer, id: int | str) -> None:
     await wait_all_tasks_blocked()
 
 
-async def nothing(peer: ScriptedPeer) -> None:
-    """Nothing comes for a long time."""
-    with trio.move_on_after(100) as waited:
-        message = await peer.receive()
-        raise AssertionError(f"unexpected: {message}")
-    assert waited.cancelled_caught
-
-
 @pytest.mark.parametrize("id", [0, 5, "", "5"])
 async def test_the_acknowledgement_comes_first_and_tags_keep_their_type(id: int | str) -> None:
     server = make_server_listening()
@@ -408,7 +401,7 @@ async def test_only_what_was_asked_for_is_told(autojump_clock: MockClock) -> Non
         server.remove_tool("t")
         server.remove_resource("x://a")
         server.resource_updated("x://a")
-        await nothing(peer)
+        await nothing_comes(peer)
         server.remove_prompt("p")
         assert (await peer.receive())["method"] == "notifications/prompts/list_changed"
         server.resource_updated("x://b/below")
@@ -441,7 +434,7 @@ async def test_each_of_many_subscriptions_hears_of_it_once(autojump_clock: MockC
         server.resource_updated("x://a")
         tags = [(await peer.receive())["params"]["_meta"][SUBSCRIPTION_ID] for _ in range(2)]
         assert set(tags) == {1, "1"}
-        await nothing(peer)
+        await nothing_comes(peer)
 
 
 async def test_cancelled_ends_it_in_silence(autojump_clock: MockClock) -> None:
@@ -454,7 +447,7 @@ async def test_cancelled_ends_it_in_silence(autojump_clock: MockClock) -> None:
         await cancel(peer, 1)
         assert gone == ["x://a"]
         server.resource_updated("x://a")
-        await nothing(peer)
+        await nothing_comes(peer)
         server.remove_tool("t")  # its neighbour lives on
         assert (await peer.receive())["params"]["_meta"][SUBSCRIPTION_ID] == 2
 
@@ -500,7 +493,7 @@ async def test_the_stateless_revision_pushes_nothing_unasked(autojump_clock: Moc
         await peer.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         server.add_tool(lambda: None, name="new")
         server.resource_updated("x://a")
-        await nothing(peer)
+        await nothing_comes(peer)
 
 
 # -- sessions ------------------------------------------------------------------------------------------------------
@@ -514,12 +507,12 @@ async def test_a_session_hears_of_lists_unasked_and_of_resources_it_subscribed_t
     async with raw_client(server) as peer:
         await begin(peer, version)
         server.resource_updated("x://a")
-        await nothing(peer)
+        await nothing_comes(peer)
         for id in (1, 2):  # twice is once
             assert (await peer.request(id, "resources/subscribe", {"uri": "x://a"}))["result"] == {}
         server.resource_updated("x://a")
         assert await peer.receive() == {"jsonrpc": "2.0", "method": UPDATED, "params": {"uri": "x://a"}}
-        await nothing(peer)
+        await nothing_comes(peer)
         server.add_tool(lambda: None, name="new")
         assert await peer.receive() == {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
         server.remove_prompt("p")
@@ -529,7 +522,7 @@ async def test_a_session_hears_of_lists_unasked_and_of_resources_it_subscribed_t
         assert (await peer.request(3, "resources/unsubscribe", {"uri": "x://a"}))["result"] == {}
         assert (await peer.request(4, "resources/unsubscribe", {"uri": "x://never"}))["result"] == {}
         server.resource_updated("x://a")
-        await nothing(peer)
+        await nothing_comes(peer)
 
 
 async def test_what_is_new_can_be_seen_when_it_is_told() -> None:
@@ -587,7 +580,7 @@ async def test_nobody_is_told_anything_before_the_handshake(autojump_clock: Mock
         await peer.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
         await wait_all_tasks_blocked()
         server.remove_tool("t")
-        await nothing(peer)
+        await nothing_comes(peer)
         params = {
             "protocolVersion": "2025-11-25",
             "capabilities": {},
@@ -595,4 +588,4 @@ async def test_nobody_is_told_anything_before_the_handshake(autojump_clock: Mock
         }
         await peer.request(1, "initialize", params)
         server.remove_prompt("p")
-        await nothing(peer)  # until it says initialized, it gets answers and nothing else
+        await nothing_comes(peer)  # until it says initialized, it gets answers and nothing else

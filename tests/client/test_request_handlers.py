@@ -20,8 +20,7 @@ from mcp_actors.types import (
     Root,
     TextContent,
 )
-from tests.scripted_peers import LEGACY, modern, scripted
-from tests.server.test_server import nothing
+from tests.scripted_peers import LEGACY, modern, nothing_comes, scripted
 
 LATEST = "2025-11-25"
 
@@ -377,7 +376,7 @@ async def test_the_client_that_was_asked_is_told_of_the_end_once(autojump_clock:
         assert await peer.receive() == told
         assert not server.elicitation_complete(ids[0])
         assert not server.elicitation_complete("unknown")
-        await nothing(peer)
+        await nothing_comes(peer)
 
 
 async def test_a_person_may_be_done_before_the_client_answers() -> None:

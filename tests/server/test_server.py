@@ -19,10 +19,21 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from mcp_actors import Client, Context, LocalProtocolError, RpcError, Server, SyncContext
 from mcp_actors.abc import Frame
 from mcp_actors.errors import CallTimeout, ConnectionLost
-from mcp_actors.testing import ScriptedPeer, raw_client, raw_server
+from mcp_actors.testing import raw_client, raw_server
 from mcp_actors.types import CallToolResult, Icon, TextContent, ToolAnnotations
 from tests.messages import LOG_LEVEL
-from tests.scripted_peers import EVERY, LEGACY, MODERN, ask, begin, call, meta, modern, play_initialize
+from tests.scripted_peers import (
+    EVERY,
+    LEGACY,
+    MODERN,
+    ask,
+    begin,
+    call,
+    meta,
+    modern,
+    nothing_comes,
+    play_initialize,
+)
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
@@ -457,14 +468,6 @@ async def test_what_is_right_is_taken() -> None:
 TOOLS_CHANGED = "notifications/tools/list_changed"
 
 
-async def nothing(peer: ScriptedPeer) -> None:
-    """Nothing comes for a long time."""
-    with trio.move_on_after(100) as waited:
-        message = await peer.receive()
-        raise AssertionError(f"unexpected: {message}")
-    assert waited.cancelled_caught
-
-
 def hello() -> str:
     """Says hello."""
     return "hello"
@@ -511,7 +514,7 @@ async def test_a_session_is_not_notified_of_what_it_was_not_told_of(
         await wait_all_tasks_blocked()
         server.add_tool(hello)
         server.add_resource("x://a", hello, name="a")
-        await nothing(peer)
+        await nothing_comes(peer)
         server.add_prompt(hello)
         assert (await peer.receive())["method"] == "notifications/prompts/list_changed"
         # Asking is not forbidden to it, and the next session is told.

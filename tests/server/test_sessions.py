@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -84,19 +83,15 @@ async def test_a_connection_has_a_place_of_its_own_for_each_class(version: str) 
     assert [result.content for result in results] == [[TextContent(each)] for each in "121"]
 
 
-async def test_what_is_kept_is_freed_with_the_session_without_the_collector() -> None:
+async def test_what_is_kept_is_freed_with_the_session_without_the_collector(collector_rests: None) -> None:
     carts.clear()
-    gc.disable()
-    try:
-        async with connections(make_server(), 1) as [peer]:
-            await begin(peer, "2025-11-25")
-            await call(peer, "2025-11-25", 1, "put", thing="a")
-            assert carts[0]() is not None
-            await peer.channel.aclose()
-            await wait_all_tasks_blocked()
-            assert carts[0]() is None
-    finally:
-        gc.enable()
+    async with connections(make_server(), 1) as [peer]:
+        await begin(peer, "2025-11-25")
+        await call(peer, "2025-11-25", 1, "put", thing="a")
+        assert carts[0]() is not None
+        await peer.channel.aclose()
+        await wait_all_tasks_blocked()
+        assert carts[0]() is None
 
 
 async def test_what_cannot_be_made_is_not_kept() -> None:

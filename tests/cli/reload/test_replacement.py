@@ -20,8 +20,8 @@ from mcp_actors import Client, Context, Limits, LocalProtocolError, RpcError, Se
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.cli.reload.replacement import MOST_FORMER, ReplaceableServer
 from mcp_actors.extensions import ServerExtension, Serving
-from mcp_actors.testing import ScriptedPeer, raw_client
-from tests.scripted_peers import EVERY, LEGACY, MODERN, ask, begin, call, meta, modern
+from mcp_actors.testing import raw_client
+from tests.scripted_peers import EVERY, LEGACY, MODERN, ask, begin, call, meta, modern, nothing_comes
 from tests.server.asking import HELLO, accept, ask_tool
 from tests.server.asking import make_server as asking_server
 
@@ -75,14 +75,6 @@ async def serving(server: Server, transport: Any) -> AsyncIterator[None]:
 def text(answer: dict[str, Any]) -> str:
     said: str = answer["result"]["content"][0]["text"]
     return said
-
-
-async def nothing(peer: ScriptedPeer) -> None:
-    """Nothing comes for a long time."""
-    with trio.move_on_after(100) as waited:
-        message = await peer.receive()
-        raise AssertionError(f"unexpected: {message}")
-    assert waited.cancelled_caught
 
 
 @pytest.mark.parametrize("version", EVERY)
@@ -140,14 +132,14 @@ async def test_sessions_survive_and_hear_of_the_lists_that_differ_and_of_no_othe
         assert text(await call(peer, version, 1, "visits")) == "1"
         [session] = server.tree().sessions
         await server.replace(second)
-        await nothing(peer)
+        await nothing_comes(peer)
         await server.replace(third)
         assert (await peer.receive())["method"] == TOOLS_CHANGED
-        await nothing(peer)
+        await nothing_comes(peer)
         await server.replace(fourth)
         # No server before had prompts.
         assert (await peer.receive())["method"] == PROMPTS_CHANGED
-        await nothing(peer)
+        await nothing_comes(peer)
         assert text(await call(peer, version, 2, "visits")) == "2"
         assert [each.name for each in server.tree().sessions] == [session.name]
         listed = (await ask(peer, version, 3, "tools/list"))["result"]["tools"]

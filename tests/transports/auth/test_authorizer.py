@@ -37,13 +37,6 @@ from .issuer import ISSUER, RESOURCE, Issuer, Person, Protected
 MACHINE = ClientCredentials(client_id="machine", client_secret="configured-secret")
 
 
-@pytest.fixture
-def issuer(monkeypatch: pytest.MonkeyPatch) -> Issuer:
-    issuer = Issuer()
-    monkeypatch.setattr("mcp_transports.auth.authorizer.Fetcher", lambda policy, url: issuer)
-    return issuer
-
-
 @asynccontextmanager
 async def client_of(server: Protected, auth: OAuth | BearerToken, **options: object) -> AsyncIterator[Client]:
     async with httpx2.AsyncClient(transport=Script(server)) as http:

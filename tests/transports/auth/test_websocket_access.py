@@ -80,13 +80,6 @@ class Upgrades:
         await stream.aclose()
 
 
-@pytest.fixture
-def issuer(monkeypatch: pytest.MonkeyPatch) -> Issuer:
-    issuer = Issuer()
-    monkeypatch.setattr("mcp_transports.auth.authorizer.Fetcher", lambda policy, url: issuer)
-    return issuer
-
-
 @asynccontextmanager
 async def opened(
     server: Upgrades, auth: ClientAuth | None, monkeypatch: pytest.MonkeyPatch
