@@ -21,7 +21,7 @@ from tests.cli.forking import ForkedProcess, ForkingServer
 
 ROOT = Path(__file__).parents[2]
 SERVED = Path(__file__).with_name("served.py")
-LIMIT = 60  # seconds: nothing here takes a tenth of it
+LIMIT = 120  # seconds: nothing here takes a tenth of it
 
 Ran = subprocess.CompletedProcess[str]
 Started = Callable[..., AbstractContextManager[subprocess.Popen[str]]]

@@ -15,7 +15,7 @@ import trio
 from mcp_actors import Limits, Server
 from tests.messages import modern_call
 
-PATIENCE = 20  # seconds: nothing here takes a tenth of it
+PATIENCE = 60  # seconds: nothing here takes a tenth of it
 
 
 def call(id: int, tool: str, **arguments: Any) -> bytes:
