@@ -1,4 +1,4 @@
-"""Settings for every test: what a run inherits is put right, and how the tests are divided among processes."""
+"""Settings for every test: what a run inherits is put right, how tests are divided, and fixtures of many rooms."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import structlog
 from hypothesis import settings
 
 from mcp_actors.supervision import flush_to_stderr
+from tests.browser.chromium import find_browser
+from tests.interop.installation import Peers, install
 from tests.postgres_server import PostgresServer
 from tests.redis_server import RedisServer
 
@@ -104,3 +106,27 @@ def postgres() -> Iterator[PostgresServer]:
     """A PostgreSQL server of the test's own."""
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def peers() -> Peers:
+    """The official SDKs, installed. A test that asks for them belongs to the run of ``pytest -m peers``."""
+    return install()
+
+
+@pytest.fixture(scope="session")
+def browser() -> str:
+    """Chromium. A test that asks for it belongs to the run of ``pytest -m peers``."""
+    found = find_browser()
+    if found is None:
+        pytest.fail("there is no Chromium; Debian has it as a package: apt-get install chromium")
+    return found
+
+
+@pytest.fixture
+def collector_rests() -> Iterator[None]:
+    """Collects once, and not again until the test is over: what is freed in it is freed by reference counts."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()

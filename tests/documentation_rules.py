@@ -23,7 +23,7 @@ KNOWN: dict[str, frozenset[str]] = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- what the rules look at ------------------------------------------------------------------------------
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"mcp_actors": "mcp_actors", "mcp_transports": "transports/mcp_transports"}

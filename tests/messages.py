@@ -97,6 +97,11 @@ def modern_call(id: Any, tool: str, /, **arguments: Any) -> Message:
     return modern_request(id, "tools/call", {"name": tool, "arguments": arguments})
 
 
+def accept(**content: Any) -> dict[str, Any]:
+    """The answer of a person who filled in a form."""
+    return {"action": "accept", "content": content}
+
+
 # -- of a server -------------------------------------------------------------------------------------------------------
 
 TEXT = {"content": [{"type": "text", "text": "done"}]}

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from documentation_rules import words
 
 from tests.house import (
     Module,
@@ -290,10 +291,6 @@ def functions_are_short(modules: list[Module]) -> list[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if (length := (node.end_lineno or node.lineno) - node.lineno + 1) > LINES_OF_A_FUNCTION
     ]
-
-
-def words(name: str) -> set[str]:
-    return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 
 
 def names_say_something(modules: list[Module]) -> list[str]:

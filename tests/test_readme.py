@@ -1,6 +1,6 @@
 """What the README and the pages in ``docs`` show is run, or compared with the code.
 
-``python tests/test_readme.py`` writes the table of `TASKS` into ``docs/supervision.md`` again.
+``python -m tests.test_readme`` writes the table of `TASKS` into ``docs/supervision.md`` again.
 """
 
 from __future__ import annotations
@@ -24,37 +24,14 @@ import pytest
 import mcp_actors
 from mcp_actors.supervision.task_kinds import TASKS
 from mcp_transports.http.server import HttpLimits
+from tests.pages import PAGES, README, ROOT, WITH_FRAMEWORKS, blocks, programs, with_table
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
 SUPERVISION = ROOT / "docs" / "supervision.md"
-TASKS_BEGIN, TASKS_END = "<!-- tasks: begin -->\n", "<!-- tasks: end -->"
 SOURCES = (ROOT / "mcp_actors", ROOT / "transports" / "mcp_transports")
 SECONDS = 60
-# These need frameworks and drivers of others, and are run where those are: tests/worlds/test_pages.py.
-WITH_FRAMEWORKS = {"books.py", "shop.py", "pool.py", "page.py", "forms.py", "members.py"}
 
 # Without pytest-asyncio, which warns where its settings are missing.
 PYTEST = ["python", "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:asyncio"]
-
-Block = tuple[str, str]
-
-
-def blocks(page: str = README) -> list[Block]:
-    """(language, text) of every fenced block, in order."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    return [(language, text) for language, text in found]
-
-
-def programs() -> dict[str, str]:
-    """The Python blocks of all pages, by the file name in their first line."""
-    return {
-        text.partition("\n")[0].removeprefix("# "): text
-        for page in (README, *PAGES.values())
-        for language, text in blocks(page)
-        if language == "python"
-    }
 
 
 def output_after(name: str) -> str:
@@ -297,15 +274,8 @@ def table_of_tasks() -> str:
     return "\n".join([head, "|---|---|---|---|---|", *rows]) + "\n"
 
 
-def with_table_of_tasks(page: str) -> str:
-    """Returns ``page`` with `TASKS` as it is now between the marks."""
-    before, _, rest = page.partition(TASKS_BEGIN)
-    _, _, after = rest.partition(TASKS_END)
-    return before + TASKS_BEGIN + table_of_tasks() + TASKS_END + after
-
-
 def test_the_page_has_the_table_of_tasks_as_it_is() -> None:
-    assert PAGES["supervision.md"] == with_table_of_tasks(PAGES["supervision.md"])
+    assert PAGES["supervision.md"] == with_table(PAGES["supervision.md"], "tasks", table_of_tasks())
 
 
 def test_the_house_map_has_the_rings_and_the_floors_of_the_rules() -> None:
@@ -430,4 +400,4 @@ def test_links_inside_lead_somewhere(page: str) -> None:
 
 
 if __name__ == "__main__":
-    SUPERVISION.write_text(with_table_of_tasks(SUPERVISION.read_text()))
+    SUPERVISION.write_text(with_table(SUPERVISION.read_text(), "tasks", table_of_tasks()))

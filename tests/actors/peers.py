@@ -43,6 +43,11 @@ async def arrived(peer: ScriptedPeer, within: float = 0.001) -> list[Message]:
     return messages
 
 
+def living() -> int:
+    """The number of tasks that are running."""
+    return trio.lowlevel.current_statistics().tasks_living
+
+
 # -- conversations ---------------------------------------------------------------------------------------------------
 
 

@@ -26,8 +26,6 @@ from mcp_actors.testing import ScriptedPeer
 
 from .peers import faulty_pair, greet, settled
 
-# ----------------------------------------------------------------------------------------------------
-
 
 class Steered:
     """A transport whose attempts succeed, fail and end when the test says so."""

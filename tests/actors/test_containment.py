@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,8 +17,6 @@ from mcp_actors._eras.era import Invocation
 from mcp_actors.testing import connected_pair
 
 from .peers import arrived, call, cancelled, legacy_client, settled
-
-# ----------------------------------------------------------------------------------------------------
 
 # Calls that fail in one test: ten times what ended a server before.
 MANY = 1000
@@ -218,16 +216,6 @@ async def test_a_call_in_flight_shows_trio_the_frames_of_its_function() -> None:
 # Has ended keeps what a peer sent.
 
 
-@contextmanager
-def no_collector() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def alive(*classes: type) -> list[Any]:
     """The instances that are reachable or wait for the collector."""
     return [each for each in gc.get_objects() if isinstance(each, classes)]
@@ -304,37 +292,37 @@ ENDINGS = [
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("tool", ENDINGS)
-async def test_a_call_that_has_ended_keeps_nothing(tool: str, era: str) -> None:
+async def test_a_call_that_has_ended_keeps_nothing(tool: str, era: str, collector_rests: None) -> None:
     async with Client(server_for_endings(), era=era) as client:
         await client.call_tool("returns", {"payload": "first"})
         await trio.testing.wait_all_tasks_blocked()
-        with no_collector():
-            for number in range(20):
-                with trio.move_on_after(2):
-                    try:
-                        await client.call_tool(tool, {"payload": f"{number}" * 1000})
-                    except (RpcError, Exception) as error:
-                        error.__traceback__ = None
-                        del error
-            await trio.testing.wait_all_tasks_blocked()
-            assert alive(InboundCall, Context, Invocation) == []
+        gc.collect()
+        for number in range(20):
+            with trio.move_on_after(2):
+                try:
+                    await client.call_tool(tool, {"payload": f"{number}" * 1000})
+                except (RpcError, Exception) as error:
+                    error.__traceback__ = None
+                    del error
+        await trio.testing.wait_all_tasks_blocked()
+        assert alive(InboundCall, Context, Invocation) == []
 
 
-async def test_a_session_that_has_ended_keeps_nothing() -> None:
+async def test_a_session_that_has_ended_keeps_nothing(collector_rests: None) -> None:
     server = server_for_endings()
     async with served(server, "dropped") as connect:
         async with connect() as client:
             await client.call_tool("returns", {"payload": "first"})
         await trio.testing.wait_all_tasks_blocked()
-        with no_collector():
-            for _ in range(20):
-                async with connect() as client, trio.open_nursery() as nursery:
-                    nursery.start_soon(client.call_tool, "hangs", {"payload": "x" * 1000})
-                    await trio.testing.wait_all_tasks_blocked()
-                    nursery.cancel_scope.cancel()
-            del client, nursery
-            await trio.testing.wait_all_tasks_blocked()
-            assert alive(InboundCall, Context, Invocation) == []
+        gc.collect()
+        for _ in range(20):
+            async with connect() as client, trio.open_nursery() as nursery:
+                nursery.start_soon(client.call_tool, "hangs", {"payload": "x" * 1000})
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+        del client, nursery
+        await trio.testing.wait_all_tasks_blocked()
+        assert alive(InboundCall, Context, Invocation) == []
 
 
 # -- What its peer sees when a handler fails: that this call failed, and nothing of why if errors are masked ---

@@ -32,8 +32,6 @@ from .peers import (
 )
 from .witness import Witness
 
-# ----------------------------------------------------------------------------------------------------
-
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
 
 

@@ -23,18 +23,12 @@ from .peers import (
     cancelled,
     faulty_pair,
     legacy_client,
+    living,
     modern_call,
     request,
     settled,
 )
 from .witness import Witness
-
-# ----------------------------------------------------------------------------------------------------
-
-
-def living() -> int:
-    return trio.lowlevel.current_statistics().tasks_living
-
 
 # -- too many calls --------------------------------------------------------------------------------------------------
 

@@ -39,8 +39,6 @@ from .peers import (
 )
 from .witness import Witness
 
-# ----------------------------------------------------------------------------------------------------
-
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 MANY = 10_000
 

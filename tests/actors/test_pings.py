@@ -14,8 +14,8 @@ from mcp_actors import Client, ConnectionLost, Server
 from mcp_actors.abc import FrameChannel
 from mcp_actors.testing import ScriptedPeer, raw_server
 from mcp_actors.testing.recording import PassingChannel
-from tests.api.peers import greet
 from tests.messages import LEGACY_VERSIONS, MODERN, result
+from tests.scripted_peers import greet
 
 METHODS = {LEGACY_VERSIONS[-1]: "ping", MODERN: "server/discover"}
 EACH_VERSION = pytest.mark.parametrize("version", METHODS)

@@ -16,15 +16,21 @@ from mcp_actors.testing import ScriptedPeer, connected_pair, raw_server
 from mcp_actors.types import ElicitResult
 from mcp_transports.memory import MemoryTransport
 
-from .peers import LEGACY, TEXT, Dials, arrived, failure, faulty_pair, greet, met, reply, request, settled
+from .peers import (
+    LEGACY,
+    TEXT,
+    Dials,
+    arrived,
+    failure,
+    faulty_pair,
+    greet,
+    living,
+    met,
+    reply,
+    request,
+    settled,
+)
 from .witness import Witness
-
-# ----------------------------------------------------------------------------------------------------
-
-
-def living() -> int:
-    return trio.lowlevel.current_statistics().tasks_living
-
 
 # -- closing ---------------------------------------------------------------------------------------------------------
 

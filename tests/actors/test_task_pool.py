@@ -17,7 +17,7 @@ from mcp_actors._actors import eager
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors.supervision.task_kinds import CALL_WORKER
 
-# ----------------------------------------------------------------------------------------------------
+from .peers import living
 
 Body = Callable[["FakeCall"], Awaitable[None]]
 
@@ -99,10 +99,6 @@ async def calls(max_idle: int = 64) -> AsyncIterator[Calls]:
         pool = TaskPool(nursery, max_idle)
         yield Calls(pool)
         pool.close()
-
-
-def living() -> int:
-    return trio.lowlevel.current_statistics().tasks_living
 
 
 async def test_calls_that_never_wait_share_a_task(autojump_clock: object) -> None:

@@ -25,6 +25,7 @@ from .peers import (
     faulty_pair,
     greet,
     legacy_client,
+    living,
     met,
     notification,
     progressed,
@@ -33,8 +34,6 @@ from .peers import (
     settled,
 )
 from .witness import Witness
-
-# ----------------------------------------------------------------------------------------------------
 
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
 
@@ -234,10 +233,6 @@ async def test_looking_changes_nothing_and_costs_no_waiting() -> None:
 
 
 # -- Who owns a server's life: stopping, cancelling, lifespans that fail ---------------------------------
-
-
-def living() -> int:
-    return trio.lowlevel.current_statistics().tasks_living
 
 
 async def test_stop_lets_calls_end_and_may_be_called_twice() -> None:

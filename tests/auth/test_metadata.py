@@ -43,8 +43,6 @@ from mcp_actors.errors import (
     UrlRefused,
 )
 
-# ----------------------------------------------------------------------------------------------------
-
 SERVER = "https://h/mcp"
 ISSUER = "https://as/t1"
 DOCUMENT = {

@@ -36,8 +36,6 @@ from mcp_actors.cli.bench.plan import (
 from mcp_actors.cli.bench.recorder import LoadRecorder, encoded
 from mcp_actors.supervision.histogram import Histogram
 
-# ----------------------------------------------------------------------------------------------------
-
 Answer = Callable[["ScriptedField", int, dict[str, Any]], None]
 # Seconds that each message takes to send: what takes none has no rate.
 SENDING = 2e-5

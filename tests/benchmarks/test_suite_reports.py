@@ -41,8 +41,6 @@ from mcp_actors.cli.bench.results import (
     smallest_p,
 )
 
-# ----------------------------------------------------------------------------------------------------
-
 PEERS_SUITE_REPORTS = ("ours", "floor", "official")
 
 

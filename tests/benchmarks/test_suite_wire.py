@@ -343,7 +343,7 @@ def test_unknown_names_are_refused(names: dict[str, list[str]]) -> None:
         make_plan(QUICK, **names)  # type: ignore[arg-type]
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The load's own reading of wires, however the bytes are cut; and an open loop hides nothing ----------
 
 MESSAGES = st.lists(
     st.binary(min_size=1, max_size=300).map(lambda data: data.replace(b"\n", b" ")), max_size=5

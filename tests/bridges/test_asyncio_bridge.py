@@ -17,20 +17,12 @@ from structlog.testing import capture_logs
 
 from mcp_actors.bridges import asyncio_bridge
 from mcp_actors.bridges.asyncio_bridge import MOST_TURNS, AsyncioBridge, DirectFuture
-from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.engine_thread import engine_thread
 from mcp_actors.bridges.faces import HeldBlock
 from mcp_actors.bridges.thread_bridge import ThreadBridge
-
-# ----------------------------------------------------------------------------------------------------
+from tests.bridges.watched import called_back
 
 variable: ContextVar[str] = ContextVar("variable", default="unset")
-
-
-async def called_back(function: Any, *args: Any) -> Any:
-    bridge = calling_bridge.get()
-    assert bridge is not None
-    return await bridge.run(function, *args)
 
 
 async def seen_in_the_engine() -> str:

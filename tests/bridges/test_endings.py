@@ -18,12 +18,10 @@ from structlog.testing import capture_logs
 
 from mcp_actors import LocalProtocolError
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
-from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.engine_thread import engine_thread
 from mcp_actors.bridges.thread_bridge import ThreadBridge
 from mcp_actors.errors import EngineStopped, LoopClosed
-
-# ----------------------------------------------------------------------------------------------------
+from tests.bridges.watched import called_back
 
 PATIENCE = 10  # seconds
 
@@ -42,13 +40,6 @@ class Held:
         except BaseException as error:
             self.ended.set_result(type(error).__name__)
             raise
-
-
-async def called_back(function: Callable[..., Any], *args: Any) -> Any:
-    """A function of the engine that calls one of the program."""
-    bridge = calling_bridge.get()
-    assert bridge is not None
-    return await bridge.run(function, *args)
 
 
 def loudest(logs: list[Any]) -> list[Any]:

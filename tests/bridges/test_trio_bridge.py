@@ -24,8 +24,6 @@ from mcp_actors.bridges.trio_bridge import TrioBridge
 from mcp_actors.errors import LoopClosed
 from mcp_transports.http.asgi.loops import current_bridge
 
-# ----------------------------------------------------------------------------------------------------
-
 variable: ContextVar[str] = ContextVar("variable", default="unset")
 
 

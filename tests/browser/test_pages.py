@@ -189,7 +189,7 @@ async def test_a_token_with_a_percent_sign_opens_it(browser: str) -> None:
             nursery.cancel_scope.cancel()
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The page of the benchmark suite: narrow and wide, light and dark ------------------------------------
 
 # Contents that lead nowhere, what is wider than the window and in no box that scrolls, and two colours.
 LOOK = """

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -31,10 +31,7 @@ from mcp_actors.cli.arguments import (
 )
 from mcp_actors.cli.failures import CommandFailure
 from mcp_actors.cli.target import load_again, load_server
-
-from .conftest import Ran
-
-# ----------------------------------------------------------------------------------------------------
+from tests.cli.conftest import Mcp
 
 
 def test_text_and_json() -> None:
@@ -87,7 +84,6 @@ def test_prompts_take_text_only() -> None:
 
 # -- ``--header`` and ``--bearer-env``: what is sent with them, and that no error shows what they hold ---
 
-Mcp = Callable[..., Ran]
 SECRET = "s3cret-value"
 
 

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -24,10 +23,9 @@ from mcp_actors.cli.bench.recorder import encoded
 from mcp_actors.cli.bench.report import page, summary_lines
 from mcp_actors.cli.bench.results import Document, ResultRow
 from mcp_actors.testing import RecordingTransport
-from tests.cli.conftest import LIMIT, ROOT, SERVED, Ran
+from tests.cli.conftest import LIMIT, ROOT, SERVED, Mcp
 from tests.cli.test_serve import serving
 
-Mcp = Callable[..., Ran]
 BRIEF = ("--warm-up", "0.1", "--duration", "0.4")
 PAGE = (ROOT / "docs" / "bench.md").read_text()
 

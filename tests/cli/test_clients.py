@@ -13,13 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import LIMIT, Ran, Started
-from .test_terminal import CTRL_C, Terminal
-from .test_terminal import terminal as terminal
-
-# ----------------------------------------------------------------------------------------------------
-
-Mcp = Callable[..., Ran]
+from .conftest import CTRL_C, LIMIT, Mcp, Ran, Started, Terminal
 
 
 def test_list_for_people(mcp: Mcp, socket_url: str) -> None:

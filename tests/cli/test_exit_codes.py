@@ -14,18 +14,10 @@ import pytest
 
 from mcp_actors.cli import main
 from mcp_actors.cli.failures import EXIT_CODES
-from tests.cli.conftest import ROOT, SERVED, Ran
+from tests.cli.conftest import CTRL_C, ROOT, SERVED, Mcp, Terminal
 from tests.cli.test_inspect import BROKEN
 from tests.cli.test_serve import PROTECTED, serving
 
-from .test_terminal import CTRL_C, Terminal, terminal
-
-__all__ = ["terminal"]
-
-
-# ----------------------------------------------------------------------------------------------------
-
-Mcp = Callable[..., Ran]
 Ended = Callable[..., tuple[object, str]]
 PAGE = (ROOT / "docs" / "failures.md").read_text().partition("\n## Exit codes\n")[2].partition("\n## ")[0]
 NOBODY = "http://127.0.0.1:1/mcp"
@@ -237,7 +229,7 @@ TESTED_BY = {
     "a tool fails": [
         "cli/test_clients.py::test_an_error_of_a_tool",
         "cli/test_exit_codes.py::test_a_failed_tool_is_seen_at_the_end_in_red",
-        "api/test_errors.py::test_each_row",
+        "server/test_failures.py::test_each_row",
     ],
     "the server writes to its stderr": [
         "cli/test_exit_codes.py::test_what_a_server_prints_is_shown_with_its_name",
@@ -246,11 +238,11 @@ TESTED_BY = {
     "the server sends something else than a message": [
         "cli/test_exit_codes.py::test_what_came_instead_of_messages_is_shown",
         "cli/test_exit_codes.py::test_a_warning_has_a_line_of_its_own_beside_what_is_waited_for",
-        "api/test_server.py::test_the_timeout_of_the_handshake_names_it",
+        "server/test_server.py::test_the_timeout_of_the_handshake_names_it",
     ],
     "the program ends without a message, as a file without `server.run()` does": [
         "cli/test_exit_codes.py::test_a_file_without_run_is_told_apart",
-        "api/test_server.py::test_a_program_that_serves_nothing_is_told_apart",
+        "server/test_server.py::test_a_program_that_serves_nothing_is_told_apart",
     ],
     "something takes longer than two seconds": [
         "cli/test_exit_codes.py::test_what_is_waited_for_is_said_on_a_terminal",
@@ -271,7 +263,7 @@ TESTED_BY = {
     ],
     "what is given to `Client` is not a server": [
         "cli/test_clients.py::test_wrong_words",
-        "api/test_arguments.py::test_what_is_no_target_says_what_to_write",
+        "server/test_arguments.py::test_what_is_no_target_says_what_to_write",
     ],
     "`mcp-actors serve --shared` names a place that cannot be used": [
         "cli/test_serve.py::test_failures_are_one_line",
@@ -281,12 +273,12 @@ TESTED_BY = {
     "the task was cancelled, or is not known": [
         "cli/test_clients.py::test_a_task_is_cancelled",
         "cli/test_clients.py::test_what_is_wrong_is_said",
-        "api/test_client_tasks.py::test_a_task_that_somebody_else_cancels",
-        "api/test_client_tasks.py::test_a_task_that_is_forgotten",
+        "client/test_tasks.py::test_a_task_that_somebody_else_cancels",
+        "client/test_tasks.py::test_a_task_that_is_forgotten",
     ],
     "an option of `Client` cannot be": [
         "cli/test_clients.py::test_wrong_words",
-        "api/test_arguments.py::test_an_option_of_a_client",
+        "server/test_arguments.py::test_an_option_of_a_client",
     ],
 }
 

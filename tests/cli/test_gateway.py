@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,13 +17,11 @@ import pytest
 
 from mcp_actors.sync import Client
 from tests.cli.authorization_server import Issued
-from tests.cli.conftest import LIMIT, SERVED, Ran, Started
+from tests.cli.conftest import LIMIT, SERVED, Mcp, Started
 from tests.cli.test_login import Terminals, home, issued, logged_in
-from tests.cli.test_terminal import terminal
 
-__all__ = ["home", "issued", "terminal"]
+__all__ = ["home", "issued"]
 
-Mcp = Callable[..., Ran]
 SECRET = "s3cr3t"
 DIES = "import sys; print('there is no disk', file=sys.stderr); sys.exit(3)"
 # A server that says who it is, and what it was started and called with.

@@ -13,8 +13,7 @@ import pytest
 from mcp_actors.cli.inspect.rules import RULES
 from tests.cli.conftest import SERVED, Ran
 from tests.cli.test_serve import serving
-
-# ----------------------------------------------------------------------------------------------------
+from tests.pages import ROOT, with_table
 
 BROKEN = """
 import json, sys
@@ -102,8 +101,7 @@ def test_it_looks_at_every_era_and_takes_no_era(mcp: Callable[..., Ran], broken:
 
 # -- The page has the table of rules as it is. ``python -m tests.cli.test_inspect`` writes it there ------
 
-PAGE = Path(__file__).parents[2] / "docs" / "inspect.md"
-BEGIN, END = "<!-- rules: begin -->\n", "<!-- rules: end -->"
+PAGE = ROOT / "docs" / "inspect.md"
 
 
 def table_of_rules() -> str:
@@ -115,15 +113,9 @@ def table_of_rules() -> str:
     return "\n".join(["| rule | | demand | place |", "|---|---|---|---|", *rows]) + "\n"
 
 
-def with_table(page: str) -> str:
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + table_of_rules() + END + after
-
-
 def test_the_page_has_the_rules() -> None:
-    assert PAGE.read_text() == with_table(PAGE.read_text())
+    assert PAGE.read_text() == with_table(PAGE.read_text(), "rules", table_of_rules())
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text()))
+    PAGE.write_text(with_table(PAGE.read_text(), "rules", table_of_rules()))

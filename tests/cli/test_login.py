@@ -21,17 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.cli.login import LoginStatus, expiry_in_words, login_lines, subject_of
+from tests.cli.conftest import CTRL_C, Mcp, Terminal
 
 from .authorization_server import Issued, protected_server
-from .conftest import Ran
-from .test_terminal import CTRL_C, Terminal, terminal
 
-__all__ = ["terminal"]
-
-
-# ----------------------------------------------------------------------------------------------------
-
-Mcp = Callable[..., Ran]
 Terminals = Callable[..., Terminal]
 
 # A browser: it follows the redirections of the login to this machine.

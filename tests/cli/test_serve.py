@@ -19,12 +19,7 @@ import trio
 
 from mcp_actors import Client
 
-from .conftest import LIMIT, SERVED, Ran, Started
-
-__all__ = ["program"]
-
-
-# ----------------------------------------------------------------------------------------------------
+from .conftest import LIMIT, SERVED, Mcp, Ran, Started
 
 INITIALIZE = json.dumps(
     {
@@ -205,21 +200,6 @@ def test_the_help_has_each_option_under_a_heading(mcp: Callable[..., Ran]) -> No
 # -- ``mcp-actors serve`` over HTTP, as a person starts it: a process, its standard error, a signal ------
 
 SECONDS = 60
-SERVER = """
-from mcp_actors import Server
-server = Server("small")
-
-@server.tool
-async def add(a: int, b: int) -> int:
-    return a + b
-"""
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "small.py"
-    path.write_text(SERVER)
-    return path
 
 
 @contextmanager
@@ -250,9 +230,9 @@ def status(port: int, host: str, origin: str | None = None) -> int:
             return answer.status
 
 
-async def test_one_server_at_two_addresses_ends_on_a_signal(program: Path) -> None:
+async def test_one_server_at_two_addresses_ends_on_a_signal() -> None:
     listen = ["--listen", "http://127.0.0.1:0/mcp"]
-    with serving(program, *listen, *listen, addresses=2) as (process, ports):
+    with serving(SERVED, *listen, *listen, addresses=2) as (process, ports):
         assert len(set(ports)) == 2
         for port in ports:
             async with Client(f"http://127.0.0.1:{port}/mcp") as client:
@@ -261,9 +241,9 @@ async def test_one_server_at_two_addresses_ends_on_a_signal(program: Path) -> No
         assert await trio.to_thread.run_sync(process.wait, SECONDS) == 0
 
 
-def test_who_may_call_it_is_said_on_the_command_line(program: Path) -> None:
+def test_who_may_call_it_is_said_on_the_command_line() -> None:
     arguments = ["--listen", "http://127.0.0.1:0/mcp", "--allow-host", "example.org"]
-    with serving(program, *arguments, "--allow-origin", "https://app.example.org") as (_, (port,)):
+    with serving(SERVED, *arguments, "--allow-origin", "https://app.example.org") as (_, (port,)):
         # Allowed is as far as it gets: what it sends has no media type.
         assert status(port, "example.org") == 415
         assert status(port, "example.org", "https://app.example.org") == 415
@@ -271,19 +251,19 @@ def test_who_may_call_it_is_said_on_the_command_line(program: Path) -> None:
         assert status(port, "evil.example.com") == 403
 
 
-def test_an_address_that_is_taken_is_named(program: Path) -> None:
-    with serving(program, "--listen", "http://127.0.0.1:0/mcp") as (_, (port,)):
+def test_an_address_that_is_taken_is_named() -> None:
+    with serving(SERVED, "--listen", "http://127.0.0.1:0/mcp") as (_, (port,)):
         url = f"http://127.0.0.1:{port}/mcp"
-        command = [sys.executable, "-m", "mcp_actors", "serve", str(program), "--listen", url]
+        command = [sys.executable, "-m", "mcp_actors", "serve", str(SERVED), "--listen", url]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 1
     assert str(port) in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_anybody_may_ask_how_it_is_where_the_command_line_says(program: Path) -> None:
+def test_anybody_may_ask_how_it_is_where_the_command_line_says() -> None:
     with (
-        serving(program, "--listen", "http://127.0.0.1:0/mcp", "--health", "/health") as (_, (port,)),
+        serving(SERVED, "--listen", "http://127.0.0.1:0/mcp", "--health", "/health") as (_, (port,)),
         closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as connection,
     ):
         connection.request("GET", "/health", headers={"Host": "10.0.0.7"})
@@ -294,7 +274,6 @@ def test_anybody_may_ask_how_it_is_where_the_command_line_says(program: Path) ->
 
 # -- ``mcp-actors serve --issuer``: a server that demands access tokens ----------------------------------
 
-Mcp = Callable[..., Ran]
 RESOURCE = "https://mcp.example.org/mcp"
 ISSUER = "https://login.example.org"
 PROTECTED = ["--issuer", ISSUER, "--resource", RESOURCE]
@@ -309,9 +288,9 @@ def answer_of(port: int, method: str, path: str) -> tuple[int, dict[str, str], b
             return answer.status, found, answer.read()
 
 
-def test_it_demands_tokens_and_says_of_whom(program: Path) -> None:
+def test_it_demands_tokens_and_says_of_whom() -> None:
     words = ["--listen", "http://127.0.0.1:0/mcp", *PROTECTED]
-    with serving(program, *words, "--scope", "mcp:read mcp:list") as (_, (port,)):
+    with serving(SERVED, *words, "--scope", "mcp:read mcp:list") as (_, (port,)):
         status, headers, _ = answer_of(port, "POST", "/mcp")
         assert status == 401
         assert headers["www-authenticate"].startswith("Bearer ")
@@ -342,8 +321,8 @@ def test_it_demands_tokens_and_says_of_whom(program: Path) -> None:
         ),
     ],
 )
-def test_words_that_protect_nothing(mcp: Mcp, program: Path, words: list[str], says: str) -> None:
-    result = mcp("serve", str(program), *words)
+def test_words_that_protect_nothing(mcp: Mcp, words: list[str], says: str) -> None:
+    result = mcp("serve", str(SERVED), *words)
     assert result.returncode == 2
     assert says in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import pty
-import re
-import select
 import shlex
 import subprocess
 import sys
 import termios
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,100 +19,7 @@ import pytest
 
 from mcp_actors.cli.progress import answer_field
 
-from .conftest import LIMIT, SERVED, Started
-from .forking import ForkedProcess, ForkingServer
-
-# ----------------------------------------------------------------------------------------------------
-
-CTRL_C = b"\x03"
-
-
-class Terminal:
-    """A program on a terminal of its own; `until` waits for what it draws, within `LIMIT` seconds."""
-
-    def __init__(self, process: subprocess.Popen[bytes] | ForkedProcess, master: int) -> None:
-        self.process = process
-        self.master = master
-        self.screen = b""
-
-    def type(self, keys: bytes) -> None:
-        os.write(self.master, keys)
-
-    def until(self, done: Callable[[], bool]) -> None:
-        end = time.monotonic() + LIMIT
-        while not done():
-            assert time.monotonic() < end, self.text
-            if not self._read(0.05) and self.process.poll() is not None and not done():
-                raise AssertionError(f"it exited with {self.process.returncode}: {self.text}")
-
-    def wait(self) -> int:
-        end = time.monotonic() + LIMIT
-        while self.process.poll() is None or self._read(0):
-            assert time.monotonic() < end, self.text
-            self._read(0.05)
-        return self.process.returncode
-
-    @property
-    def text(self) -> str:
-        """All that was drawn, without colours and movements."""
-        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.screen.decode(errors="replace")).replace(
-            "\r\n", "\n"
-        )
-
-    def _read(self, seconds: float) -> bool:
-        if not select.select([self.master], [], [], seconds)[0]:
-            return False
-        try:
-            data = os.read(self.master, 65536)
-        except OSError:  # Linux: the other side is closed
-            data = b""
-        self.screen += data
-        return bool(data)
-
-
-@pytest.fixture
-def terminal(
-    forking_server: ForkingServer, environment: dict[str, str], tmp_path: Path
-) -> Iterator[Callable[..., Terminal]]:
-    opened: list[Terminal] = []
-
-    def start(*words: str, program: Sequence[str] = (), **more: str) -> Terminal:
-        master, slave = pty.openpty()
-        process: subprocess.Popen[bytes] | ForkedProcess
-        if program:
-            process = subprocess.Popen(
-                # Ctrl-C becomes SIGINT only on the controlling terminal of a session.
-                [sys.executable, "-c", AS_SESSION_LEADER, sys.executable, *program, *words],
-                stdin=slave,
-                stdout=slave,
-                stderr=slave,
-                start_new_session=True,
-                cwd=tmp_path,
-                env=environment | more,
-            )
-        else:
-            process = forking_server.start(
-                words, (slave, slave, slave), tmp_path, environment | more, on_terminal=True
-            )
-        os.close(slave)
-        opened.append(Terminal(process, master))
-        return opened[-1]
-
-    yield start
-    for each in opened:
-        each.process.kill()
-        each.process.wait(LIMIT)
-        os.close(each.master)
-
-
-# SIGINT may be ignored by whoever runs the tests, as in the background of a shell, and a program inherits that. On a
-# terminal of its own it has its default action.
-AS_SESSION_LEADER = """
-import fcntl, os, signal, sys, termios
-signal.signal(signal.SIGINT, signal.SIG_DFL)
-fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
+from .conftest import CTRL_C, LIMIT, SERVED, Started, Terminal
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])

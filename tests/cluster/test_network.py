@@ -16,8 +16,6 @@ from .figures import Phase, failures, most_forgotten
 from .load import Row
 from .network import PREFIX, Namespaces, Network, Relays, ip, namespaces_work, open_network
 
-# ----------------------------------------------------------------------------------------------------
-
 PORT = 8000
 PLACES = ("near", "far")
 SERVE = "import http.server, sys; http.server.test(http.server.BaseHTTPRequestHandler, port=8000, bind=sys.argv[1])"

@@ -25,8 +25,6 @@ from .figures import Phase, failures, most_forgotten, table
 from .load import Load, Row
 from .processes import NODES, Cluster, open_cluster
 
-# ----------------------------------------------------------------------------------------------------
-
 SESSIONS = int(os.environ.get("MCP_NODES_SESSIONS", "24"))
 CALM = float(os.environ.get("MCP_NODES_CALM", "0.5"))  # seconds of each phase without a disturbance
 CUT = float(os.environ.get("MCP_NODES_CUT", "3"))  # seconds for which a node is cut off

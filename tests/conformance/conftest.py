@@ -1,12 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from interop.conftest import peers
 from interop.installation import Peers
 
 from .suite import Suite
-
-__all__ = ["peers"]
 
 
 @pytest.fixture(scope="session")

@@ -212,7 +212,7 @@ def test_wrong_usage() -> None:
     assert "usage" in done.stderr
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Every fixture of the conformance suite, called in memory --------------------------------------------
 
 NAMES = [
     "test_simple_text",

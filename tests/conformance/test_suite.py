@@ -19,13 +19,12 @@ from interop.installation import Peers
 from interop.servers import Launch, Served
 
 from mcp_actors import Client, InputRequired, RpcError
+from tests.messages import accept
 
 from .everything_client import GRANTS, SCENARIOS
 from .scenarios import CLIENT, LEGACY, MODERN, PLAYED, SERVER, cases, is_played
 from .suite import Outcome, Suite
 from .user import User, connected
-
-# ----------------------------------------------------------------------------------------------------
 
 HERE = Path(__file__).parent
 COUNTS = {("server", LEGACY): 33, ("server", MODERN): 49, ("client", LEGACY): 25, ("client", MODERN): 39}
@@ -135,10 +134,6 @@ async def ask(client: Client, name: str, method: str = "tools/call", **members: 
     """One request, with the answers and the state that a retry carries."""
     arguments: dict[str, Any] = {"arguments": {}} if method == "tools/call" else {}
     return dict(await client.request(method, {"name": name, **arguments, **members}))
-
-
-def accept(**content: Any) -> dict[str, Any]:
-    return {"action": "accept", "content": content}
 
 
 @asynccontextmanager

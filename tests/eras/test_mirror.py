@@ -24,8 +24,6 @@ from mcp_actors._eras.modern import (
 )
 from mcp_actors.errors import HeaderMismatch, LocalProtocolError
 
-# ----------------------------------------------------------------------------------------------------
-
 VERSION = "2026-07-28"
 TARGETS = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri", "tools/list": None}
 

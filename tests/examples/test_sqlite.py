@@ -15,7 +15,7 @@ import trio.testing
 from mcp_actors import Client, ResourceNotFound
 from mcp_actors.examples.sqlite import server
 from mcp_actors.testing import connected_pair
-from mcp_actors.types import CallToolResult, ResourceTemplateReference, TextContent
+from mcp_actors.types import ResourceTemplateReference
 
 from .processes import children
 
@@ -58,16 +58,10 @@ async def query(client: Client, sql: str, **arguments: Any) -> dict[str, Any]:
     return structured
 
 
-def text_of(result: CallToolResult) -> str:
-    (block,) = result.content
-    assert isinstance(block, TextContent)
-    return block.text
-
-
 async def refused(client: Client, sql: str, **arguments: Any) -> str:
     result = await client.call_tool("query", {"sql": sql, **arguments})
     assert result.is_error, result.structured_content
-    return text_of(result)
+    return result.text
 
 
 def content(file: Path) -> bytes:
@@ -246,7 +240,7 @@ async def test_what_a_cancelled_query_wrote_is_rolled_back(file: Path) -> None:
             nursery.cancel_scope.cancel()
         # the lock is free again only when the statement has been undone
         while (result := await client.call_tool("query", {"sql": "DELETE FROM bill"})).is_error:
-            assert "locked" in text_of(result)
+            assert "locked" in result.text
         left = await query(client, "SELECT count(*) FROM customer")
     assert left["rows"] == [[250]]
 

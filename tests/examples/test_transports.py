@@ -29,6 +29,7 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.examples.transports import broker
 from mcp_actors.examples.transports.broker import Broker, BrokerWorker, open_broker
 from tests.messages import modern_meta
+from tests.pages import blocks, programs
 
 # -- The guide to writing a transport is run as it stands there ------------------------------------------
 
@@ -40,18 +41,14 @@ SECONDS = 120
 WARNINGS = "error,ignore:Due to '_pack_'"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
-
-
-def programs() -> dict[str, str]:
-    """The Python blocks by the file name in their first line."""
-    return {text.partition("\n")[0].removeprefix("# "): text for text in blocks("python")}
+def texts(language: str) -> list[str]:
+    """The blocks of the guide in one language."""
+    return [text for each, text in blocks(GUIDE) if each == language]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name, text in programs().items():
+    for name, text in programs(GUIDE).items():
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -73,11 +70,11 @@ def run(folder: Path, *arguments: str) -> str:
 
 
 def test_the_programs_are_there() -> None:
-    assert set(programs()) == {"packets.py", "meet.py", "exchange.py", "test_packets.py"}
+    assert set(programs(GUIDE)) == {"packets.py", "meet.py", "exchange.py", "test_packets.py"}
 
 
 def test_the_transport_carries_both_eras(folder: Path) -> None:
-    assert run(folder, "meet.py") == blocks("text")[0]
+    assert run(folder, "meet.py") == texts("text")[0]
 
 
 def test_the_transport_passes_the_kit(folder: Path) -> None:
@@ -87,7 +84,7 @@ def test_the_transport_passes_the_kit(folder: Path) -> None:
 
 
 def test_the_transport_is_as_small_as_promised() -> None:
-    code = [line for line in programs()["packets.py"].splitlines() if line.strip()]
+    code = [line for line in programs(GUIDE)["packets.py"].splitlines() if line.strip()]
     assert len(code) <= 60
 
 
@@ -125,10 +122,10 @@ def test_the_benchmark_takes_the_transport(folder: Path) -> None:
 
 
 def test_the_entry_point_is_one() -> None:
-    [text] = blocks("toml")
+    [text] = texts("toml")
     groups = tomllib.loads(text)["project"]["entry-points"]
     module, _, name = groups["mcp_actors.transports"]["packets"].partition(":")
-    assert f"def {name}(url)" in programs()[f"{module}.py"]
+    assert f"def {name}(url)" in programs(GUIDE)[f"{module}.py"]
 
 
 def test_the_examples_are_where_the_guide_says() -> None:
@@ -143,7 +140,7 @@ def test_the_examples_register_themselves(module: str, url: str) -> None:
     assert client_transport(url)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The message broker ----------------------------------------------------------------------------------
 
 
 @attrs.define
@@ -216,15 +213,9 @@ async def shop(*names: str, lease: float = 4.0) -> AsyncIterator[Shop]:
         nursery.cancel_scope.cancel()
 
 
-def text_of(result: types.CallToolResult) -> str:
-    [block] = result.content
-    assert isinstance(block, types.TextContent)
-    return block.text
-
-
 async def test_workers_share_the_queue(autojump_clock: Any) -> None:
     async with shop("Anna", "Ben", "Cleo"), Client("broker:shop") as client:
-        seen = [text_of(await client.call_tool("who")) for _ in range(9)]
+        seen = [(await client.call_tool("who")).text for _ in range(9)]
     assert {name: seen.count(name) for name in seen} == {"Anna": 3, "Ben": 3, "Cleo": 3}
 
 
@@ -233,7 +224,7 @@ async def test_any_worker_takes_the_answers_to_questions(autojump_clock: Any) ->
         return types.ElicitResult("accept", {"name": "Ada"})
 
     async with shop("Anna", "Ben", "Cleo") as found, Client("broker:shop", elicitation=answer) as client:
-        text = text_of(await client.call_tool("ask"))
+        text = (await client.call_tool("ask")).text
         assert len(found.started) == 2
         assert found.started[0] != found.started[1]
         assert text == f"Ada by {found.started[1]}"
@@ -256,7 +247,7 @@ async def test_a_lost_worker_is_told_and_nothing_is_run_twice(autojump_clock: An
         assert "may have been run" in str(lost[0])
         assert trio.current_time() - begun <= 2 * found.broker.lease
         [left] = {"Anna", "Ben"} - {found.started[0]}
-        assert text_of(await client.call_tool("who")) == left
+        assert (await client.call_tool("who")).text == left
         assert len(found.started) == 1
 
 
@@ -279,7 +270,7 @@ async def test_a_worker_whose_lease_ran_out_stops(
         monkeypatch.setattr(found.broker, "renew", renew)
         while not found.ended:
             await found.changed.park()
-        assert text_of(await client.call_tool("who")) == "Anna"
+        assert (await client.call_tool("who")).text == "Anna"
 
 
 async def test_a_cancelled_call_is_cancelled_where_it_runs(autojump_clock: Any) -> None:
@@ -291,7 +282,7 @@ async def test_a_cancelled_call_is_cancelled_where_it_runs(autojump_clock: Any) 
                 scope.cancel()
         await trio.testing.wait_all_tasks_blocked()
         assert found.ended == ["Anna"]
-        assert text_of(await client.call_tool("who")) == "Anna"
+        assert (await client.call_tool("who")).text == "Anna"
 
 
 async def test_what_was_withdrawn_in_the_queue_is_not_run(autojump_clock: Any) -> None:
@@ -359,7 +350,7 @@ async def test_a_caller_that_reads_nothing_holds_up_its_handler_only(autojump_cl
         await channel.send(body)
         await trio.testing.wait_all_tasks_blocked()
         assert found.sent == broker.MAX_REPLIES
-        assert text_of(await other.call_tool("who")) == "Anna"
+        assert (await other.call_tool("who")).text == "Anna"
         await channel.aclose()
 
 
@@ -367,7 +358,7 @@ async def test_a_message_over_the_limit_fails_its_call_alone(autojump_clock: Any
     async with shop("Anna"), Client("broker:shop") as client:
         with pytest.raises(LocalProtocolError):
             await client.call_tool("who", {"x": "x" * broker.MAX_MESSAGE})
-        assert text_of(await client.call_tool("who")) == "Anna"
+        assert (await client.call_tool("who")).text == "Anna"
 
 
 async def test_there_is_no_such_broker() -> None:

@@ -29,8 +29,6 @@ from mcp_actors.examples.transports.http2 import Http2StdioClient, client_channe
 from mcp_actors.testing import check_transport
 from tests.messages import MODERN, modern_meta
 
-# ----------------------------------------------------------------------------------------------------
-
 META = modern_meta()
 
 
@@ -125,12 +123,6 @@ async def kitchen(nursery: trio.Nursery) -> Kitchen:
     return kitchen
 
 
-def text_of(result: types.CallToolResult) -> str:
-    [block] = result.content
-    assert isinstance(block, types.TextContent)
-    return block.text
-
-
 # -- a client of ours -------------------------------------------------------------------------------------------------
 
 
@@ -140,8 +132,8 @@ async def test_calls_answers_progress_and_questions(kitchen: Kitchen) -> None:
 
     async with Client(kitchen.pipes, elicitation=name) as client:
         assert client.era == "modern"
-        assert text_of(await client.call_tool("add", {"a": 1, "b": 2})) == "3"
-        assert text_of(await client.call_tool("ask")) == "Ada"
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+        assert (await client.call_tool("ask")).text == "Ada"
         seen: list[float] = []
         await client.call_tool("pour", {"amount": 500}, on_progress=lambda p: seen.append(p.progress))
         assert seen == list(range(1, 501))
@@ -152,7 +144,7 @@ async def test_more_calls_than_streams_each_get_their_answer(kitchen: Kitchen) -
     async with Client(kitchen.pipes) as client:
 
         async def call(n: int) -> None:
-            answers[n] = text_of(await client.call_tool("add", {"a": n, "b": n}))
+            answers[n] = (await client.call_tool("add", {"a": n, "b": n})).text
 
         async with trio.open_nursery() as calls:
             for n in range(3 * http2.MAX_STREAMS):
@@ -171,7 +163,7 @@ async def test_a_cancelled_call_is_cancelled_there_and_no_other(kitchen: Kitchen
                 await kitchen.until(started=3)
                 scope.cancel()
         await kitchen.until(ended=1)
-        assert text_of(await client.call_tool("add", {"a": 1, "b": 1})) == "2"
+        assert (await client.call_tool("add", {"a": 1, "b": 1})).text == "2"
         assert kitchen.cancelled == 1
         calls.cancel_scope.cancel()
 
@@ -184,7 +176,7 @@ async def test_changes_are_heard(kitchen: Kitchen) -> None:
 
 async def test_a_large_answer_passes_through_small_windows(kitchen: Kitchen) -> None:
     async with Client(kitchen.pipes) as client:
-        assert len(text_of(await client.call_tool("large", {"size": 2_000_000}))) == 2_000_000
+        assert len((await client.call_tool("large", {"size": 2_000_000})).text) == 2_000_000
 
 
 async def test_messages_and_headers_over_the_limit_fail_alone(kitchen: Kitchen) -> None:
@@ -193,7 +185,7 @@ async def test_messages_and_headers_over_the_limit_fail_alone(kitchen: Kitchen) 
             await client.call_tool("add", {"a": "x" * http2.MAX_MESSAGE, "b": 1})
         with pytest.raises(LocalProtocolError, match="headers"):
             await client.call_tool("y" * 70_000)
-        assert text_of(await client.call_tool("add", {"a": 1, "b": 1})) == "2"
+        assert (await client.call_tool("add", {"a": 1, "b": 1})).text == "2"
 
 
 async def test_a_stop_lets_calls_end_and_grants_no_more(kitchen: Kitchen) -> None:
@@ -201,7 +193,7 @@ async def test_a_stop_lets_calls_end_and_grants_no_more(kitchen: Kitchen) -> Non
         answers: list[str] = []
 
         async def pour() -> None:
-            answers.append(text_of(await client.call_tool("pour", {"amount": 50})))
+            answers.append((await client.call_tool("pour", {"amount": 50})).text)
 
         calls.start_soon(pour)
         await kitchen.until(sent=1)
@@ -469,7 +461,7 @@ def command(tmp_path: Path) -> str:
 
 async def test_a_child_serves_until_it_is_killed_in_a_call(command: str) -> None:
     async with Client(command) as client:
-        assert text_of(await client.call_tool("add", {"a": 1, "b": 2})) == "3"
+        assert (await client.call_tool("add", {"a": 1, "b": 2})).text == "3"
         with pytest.raises(ConnectionLost) as caught:
             await client.call_tool("die")
         assert caught.value.exit_code == -9

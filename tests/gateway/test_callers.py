@@ -21,8 +21,6 @@ from mcp_transports.http.server import HttpServerTransport
 from tests.gateway.test_lists import make_library, make_server, names_of
 from tests.middleware.callers import served
 
-# ----------------------------------------------------------------------------------------------------
-
 ERAS = ("legacy", "modern")
 
 

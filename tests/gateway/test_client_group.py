@@ -36,6 +36,7 @@ from mcp_actors.gateway.client_group import GroupNames
 from mcp_actors.gateway.server_entries import read_server_entries
 from mcp_actors.types import CallToolResult, ElicitResult
 from mcp_transports.memory import memory_channel_pair
+from tests.gateway.upstreams import cancel_after
 
 SERVES = Path(__file__).with_name("serves.py")
 
@@ -429,7 +430,7 @@ async def test_cancelled_at_any_turn_nothing_is_left() -> None:
         servers = {"one": echoing(lifespan=lifespan), "two": echoing(lifespan=lifespan)}
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_cancel_after, turns, scope)
+                nursery.start_soon(cancel_after, turns, scope)
                 async with ClientGroup(servers) as group:
                     await group.tools()
                     await group.call_all([("one__echo", {"text": "x"}), ("two__echo", {"text": "x"})])
@@ -439,12 +440,6 @@ async def test_cancelled_at_any_turn_nothing_is_left() -> None:
         if finished:
             break
     assert finished
-
-
-async def _cancel_after(turns: int, scope: trio.CancelScope) -> None:
-    for _ in range(turns):
-        await trio.lowlevel.checkpoint()
-    scope.cancel()
 
 
 async def test_what_the_block_raises_leaves_it_unchanged_and_it_is_entered_once() -> None:

@@ -34,8 +34,6 @@ from mcp_transports.http.server import HttpServerTransport
 from tests.gateway.hostile import HostileUpstream
 from tests.messages import LEGACY, call, cancelled
 
-# ----------------------------------------------------------------------------------------------------
-
 PAIRS = [(client, server) for client in ("legacy", "modern") for server in ("legacy", "modern")]
 
 

@@ -26,7 +26,7 @@ from mcp_actors.types import (
     ToolAnnotations,
     ToolExecution,
 )
-from tests.gateway.upstreams import Behind
+from tests.gateway.upstreams import Behind, cancel_after
 
 ERAS = ("legacy", "modern")
 
@@ -573,7 +573,7 @@ async def test_a_list_that_is_cancelled_at_any_turn_is_there_for_the_next_who_as
         async with Client(gateway, era="legacy") as client:
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_cancel_after, turns, scope)
+                    nursery.start_soon(cancel_after, turns, scope)
                     assert await names_of(client) == ["one_x", "two_x"]
                     finished += 1
                     nursery.cancel_scope.cancel()
@@ -590,9 +590,3 @@ async def test_a_list_that_is_cancelled_at_any_turn_is_there_for_the_next_who_as
             break
     assert finished > 2
     assert cancelled > 5
-
-
-async def _cancel_after(turns: int, scope: trio.CancelScope) -> None:
-    for _ in range(turns):
-        await trio.lowlevel.checkpoint()
-    scope.cancel()

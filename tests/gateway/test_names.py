@@ -22,8 +22,6 @@ from mcp_actors.types import Icon, ServerCapabilities
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind, make_server
 
-# ----------------------------------------------------------------------------------------------------
-
 # Few characters, so that prefixes, renames and names meet each other often.
 NAMES = st.text("ab_", min_size=0, max_size=4)
 PATTERNS = st.lists(st.text("ab_*?", min_size=1, max_size=3), max_size=2)

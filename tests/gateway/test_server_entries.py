@@ -543,7 +543,7 @@ def test_a_file_of_variables(tmp_path: Path) -> None:
         read_env_file(path)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Gateways of configurations, and bridges, as a library -----------------------------------------------
 
 SERVES_CONFIGURED = Path(__file__).with_name("serves.py")
 

@@ -17,11 +17,9 @@ from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.telemetry import Metrics
 from mcp_actors.telemetry.snapshot import NodeSnapshot, Snapshot, SnapshotCapture
 from mcp_transports.memory import MemoryTransport
-from tests.gateway.upstreams import Behind
+from tests.gateway.upstreams import Behind, serve_gateway
 
 from .worlds import ERAS
-
-# ----------------------------------------------------------------------------------------------------
 
 ERAS_SUBSCRIPTIONS = ("legacy", "modern")
 PAIRS = [(client, server) for client in ERAS_SUBSCRIPTIONS for server in ERAS_SUBSCRIPTIONS]
@@ -40,12 +38,6 @@ class Watched:
 
     def change(self, uri: str = "x://a") -> None:
         self.server.bus.publish("resource_updated", uri)
-
-
-async def served(nursery: trio.Nursery, *upstreams: Upstream) -> MemoryTransport:
-    transport = MemoryTransport()
-    await nursery.start(Gateway(upstreams).serve, transport)
-    return transport
 
 
 @pytest.mark.parametrize(("client_era", "server_era"), PAIRS)
@@ -70,7 +62,7 @@ async def test_all_clients_have_one_subscription_at_a_server_that_is_shared(
     client_era: str, server_era: str, nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     watched = Watched()
-    transport = await served(
+    transport = await serve_gateway(
         nursery, Upstream(name="u", target=watched.server, era=server_era, sessions="shared")
     )
     async with Client(transport, era=client_era) as one, Client(transport, era=client_era) as other:
@@ -121,7 +113,7 @@ async def test_subscriptions_are_made_again_after_a_connection_was_lost(
     behind = Behind(nursery, watched.server)
     await behind.come()
     upstream = Upstream(name="u", target=behind, era=server_era, sessions="shared")
-    transport = await served(nursery, upstream)
+    transport = await serve_gateway(nursery, upstream)
     async with Client(transport, era="legacy") as client, client.listen(uris=("x://a",)) as changes:
         behind.go()
         await trio.sleep(1)

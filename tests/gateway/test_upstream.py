@@ -22,17 +22,8 @@ from mcp_actors.gateway.breaker import NEXT_STATE, PAUSES, THRESHOLD, CircuitBre
 from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.upstream import CONNECT_TIMEOUT, IDLE_TIMEOUT, PING_TIMEOUT, SWEEP_INTERVAL
 from mcp_transports.memory import MemoryTransport
-from tests.gateway.upstreams import Behind, make_server
+from tests.gateway.upstreams import Behind, make_server, serve_gateway
 from tests.middleware.callers import served
-
-# ----------------------------------------------------------------------------------------------------
-
-
-async def serve(nursery: trio.Nursery, *upstreams: Upstream) -> MemoryTransport:
-    """Serves a gateway, whose clients are in sessions of their own, and returns the way to it."""
-    transport = MemoryTransport()
-    await nursery.start(Gateway(upstreams).serve, transport)
-    return transport
 
 
 async def test_a_server_with_sessions_has_one_for_each_session_of_a_client(
@@ -40,7 +31,7 @@ async def test_a_server_with_sessions_has_one_for_each_session_of_a_client(
 ) -> None:
     behind = Behind(nursery)
     await behind.come()
-    way = await serve(nursery, Upstream(name="u", target=behind, era="legacy", lazy=True))
+    way = await serve_gateway(nursery, Upstream(name="u", target=behind, era="legacy", lazy=True))
     async with Client(way, era="legacy") as first, Client(way, era="modern") as second:
         assert [(await first.call_tool("u_count")).text for _ in range(3)] == ["1", "2", "3"]
         assert (await second.call_tool("u_count")).text == "1"
@@ -54,7 +45,7 @@ async def test_a_server_without_sessions_is_shared_by_all(
 ) -> None:
     behind = Behind(nursery)
     await behind.come()
-    way = await serve(nursery, Upstream(name="u", target=behind, era="modern", lazy=True))
+    way = await serve_gateway(nursery, Upstream(name="u", target=behind, era="modern", lazy=True))
     async with Client(way, era="legacy") as first, Client(way, era="modern") as second:
         assert (await first.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
         assert (await second.call_tool("u_add", {"a": 1, "b": 2})).text == "3"
@@ -64,7 +55,7 @@ async def test_a_server_without_sessions_is_shared_by_all(
 async def test_who_shares_can_be_said(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     behind = Behind(nursery)
     await behind.come()
-    way = await serve(
+    way = await serve_gateway(
         nursery,
         Upstream(name="all", target=behind, era="legacy", lazy=True, sessions="shared"),
         Upstream(name="each", target=behind, era="modern", lazy=True, sessions="own"),
@@ -84,7 +75,7 @@ async def test_all_who_need_one_connection_wait_for_one_attempt(
     behind = Behind(nursery)
     await behind.come()
     behind.gate = trio.Event()
-    way = await serve(nursery, Upstream(name="u", target=behind, era="modern", lazy=True))
+    way = await serve_gateway(nursery, Upstream(name="u", target=behind, era="modern", lazy=True))
     async with Client(way) as client, trio.open_nursery() as calls:
         cancelled = trio.CancelScope()
 
@@ -111,7 +102,7 @@ async def test_it_is_connected_to_before_anybody_calls_unless_it_is_lazy(
     eager, lazy = Behind(nursery), Behind(nursery)
     await eager.come()
     await lazy.come()
-    await serve(
+    await serve_gateway(
         nursery,
         Upstream(name="eager", target=eager, era="modern"),
         Upstream(name="lazy", target=lazy, era="modern", lazy=True),
@@ -130,7 +121,7 @@ async def test_the_connection_that_was_made_first_is_the_first_callers(
 ) -> None:
     behind = Behind(nursery)
     await behind.come()
-    way = await serve(nursery, Upstream(name="u", target=behind, era="legacy"))
+    way = await serve_gateway(nursery, Upstream(name="u", target=behind, era="legacy"))
     await trio.sleep(10)
     assert behind.connects == 1
     async with Client(way, tasks=False, era="legacy") as client:
@@ -143,7 +134,7 @@ async def test_a_server_that_is_away_is_in_the_log_once_until_it_is_back(
 ) -> None:
     behind = Behind(nursery)
     with capture_logs() as lines:
-        await serve(nursery, Upstream(name="u", target=behind, era="modern"))
+        await serve_gateway(nursery, Upstream(name="u", target=behind, era="modern"))
         await trio.sleep(60)
         assert behind.connects > 3
         await behind.come()
@@ -161,7 +152,7 @@ async def test_a_server_that_went_away_is_refused_at_once_and_tried_again(
     behind, other = Behind(nursery), Behind(nursery)
     await behind.come()
     await other.come()
-    way = await serve(
+    way = await serve_gateway(
         nursery,
         Upstream(name="u", target=behind, era="modern", lazy=True),
         Upstream(name="v", target=other, era="modern", lazy=True),
@@ -191,7 +182,7 @@ async def test_a_call_whose_server_goes_away_fails_with_its_name_and_no_other_on
     behind, other = Behind(nursery), Behind(nursery)
     await behind.come()
     await other.come()
-    way = await serve(
+    way = await serve_gateway(
         nursery, Upstream(name="u", target=behind, lazy=True), Upstream(name="v", target=other, lazy=True)
     )
     async with Client(way) as client, trio.open_nursery() as calls:
@@ -215,7 +206,7 @@ async def test_a_slow_server_holds_so_many_calls_and_one_caller_half_of_them(
     behind = Behind(nursery)
     await behind.come()
     settings = Upstream(name="u", target=behind, era="modern", lazy=True, max_in_flight=4)
-    way = await serve(nursery, settings)
+    way = await serve_gateway(nursery, settings)
     async with Client(way) as greedy, Client(way) as modest, Client(way) as late:
         await greedy.call_tool("u_add", {"a": 1, "b": 2})
         async with trio.open_nursery() as calls:
@@ -236,7 +227,7 @@ async def test_a_server_that_answers_nothing_is_given_up_for_a_while(
 ) -> None:
     behind = Behind(nursery)
     await behind.come()
-    way = await serve(nursery, Upstream(name="u", target=behind, era="modern", lazy=True, timeout=2))
+    way = await serve_gateway(nursery, Upstream(name="u", target=behind, era="modern", lazy=True, timeout=2))
     async with Client(way) as client:
         await client.call_tool("u_add", {"a": 1, "b": 2})
         behind.is_silent = True
@@ -253,7 +244,9 @@ async def test_calls_that_take_too_long_keep_nobody_from_a_server_that_is_alive(
 ) -> None:
     behind = Behind(nursery)
     await behind.come()
-    way = await serve(nursery, Upstream(name="u", target=behind, era="modern", lazy=True, timeout=2, cap=3))
+    way = await serve_gateway(
+        nursery, Upstream(name="u", target=behind, era="modern", lazy=True, timeout=2, cap=3)
+    )
     async with Client(way) as hostile, Client(way) as other:
         for _ in range(2 * THRESHOLD):
             with pytest.raises(UpstreamTimeout):
@@ -267,7 +260,7 @@ async def test_a_handshake_without_an_end_is_given_up(
     behind = Behind(nursery)
     await behind.come()
     behind.is_silent = True
-    way = await serve(nursery, Upstream(name="u", target=behind, lazy=True))
+    way = await serve_gateway(nursery, Upstream(name="u", target=behind, lazy=True))
     async with Client(way, timeout=100) as client:
         began = trio.current_time()
         with pytest.raises(UpstreamUnavailable, match="it cannot be connected to"):
@@ -282,7 +275,7 @@ async def test_connections_have_a_bound_and_those_that_nobody_needs_make_room(
     behind = Behind(nursery)
     await behind.come()
     settings = Upstream(name="u", target=behind, era="legacy", lazy=True, max_connections=2)
-    way = await serve(nursery, settings)
+    way = await serve_gateway(nursery, settings)
     async with Client(way) as first, Client(way) as third:
         async with Client(way) as second:
             for client in (first, second):
@@ -298,7 +291,7 @@ async def test_what_is_made_before_anybody_calls_is_closed_when_nobody_takes_it(
 ) -> None:
     behind = Behind(nursery)
     await behind.come()
-    await serve(nursery, Upstream(name="u", target=behind, era="legacy"))
+    await serve_gateway(nursery, Upstream(name="u", target=behind, era="legacy"))
     await trio.sleep(10)
     assert behind.open == 1
     await trio.sleep(IDLE_TIMEOUT + 2 * SWEEP_INTERVAL)
@@ -313,7 +306,7 @@ async def test_a_target_that_cannot_be_made_costs_its_upstream_alone(
 
     behind = Behind(nursery)
     await behind.come()
-    way = await serve(
+    way = await serve_gateway(
         nursery, Upstream(name="u", target=broken, lazy=True), Upstream(name="v", target=behind, lazy=True)
     )
     async with Client(way) as client:
@@ -355,7 +348,7 @@ async def test_a_connection_that_was_lost_is_forgotten_while_its_session_goes_on
 ) -> None:
     behind = Behind(nursery)
     await behind.come()
-    way = await serve(nursery, Upstream(name="u", target=behind, era="legacy"))
+    way = await serve_gateway(nursery, Upstream(name="u", target=behind, era="legacy"))
     async with Client(way, era="legacy") as client:
         for _ in range(5):
             assert (await client.call_tool("u_count")).text == "1"

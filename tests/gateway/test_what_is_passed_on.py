@@ -6,7 +6,6 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -42,20 +41,17 @@ from mcp_actors.types import (
     Tool,
     ToolChoice,
 )
+from tests.pages import ROOT, with_table
 
 from .upstreams import Behind
 from .worlds import World
-
-__all__ = ["CELLS", "FEATURES", "KEPT", "PAGE", "Feature", "with_table"]
-
 
 # -- The table of what a gateway passes on: features by pairs of eras ------------------------------------
 #
 # ``python -m tests.gateway.test_what_is_passed_on`` writes it into ``docs/gateway.md`` again. Each cell is a test:
 # ``test_what_is_passed_on.py``.
 
-PAGE = Path(__file__).parents[2] / "docs" / "gateway.md"
-BEGIN, END = "<!-- passed on: begin -->\n", "<!-- passed on: end -->"
+PAGE = ROOT / "docs" / "gateway.md"
 
 LL, LM, ML, MM = PAIRS = [
     (client, server) for client in ("legacy", "modern") for server in ("legacy", "modern")
@@ -170,18 +166,7 @@ def table() -> str:
     return "\n".join(lines) + "\n\n" + "\n".join(notes) + "\n"
 
 
-def with_table(page: str) -> str:
-    """Returns ``page`` with the table as it is now between the marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + table() + END + after
-
-
-if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text()))
-
-
-# ----------------------------------------------------------------------------------------------------
+# -- Each cell of the table, in memory and partly over HTTP ----------------------------------------------
 
 Test = Callable[[World, bool], Awaitable[None]]
 TESTS: dict[str, Test] = {}
@@ -240,7 +225,9 @@ async def test_a_program_is_asked_through_over_stdio(client_era: str, server_era
 
 def test_the_page_has_the_table() -> None:
     page = PAGE.read_text()
-    assert page == with_table(page), "run: python -m tests.gateway.test_what_is_passed_on"
+    assert page == with_table(page, "passed on", table()), (
+        "run: python -m tests.gateway.test_what_is_passed_on"
+    )
 
 
 def server_with(function: Callable[..., Any]) -> Server:
@@ -847,3 +834,7 @@ async def shows_task_only(world: World, kept: bool) -> None:
         else:
             with pytest.raises(MissingCapability, match="extensions"):
                 await call(client)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text(), "passed on", table()))

@@ -1,4 +1,4 @@
-"""A server behind a gateway in tests, which can go away and come back."""
+"""Gateways in memory, and a server behind one, which can go away and come back."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import trio
 from mcp_actors import Context, Server
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import ConnectFailed
+from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.testing.recording import PassingChannel
 from mcp_transports.memory import MemoryTransport
 
-__all__ = ["Behind", "make_server"]
+__all__ = ["Behind", "cancel_after", "make_server", "serve_gateway"]
 
 
 def make_server() -> Server:
@@ -123,3 +124,17 @@ class Behind:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.server.serve, self._transport)
                 task_status.started(scope)
+
+
+async def serve_gateway(nursery: trio.Nursery, *upstreams: Upstream) -> MemoryTransport:
+    """Serves a gateway, whose clients are in sessions of their own, and returns the way to it."""
+    transport = MemoryTransport()
+    await nursery.start(Gateway(upstreams).serve, transport)
+    return transport
+
+
+async def cancel_after(turns: int, scope: trio.CancelScope) -> None:
+    """Cancels a scope after some turns of the event loop."""
+    for _ in range(turns):
+        await trio.lowlevel.checkpoint()
+    scope.cancel()

@@ -22,8 +22,6 @@ from mcp_actors.types import ToolAnnotations
 from tests.inspection.broken import BROKEN
 from tests.inspection.fake_server import URL, Exchange, FakeHttp, FakeServer, FakeStream
 
-# ----------------------------------------------------------------------------------------------------
-
 BINDINGS = pytest.mark.parametrize("transport", [FakeStream, FakeHttp])
 ESCAPE = "\x1b[31mred\x1b]0;title\x07\u202e"
 

@@ -6,14 +6,8 @@ from functools import cache
 
 import pytest
 
-from .installation import Peers, install
+from .installation import Peers
 from .servers import Endpoint, reachable
-
-
-@pytest.fixture(scope="session")
-def peers() -> Peers:
-    """The official SDKs, installed. A test that asks for them belongs to the run of ``pytest -m peers``."""
-    return install()
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,6 @@ from mcp_actors.cli.inspect.inspection import ServerReport, inspect_server
 from .installation import Peers
 from .servers import Endpoint
 
-# ----------------------------------------------------------------------------------------------------
-
 LIMIT = 60
 BRIEF = ("--window", "8", "--duration", "0.4", "--warm-up", "0.1", "-q")
 ARGUMENTS = ("add", "a=2", "b=3")

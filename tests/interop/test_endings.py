@@ -21,7 +21,7 @@ import trio
 
 from mcp_actors import Client, ConnectionLost
 from mcp_actors.errors import ConnectFailed
-from tests.test_readme import PAGES
+from tests.pages import PAGES
 
 from .installation import Peers
 from .servers import DRIVERS, PATHS, Launch, Served, reachable
@@ -156,7 +156,7 @@ async def test_a_server_that_goes_away(peers: Peers, end: Callable[[Served], Non
                 pass
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- The official TypeScript clients see the last report of every call, on every binding that they have ---
 
 CALLS = int(os.environ.get("MCP_ACTORS_CALLS", "60"))
 LIMIT_LAST_REPORT = 60 + CALLS * 0.2  # seconds for one row; a call takes some milliseconds

@@ -342,7 +342,7 @@ def test_the_inspector_sees_the_servers_of_the_other_era(
     assert prompt["messages"][0]["content"]["text"] == "Greet Ada."
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Official clients reach official servers of the other era --------------------------------------------
 
 PROGRAM = Path(__file__).parent / "gateway_program.py"
 ROWS = [

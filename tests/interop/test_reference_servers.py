@@ -41,8 +41,6 @@ from mcp_actors.types import (
 from .installation import Peers
 from .user import LEGACY, LIMIT, User, rows, stdio, text_of
 
-# ----------------------------------------------------------------------------------------------------
-
 every_row = rows("everything", ("stdio", "auto"), ("http", "auto"), ("sse", "auto"))
 
 

@@ -107,7 +107,7 @@ async def test_prometheus_scrapes_the_page(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- A trace from an official client over a hop to a server is one tree ----------------------------------
 
 LIMIT = 60.0
 LEAF = """

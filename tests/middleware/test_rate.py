@@ -33,8 +33,6 @@ from mcp_actors.server import CallNext
 
 from .callers import served
 
-# ----------------------------------------------------------------------------------------------------
-
 
 def make_server(limit: RateLimit) -> Server:
     server = Server("s")

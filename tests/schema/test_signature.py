@@ -40,8 +40,6 @@ from .signature_samples import (
     taking,
 )
 
-# ----------------------------------------------------------------------------------------------------
-
 
 class TestInjected:
     def test_any_position_and_kind(self) -> None:

@@ -21,8 +21,6 @@ from mcp_actors.errors import LocalProtocolError, Overloaded, RpcError
 from mcp_actors.supervision.budget import Account
 from mcp_actors.types import SubscriptionFilter
 
-# ----------------------------------------------------------------------------------------------------
-
 
 @attrs.frozen
 class Wanted:

@@ -29,8 +29,6 @@ from mcp_actors.types import (
 
 from .fakes import FakeContext, answer, options
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def review(
     code: str, style: Literal["terse", "kind"] = "kind", since: str | None = None, *, ctx: FakeContext

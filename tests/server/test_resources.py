@@ -29,8 +29,6 @@ from mcp_actors.types import (
 
 from .fakes import Changes, FakeContext, answer, options
 
-# ----------------------------------------------------------------------------------------------------
-
 
 @dataclass
 class Weather:

@@ -18,8 +18,6 @@ from mcp_actors.shared.redis.link import Redis
 from mcp_actors.shared.sqlite import SqliteShared
 from mcp_actors.testing import SharedStateSubject, check_shared_state
 
-# ----------------------------------------------------------------------------------------------------
-
 
 @asynccontextmanager
 async def in_memory() -> AsyncIterator[SharedStateSubject]:

@@ -19,10 +19,7 @@ from mcp_actors.shared.redis import MAX_MESSAGE, RedisShared, RedisState
 from mcp_actors.testing import SharedStateSubject, check_shared_state
 from mcp_transports.memory import MemoryTransport
 from tests.redis_server import RedisServer
-
-from .cleaning import cleaned_up_when_cancelled
-
-# ----------------------------------------------------------------------------------------------------
+from tests.shared.task_records import cleaned_up_when_cancelled
 
 LEASE = 1.0
 TIMEOUT = 0.5

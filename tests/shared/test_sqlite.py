@@ -19,9 +19,7 @@ from mcp_actors.abc.shared import OpenState
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.sqlite import SqliteShared
 from mcp_actors.testing import SharedStateSubject, check_shared_state
-
-from .cleaning import cleaned_up_when_cancelled
-from .records import ROOMY, make_record
+from tests.shared.task_records import ROOMY, cleaned_up_when_cancelled, make_record
 
 LEASE = 0.4
 

@@ -12,17 +12,12 @@ from mcp_actors import Client, Context, MissingCapability, Server
 from mcp_actors.errors import RpcError
 from mcp_actors.testing import ScriptedPeer, raw_client
 from mcp_actors.types import CreateMessageResult, ElicitFormParams, ElicitResult, TextContent
+from tests.messages import accept
 
 from .talking import ASKED, CORE, DECLARED, EXTENSION, Talk, make_server, talking
 
-# ----------------------------------------------------------------------------------------------------
-
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 RELATED = "io.modelcontextprotocol/related-task"
-
-
-def accept(**content: Any) -> dict[str, Any]:
-    return {"action": "accept", "content": content}
 
 
 def make_asking(**settings: Any) -> tuple[Server, list[str]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -9,9 +11,13 @@ import trio
 from trio.testing import MockClock
 
 from mcp_actors import Context, RpcError, Server, ToolError
+from mcp_actors.abc import SharedState
 from mcp_actors.abc.discovery import client_transport
+from mcp_actors.cli.reload.replacement import ReplaceableServer
+from mcp_actors.tasks import Tasks
 from mcp_actors.testing import ScriptedPeer
 
+from .nodes import FakeShared
 from .talking import CORE, EXTENSION, Talk, make_server, talking
 
 pytestmark = pytest.mark.parametrize("version", [CORE, EXTENSION])
@@ -69,6 +75,48 @@ def without_related(outcome: dict[str, Any]) -> dict[str, Any]:
     return outcome
 
 
+async def compare(version: str, name: str, arguments: dict[str, Any]) -> None:
+    """Calls a tool both ways."""
+    plain = Server("s")
+    for each in with_tools(make_server())._features.tools:
+        plain._features.tools.insert(each)
+    params = {"name": name, "arguments": arguments}
+    async with talking(plain, version) as talk:
+        answer = await talk.ask("tools/call", params)
+    async with talking(with_tools(make_server(poll_interval=0.01)), version) as talk:
+        outcome = without_related(await end_of(talk, await talk.begin(name, arguments)))
+    related = outcome.pop("related", version == CORE)
+    assert related == (version == CORE)
+    assert outcome == {key: answer[key] for key in ("result", "error") if key in answer}
+
+
+def numbered_server(number: int, noted: list[str], shared: SharedState | None = None) -> Server:
+    """A server that notes when it begins and ends, with a tool that says the number of the server."""
+
+    @asynccontextmanager
+    async def lifespan(server: Server) -> AsyncIterator[int]:
+        noted.append(f"enter {number}")
+        yield number
+        noted.append(f"leave {number}")
+
+    server: Server[Any] = Server(
+        "s", extensions=[Tasks(clock=trio.current_time)], shared=shared, lifespan=lifespan
+    )
+
+    @server.tool(task="optional")
+    async def work(ctx: Context, seconds: float) -> str:
+        """Takes its time."""
+        try:
+            await ctx.progress(1)
+            await trio.sleep(seconds)
+        except trio.Cancelled:
+            noted.append(f"cancelled {number}")
+            raise
+        return f"{number} {ctx.state}"
+
+    return server
+
+
 async def test_a_task_ends_with_what_the_call_would_have_returned(
     version: str, autojump_clock: MockClock
 ) -> None:
@@ -102,21 +150,6 @@ async def test_the_outcome_is_that_of_the_plain_call(
 
 async def test_the_outcome_of_a_function_in_a_thread_is_that_of_the_plain_call(version: str) -> None:
     await compare(version, "blocking", {"word": "ab"})
-
-
-async def compare(version: str, name: str, arguments: dict[str, Any]) -> None:
-    """Calls a tool both ways."""
-    plain = Server("s")
-    for each in with_tools(make_server())._features.tools:
-        plain._features.tools.insert(each)
-    params = {"name": name, "arguments": arguments}
-    async with talking(plain, version) as talk:
-        answer = await talk.ask("tools/call", params)
-    async with talking(with_tools(make_server(poll_interval=0.01)), version) as talk:
-        outcome = without_related(await end_of(talk, await talk.begin(name, arguments)))
-    related = outcome.pop("related", version == CORE)
-    assert related == (version == CORE)
-    assert outcome == {key: answer[key] for key in ("result", "error") if key in answer}
 
 
 async def test_how_a_failure_is_called(version: str, autojump_clock: MockClock) -> None:
@@ -231,3 +264,44 @@ async def test_progress_becomes_the_status_message(version: str, autojump_clock:
         await talk.until(id)
         reported = [each for each in talk.notified if each["method"] == "notifications/progress"]
         assert [each["params"]["progress"] for each in reported] == ([1, 2, 3, 4] if version == CORE else [])
+
+
+# -- another server takes the place of the one with the tasks: they go on with the old code, and clients find them ----
+
+
+async def test_a_task_goes_on_and_its_lifespan_ends_after_it(version: str, autojump_clock: MockClock) -> None:
+    noted: list[str] = []
+    server = ReplaceableServer(numbered_server(1, noted, FakeShared(spans=False)))
+    async with talking(server, version) as talk:
+        old = await talk.begin("work", {"seconds": 50})
+        await server.replace(numbered_server(2, noted))
+        new = await talk.begin("work", {"seconds": 10})
+        assert (await talk.get(old))["status"] == "working"
+        await talk.until(new)
+        await trio.sleep(1)
+        assert noted == ["enter 1", "enter 2"]
+        await talk.until(old)
+        await trio.sleep(1)
+        assert noted == ["enter 1", "enter 2", "leave 1"]
+        if version == CORE:
+            ended = [await talk.result("tasks/result", {"taskId": id}) for id in (old, new)]
+        else:
+            ended = [(await talk.get(id))["result"] for id in (old, new)]
+        assert [each["content"][0]["text"] for each in ended] == ["1 1", "2 2"]
+
+
+async def test_a_task_of_the_old_server_is_cancelled_through_the_new_one(
+    version: str, autojump_clock: MockClock
+) -> None:
+    noted: list[str] = []
+    server = ReplaceableServer(numbered_server(1, noted, FakeShared(spans=False)))
+    async with talking(server, version) as talk:
+        id = await talk.begin("work", {"seconds": 5000})
+        for number in (2, 3):
+            await server.replace(numbered_server(number, noted))
+        await talk.result("tasks/cancel", {"taskId": id})
+        assert (await talk.until(id))["status"] == "cancelled"
+        await trio.sleep(1)
+        assert sorted(noted[:3]) == ["enter 1", "enter 2", "enter 3"]
+        assert sorted(noted[3:]) == ["cancelled 1", "leave 1", "leave 2"]
+        assert noted.index("cancelled 1") < noted.index("leave 1")

@@ -26,8 +26,6 @@ from tests.messages import modern_meta
 from .nodes import FakeShared, FakeStore
 from .talking import CORE, DECLARED, EXTENSION, Talk, make_server, talking
 
-# ----------------------------------------------------------------------------------------------------
-
 METHOD_NOT_FOUND, INVALID_PARAMS = -32601, -32602
 
 

@@ -27,8 +27,6 @@ from tests.actors.peers import Serves
 
 from .talking import ASKED, CORE, DECLARED, EXTENSION, Talk, make_server, talking
 
-# ----------------------------------------------------------------------------------------------------
-
 KEYS = st.sampled_from(["a", "b", "c"])
 NOW = st.floats(min_value=0, max_value=100)
 SOME = st.dictionaries(KEYS, st.integers(), max_size=3)

@@ -43,8 +43,6 @@ from tests.actors.peers import LEGACY, Serves, call, faulty_pair
 
 from .recorder import Recorder
 
-# ----------------------------------------------------------------------------------------------------
-
 LEGACY_CALLS, MODERN = "2025-11-25", "2026-07-28"
 ERAS = pytest.mark.parametrize("era", [LEGACY_CALLS, MODERN])
 

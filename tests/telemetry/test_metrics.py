@@ -36,8 +36,6 @@ from mcp_transports.http.server import HttpServerTransport, Refusal, metrics_pag
 from .collector import Collector
 from .recorder import Recorder
 
-# ----------------------------------------------------------------------------------------------------
-
 LINE = re.compile(r'([a-z_]+)(?:\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (\S+)')
 PAIR = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
 

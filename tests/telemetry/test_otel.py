@@ -34,8 +34,6 @@ from mcp_actors.types import ElicitResult
 
 from .spans import Traced, parent_id, span_id, tree
 
-# ----------------------------------------------------------------------------------------------------
-
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
 ERAS = pytest.mark.parametrize("era", [LEGACY, MODERN])
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -32,8 +32,6 @@ from mcp_transports.memory import MemoryTransport, memory_channel_pair
 
 from .media import ENDS_TO_END, ERAS, LINKS, memory, pipes
 
-# ----------------------------------------------------------------------------------------------------
-
 Clock = trio.testing.MockClock
 
 

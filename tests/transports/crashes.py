@@ -14,7 +14,7 @@ from mcp_actors.supervision.principal import Principal
 
 
 class Unexpected(BaseException):
-    """Neither an `Exception` nor known to anybody."""
+    """Neither an `Exception` nor known to Python or Trio."""
 
 
 async def raise_error() -> None:
@@ -33,8 +33,8 @@ async def raise_group() -> None:
     raise BaseExceptionGroup("two", [Unexpected("a mistake"), ValueError("another")])
 
 
-async def raise_stray_cancelled() -> None:
-    """A `trio.Cancelled` that was kept, and raised again when its scope is over."""
+async def stray_cancelled() -> trio.Cancelled:
+    """A `trio.Cancelled` that was kept, and whose scope is over."""
     kept: list[trio.Cancelled] = []
     with trio.CancelScope() as scope:
         scope.cancel()
@@ -43,7 +43,11 @@ async def raise_stray_cancelled() -> None:
         except trio.Cancelled as error:
             kept.append(error)
             raise
-    raise kept.pop()
+    return kept.pop()
+
+
+async def raise_stray_cancelled() -> None:
+    raise await stray_cancelled()
 
 
 CRASHES: dict[str, Callable[[], Awaitable[None]]] = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,7 +15,7 @@ import trio
 from mcp_actors import Limits, Server
 from tests.messages import modern_call
 
-PATIENCE = 20  # seconds: nothing here takes a tenth of it
+PATIENCE = 60  # seconds: nothing here takes a tenth of it
 
 
 def call(id: int, tool: str, **arguments: Any) -> bytes:
@@ -110,3 +112,10 @@ async def until(condition: Callable[[], bool]) -> None:
 def open_descriptors() -> int:
     """How many this process has."""
     return len(os.listdir("/proc/self/fd"))
+
+
+def reset(connected: Any) -> None:
+    """Closes a socket so that its peer gets a reset."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    trio.lowlevel.notify_closing(connected)
+    connected.close()

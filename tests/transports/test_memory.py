@@ -21,8 +21,6 @@ from mcp_transports.memory import MemoryTransport, from_url, memory_channel_pair
 
 from .crashes import CRASHES, CrashingOnce, captured_logs
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def echo(channel: FrameChannel) -> None:
     try:

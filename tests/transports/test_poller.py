@@ -17,8 +17,6 @@ from mcp_actors.supervision.containment import RESTART_PAUSE, start_again
 from mcp_actors.supervision.task_kinds import TICKER
 from mcp_transports._poller import EpollPoller, Poller, PortablePoller, Ticker, Waiter, open_poller
 
-# ----------------------------------------------------------------------------------------------------
-
 Pair = tuple[socket.socket, socket.socket]
 WAYS: list[type[Poller]] = [EpollPoller, PortablePoller]
 

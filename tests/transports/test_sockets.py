@@ -8,7 +8,6 @@ import signal
 import socket
 import ssl
 import stat
-import struct
 import subprocess
 import sys
 import tempfile
@@ -31,9 +30,7 @@ from mcp_transports._sockets import ListeningSocket
 from mcp_transports.sockets import SocketChannel, TcpTransport, UnixTransport, from_url
 
 from .crashes import CRASHES, CrashingOnce, captured_logs
-from .lines import PATIENCE, LinePeer, Served, call, until
-
-# ----------------------------------------------------------------------------------------------------
+from .lines import PATIENCE, LinePeer, Served, call, reset, until
 
 
 @asynccontextmanager
@@ -63,16 +60,13 @@ async def send_eof(channel: Any) -> None:
     await channel.send_eof()
 
 
-async def reset(channel: Any) -> None:
+async def break_off(channel: Any) -> None:
     assert isinstance(channel, SocketChannel)
-    connected = channel._plain.socket
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    trio.lowlevel.notify_closing(connected)
-    connected.close()
+    reset(channel._plain.socket)
 
 
 async def test_the_kit_over_tcp() -> None:
-    report = await check_transport(tcp, half_close=send_eof, break_off=reset, quiet=0.02)
+    report = await check_transport(tcp, half_close=send_eof, break_off=break_off, quiet=0.02)
     assert "breakage_is_no_clean_end" in report.passed
 
 
@@ -82,7 +76,7 @@ async def test_the_kit_over_unix_sockets() -> None:
 
 
 async def test_the_kit_over_tls() -> None:
-    report = await check_transport(tls, break_off=reset, quiet=0.02)
+    report = await check_transport(tls, break_off=break_off, quiet=0.02)
     assert "closing_wakes_who_waits" in report.passed
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import stat
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -22,9 +21,7 @@ from mcp_actors.errors import ConnectFailed
 from mcp_actors.supervision.principal import Principal
 from mcp_transports.sockets import TcpTransport, UnixTransport
 
-from .lines import PATIENCE, LinePeer, Served, call, open_descriptors, until
-
-# ----------------------------------------------------------------------------------------------------
+from .lines import PATIENCE, LinePeer, Served, call, open_descriptors, reset, until
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -37,13 +34,6 @@ def transport_of(kind: str, tmp_path: Path, **options: Any) -> TcpTransport | Un
     if kind == "tcp":
         return TcpTransport("tcp://127.0.0.1:0", **options)
     return UnixTransport(f"unix://{tmp_path}/s", **options)
-
-
-def reset(peer: LinePeer) -> None:
-    """Leaves with a reset."""
-    connected = peer.stream.socket  # type: ignore[attr-defined]
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    connected.close()
 
 
 @pytest.mark.parametrize("last_newline", [True, False])
@@ -166,7 +156,7 @@ async def test_a_peer_that_vanishes_takes_its_calls_with_it(kind: str, tmp_path:
         await peer.stream.send_all(call(1, "hold") + call(2, "repeat", text="x" * 1000, times=5000))
         await until(lambda: served.holding == 1)
         if how == "reset":
-            reset(peer)
+            reset(peer.stream.socket)  # type: ignore[attr-defined]
         else:
             await peer.stream.aclose()
         await until(lambda: served.cancelled == 1)
@@ -195,7 +185,7 @@ async def test_five_hundred_connections_leave_nothing_behind(kind: str, tmp_path
     async def aborted(place: str) -> None:
         peer = await LinePeer.to(place)
         await peer.stream.send_all(call(1, "hold"))
-        reset(peer)
+        reset(peer.stream.socket)  # type: ignore[attr-defined]
 
     async def cancelled(place: str) -> None:
         with trio.CancelScope() as scope:

@@ -25,8 +25,6 @@ from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError,
 from mcp_transports.stdio import StdioClientTransport, StdioServerTransport, from_url
 from mcp_transports.stdio.streams import DescriptorReceiveStream, DescriptorSendStream
 
-# ----------------------------------------------------------------------------------------------------
-
 TIMEOUT = 30
 CAT = "import sys\nfor line in sys.stdin.buffer:\n    sys.stdout.buffer.write(line)\n    sys.stdout.buffer.flush()"
 # A leader that ignores SIGTERM and EOF, with a grandchild that ignores SIGTERM and holds all three pipes.

@@ -23,8 +23,6 @@ from .crashes import CRASHES, captured_logs
 from .lines import PATIENCE
 from .test_stdio_client import CAT, LEAVES_ONE_BEHIND, is_running
 
-# ----------------------------------------------------------------------------------------------------
-
 Pipe = tuple[DescriptorReceiveStream, DescriptorSendStream]
 
 

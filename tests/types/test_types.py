@@ -190,7 +190,7 @@ def test_no_answer_upsets_the_check(typed: Any, plain: dict[str, Any], value: An
     assert len(faults) <= 1
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- Habits that every class of the vocabulary keeps -----------------------------------------------------
 
 CLASSES = [each for name in types.__all__ if attrs.has(each := getattr(types, name))]
 # Schemas of forms are written by `form_schema` and never read: they keep no unknown members.

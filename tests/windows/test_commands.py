@@ -18,8 +18,6 @@ from mcp_transports.stdio.windows.starting import full_environment, words_to_sta
 
 from .pretended import run_in_windows
 
-# ----------------------------------------------------------------------------------------------------
-
 PROGRAMS = {"node": r"C:\node\node.EXE", "npx": r"C:\Program Files\node\npx.CMD", "tool": r"C:\tool.bat"}
 
 

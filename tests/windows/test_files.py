@@ -16,8 +16,6 @@ from mcp_transports.auth.terminal import MAX_LINE, Console
 from .pretended import run_in_windows
 from .system import FakeConsole, fake_msvcrt
 
-# ----------------------------------------------------------------------------------------------------
-
 PROGRAM = """
 import json, os, sys
 from tests.windows.pretended import pretend

@@ -21,8 +21,6 @@ from mcp_transports.stdio.windows.standard_streams import BlockingReceiveStream,
 
 from .pretended import ROOT
 
-# ----------------------------------------------------------------------------------------------------
-
 TIMEOUT = 30
 SERVER = """
 import os, subprocess, sys

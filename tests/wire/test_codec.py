@@ -23,8 +23,6 @@ from mcp_actors._wire.codec import (
 )
 from mcp_actors.errors import INVALID_REQUEST, PARSE_ERROR, MalformedMessage
 
-# ----------------------------------------------------------------------------------------------------
-
 
 def refused(data: bytes, **options: Any) -> MalformedMessage:
     with pytest.raises(MalformedMessage) as caught:

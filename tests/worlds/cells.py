@@ -1,17 +1,16 @@
 """The table of worlds: kinds of programs, and what is promised in each of them.
 
-``python tests/worlds/cells.py`` writes it into ``docs/embedding.md`` again. Each cell that is no dash is a test:
+``python -m tests.worlds.cells`` writes it into ``docs/embedding.md`` again. Each cell that is no dash is a test:
 ``test_every_world.py``.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.pages import ROOT, with_table
 
-__all__ = ["CELLS", "COLUMNS", "PAGE", "ROWS", "with_table"]
+__all__ = ["CELLS", "COLUMNS", "PAGE", "ROWS", "table"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "embedding.md"
-BEGIN, END = "<!-- worlds: begin -->\n", "<!-- worlds: end -->"
+PAGE = ROOT / "docs" / "embedding.md"
 
 ROWS = {
     "asyncio-client": "asyncio client",
@@ -61,12 +60,5 @@ def note(reasons: list[str], cell: tuple[str, str]) -> str:
     return f"- <sup>{reasons.index(DASHES[cell]) + 1}</sup>"
 
 
-def with_table(page: str) -> str:
-    """Returns ``page`` with the table as it is now between the marks."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + table() + END + after
-
-
 if __name__ == "__main__":
-    PAGE.write_text(with_table(PAGE.read_text()))
+    PAGE.write_text(with_table(PAGE.read_text(), "worlds", table()))

@@ -7,18 +7,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from interop.installation import Peers, install
+from interop.installation import Peers
 from interop.servers import Launch, Served
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 
 Started = Callable[..., AbstractContextManager[Served]]
-
-
-@pytest.fixture(scope="session")
-def peers() -> Peers:
-    return install()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Starts the programs of the table and says how they end."""
+"""Starts the programs of the table, calls their servers, and says how they end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Prepared", "Program", "assert_gone", "written"]
+import pytest
+import trio
+
+from mcp_actors import Client, McpError
+from mcp_actors.types import ElicitResult
 
 PATIENCE = 30  # seconds; nothing here takes a tenth of it on a machine that is not busy
 
@@ -134,3 +138,21 @@ def session(number: int) -> dict[int, str]:
         except (ProcessLookupError, FileNotFoundError):
             continue
     return found
+
+
+async def value(client: Client, tool: str) -> Any:
+    return json.loads((await client.call_tool(tool)).content[0].text)
+
+
+async def until_state(client: Client, **wanted: int) -> None:
+    while not wanted.items() <= (await value(client, "state")).items():  # noqa: ASYNC110 - in another process
+        await trio.sleep(0.02)
+
+
+async def answer(params: object) -> ElicitResult:
+    return ElicitResult("accept", {"name": "Ada"})
+
+
+async def lost_call(client: Client) -> None:
+    with pytest.raises(McpError):
+        await client.call_tool("slow")

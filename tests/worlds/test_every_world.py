@@ -5,7 +5,6 @@ A program serves as many cells as it can: the first one that is asked for runs i
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,11 +19,11 @@ from interop.installation import Peers
 from interop.servers import free_port
 
 from mcp_actors import Client, McpError
-from mcp_actors.types import ElicitResult
+from tests.pages import with_table
 
-from .cells import CELLS, PAGE, with_table
+from .cells import CELLS, PAGE, table
 from .conftest import PROGRAMS
-from .endings import PATIENCE, Prepared, Program, assert_gone, written
+from .endings import PATIENCE, Prepared, Program, answer, assert_gone, until_state, written
 
 CLIENTS = {"asyncio-client": "asyncio", "sync-client": "sync", "threads": "threads"}
 OWN_LOOPS = ("asyncio-client", "asyncio-tools")
@@ -173,15 +172,6 @@ async def lost_call(seen: Seen, client: Client) -> None:
         seen.cancelled = True
 
 
-async def until_state(client: Client, **wanted: int) -> None:
-    while not wanted.items() <= json.loads((await client.call_tool("state")).text).items():  # noqa: ASYNC110
-        await trio.sleep(0.02)
-
-
-async def answer(params: object) -> ElicitResult:
-    return ElicitResult("accept", {"name": "Ada"})
-
-
 # -- the cells ---------------------------------------------------------------------------------------------------------
 
 
@@ -238,4 +228,4 @@ def test_the_threads_have_seen_the_same(run: Run, peers: Peers) -> None:
 
 def test_the_page_has_the_table_as_it_is() -> None:
     page = PAGE.read_text()
-    assert page == with_table(page)
+    assert page == with_table(page, "worlds", table())

@@ -8,7 +8,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import httpx2
 import pytest
@@ -18,23 +17,12 @@ from interop.servers import Endpoint, Served, free_port, reachable
 from interop.test_official_clients import report_of, run, text_of
 
 from mcp_actors import Client, McpError, Progress
-from mcp_actors.types import ElicitResult
 
 from .conftest import PROGRAMS, Started
-
-# ----------------------------------------------------------------------------------------------------
+from .endings import answer, lost_call, until_state, value
 
 PATIENCE = 20  # seconds; nothing here takes a tenth of it
 ASGI_SERVERS = ["uvicorn", "hypercorn", "hypercorn-trio", "granian"]
-
-
-async def value(client: Client, tool: str) -> Any:
-    return json.loads((await client.call_tool(tool)).content[0].text)
-
-
-async def until_state(client: Client, **wanted: int) -> None:
-    while not wanted.items() <= (await value(client, "state")).items():  # noqa: ASYNC110 - in another process
-        await trio.sleep(0.02)
 
 
 async def until_it_answers(served: Served, port: int) -> None:
@@ -46,15 +34,6 @@ async def until_it_answers(served: Served, port: int) -> None:
             except httpx2.TransportError:
                 await trio.sleep(0.05)
     raise AssertionError(served.output)
-
-
-async def answer(params: object) -> ElicitResult:
-    return ElicitResult("accept", {"name": "Ada"})
-
-
-async def lost_call(client: Client) -> None:
-    with pytest.raises(McpError):
-        await client.call_tool("slow")
 
 
 @pytest.mark.parametrize("kind", ASGI_SERVERS)

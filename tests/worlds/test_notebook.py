@@ -12,14 +12,12 @@ import pytest
 import trio
 from interop.installation import Peers
 
-from mcp_actors import Client, McpError
+from mcp_actors import Client
 from tests.postgres_server import PostgresServer
 
 from .cells import CELLS
 from .conftest import PROGRAMS, Started
-from .endings import assert_gone, written
-
-# ----------------------------------------------------------------------------------------------------
+from .endings import assert_gone, lost_call, until_state, value, written
 
 PATIENCE = 120  # seconds; it takes about five
 
@@ -126,15 +124,6 @@ def test_the_rest_of_the_notebook(shown: Shown, peers: Peers) -> None:
 PATIENCE_DATABASES = 60  # seconds; nothing here takes a tenth of it
 
 
-async def value(client: Client, tool: str) -> Any:
-    return json.loads((await client.call_tool(tool)).content[0].text)
-
-
-async def until_state(client: Client, **wanted: int) -> None:
-    while not wanted.items() <= (await value(client, "state")).items():  # noqa: ASYNC110 - in another process
-        await trio.sleep(0.02)
-
-
 async def give_up(client: Client, number: int) -> None:
     """Cancels a call whose query runs; its program and the database have noticed when this returns."""
     async with trio.open_nursery() as nursery:
@@ -143,11 +132,6 @@ async def give_up(client: Client, number: int) -> None:
         await until_state(client, running=number, active=1)
         nursery.cancel_scope.cancel()
     await until_state(client, cancelled=number, active=0)
-
-
-async def lost_call(client: Client) -> None:
-    with pytest.raises(McpError):
-        await client.call_tool("slow")
 
 
 async def use(started: Started, *words: str) -> None:

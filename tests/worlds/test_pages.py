@@ -19,10 +19,10 @@ from pathlib import Path
 import pytest
 from interop.installation import Peers
 from interop.servers import free_port
-from test_readme import PAGES, WITH_FRAMEWORKS, blocks, programs
 
 from mcp_actors.auth import BearerToken
 from mcp_actors.sync import Client
+from tests.pages import PAGES, WITH_FRAMEWORKS, blocks, programs
 
 from .conftest import PROGRAMS
 

@@ -82,7 +82,7 @@ ERAS = ("legacy", "modern")
 _SHARE_OF_HELD = 0.15  # calls that are cancelled in flight
 _SHARE_OF_STEPS = 0.30  # calls that report progress
 _MAX_HOLD = 0.02  # seconds from a held call's first report to its cancellation, at most
-_CONFIRM_WITHIN = 5.0  # seconds for the server to have counted all cancellations of a session
+_CONFIRM_WITHIN = 20.0  # seconds for the server to have counted all cancellations of a session
 _OPEN_WITHIN = 10.0  # seconds for all sessions to be open; then those call that are
 _CALL_WITHIN = 20.0  # seconds; a call that takes longer is an error of the demo
 

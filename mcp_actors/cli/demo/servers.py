@@ -86,12 +86,16 @@ class Sighting:
     """Set when a held call has seen its cancellation."""
     cancelled_at: float = 0.0
     """The moment of that, by Trio's clock."""
+    left: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the client that began a task has left; the task goes on until then."""
     weather: dict[str, str] = attrs.field(factory=lambda: dict.fromkeys(CITIES, "sunny"))
 
 
 def tour_server() -> Server:
-    """A server for a process of its own, where its notes go unread."""
-    return server_that_tells(Sighting())
+    """A server for a process of its own, where its notes go unread, and no task waits for anything."""
+    sighting = Sighting()
+    sighting.left.set()
+    return server_that_tells(sighting)
 
 
 def server_that_tells(sighting: Sighting) -> Server:
@@ -142,8 +146,8 @@ def _add_long_tools(app: Server, sighting: Sighting) -> None:
 
     @app.tool(task="optional")
     async def study(city: str) -> str:
-        """Goes on at the server, whether its caller stays or not."""
-        await trio.sleep(_STEP_SECONDS)
+        """Goes on at the server until its caller has left."""
+        await sighting.left.wait()
         return f"{city} is warm"
 
     @app.tool

@@ -27,8 +27,6 @@ from mcp_actors.errors import (
 )
 from tests.auth.scripted import ISSUER, REDIRECT, SERVER, AuthServer, Caller, World, answer, claims_of, scene
 
-# ----------------------------------------------------------------------------------------------------
-
 HOSTILE = "HOSTILE-TEXT"
 
 

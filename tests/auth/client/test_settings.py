@@ -27,8 +27,6 @@ from mcp_actors.auth.effects import Fetch, Fetched, LogIn
 from mcp_actors.errors import AuthorizationError, AuthorizationFailed, RegistrationFailed, TokenStoreFailed
 from tests.auth.scripted import ISSUER, AuthServer, Caller, ProtectedServer, World, answer, scene
 
-# ----------------------------------------------------------------------------------------------------
-
 MANAGED: dict[str, Any] = {
     "id_token": lambda: "x",
     "idp_issuer": "https://idp",

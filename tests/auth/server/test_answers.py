@@ -17,8 +17,6 @@ from mcp_actors.auth.server.guard import MAX_TOKEN, MalformedCredentials, read_c
 
 from .authority import ISSUER, RESOURCE, Listener, Request, bearer
 
-# ----------------------------------------------------------------------------------------------------
-
 PLACE = 'resource_metadata="https://h.example/.well-known/oauth-protected-resource/mcp"'
 ALGS = 'algs="ES256 ES384 PS256 RS256 Ed25519"'
 NOT_VALID = 'error="invalid_token", error_description="The access token is not valid for this server."'

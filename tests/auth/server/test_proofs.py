@@ -22,7 +22,7 @@ from mcp_actors.auth.server.proofs import Nonces, NonceWanted, ProofInvalid, Pro
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.memory import MemoryReplayGuard
 
-from .authority import RESOURCE, START, Listener, Request, bearer, bound_to, token, unsigned
+from .authority import RESOURCE, START, Listener, Request, bearer, bound_to, token, unsigned, without_none
 
 KEYS = {name: DpopKey.generate(name) for name in ("ES256", "ES384", "PS256", "RS256", "Ed25519")}
 KEY = KEYS["ES256"]
@@ -53,10 +53,6 @@ def made(claims: Values | None = None, header: Values | None = None, key: DpopKe
     if algorithm == head["alg"]:
         return signed
     return unsigned(without_none(whole), without_none(head), b"\0" * 64)
-
-
-def without_none(values: Values) -> Values:
-    return {name: value for name, value in values.items() if value is not None}
 
 
 def listener(**settings: Any) -> Listener:

@@ -34,8 +34,6 @@ from mcp_actors.cli.install.config_text import (
     without_entry,
 )
 
-# ----------------------------------------------------------------------------------------------------
-
 HOME = Path("/home/ann")
 MAC = "~/Library/Application Support"
 ROAMING = "/roaming"

@@ -15,15 +15,8 @@ from mcp_actors.cli.failures import CommandFailure
 from mcp_actors.cli.install import install
 from mcp_actors.sync import Client
 from mcp_transports.stdio import StdioClientTransport
-from tests.cli.conftest import Ran
-from tests.cli.test_terminal import CTRL_C, Terminal, terminal
+from tests.cli.conftest import CTRL_C, Mcp, Ran, Terminal
 
-__all__ = ["terminal"]
-
-
-# ----------------------------------------------------------------------------------------------------
-
-Mcp = Callable[..., Ran]
 WEATHER = """
 import os, sys
 from mcp_actors import Server

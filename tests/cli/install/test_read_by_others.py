@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from interop.installation import Peers, install
+from interop.installation import Peers
 
 from tests.cli.conftest import Ran
 
@@ -49,11 +49,6 @@ async def main():
 
 asyncio.run(main())
 """
-
-
-@pytest.fixture(scope="module")
-def peers() -> Peers:
-    return install()
 
 
 @pytest.mark.parametrize("client", ["cursor", "claude-desktop"])

@@ -10,9 +10,8 @@ import os
 from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 import trio
-from interop.installation import Peers, install
+from interop.installation import Peers
 
 from tests.cli.conftest import Started
 from tests.cli.workers.test_official_clients import CONNECTIONS, calling, commands
@@ -29,11 +28,6 @@ async def pid() -> int:
     await trio.sleep(0.05)
     return NUMBER
 """
-
-
-@pytest.fixture(scope="module")
-def peers() -> Peers:
-    return install()
 
 
 async def test_a_target_is_reloaded_and_no_call_of_an_official_client_fails(

@@ -130,7 +130,7 @@ def modules_kept() -> Iterator[None]:
         sys.dont_write_bytecode = writes
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- What becomes of the server when its files change ----------------------------------------------------
 
 CHANGES = int(os.environ.get("RELOAD_CHANGES", "100"))
 

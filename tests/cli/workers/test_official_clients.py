@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pytest
 import trio
-from interop.installation import Peers, install
+from interop.installation import Peers
 
 from tests.cli.conftest import Started
 
@@ -21,11 +20,6 @@ from .test_workers import MANY, ROUNDS, SERVER, replace_workers, serving
 
 PROGRAMS = Path(__file__).parent / "peers"
 CONNECTIONS = 2
-
-
-@pytest.fixture(scope="module")
-def peers() -> Peers:
-    return install()
 
 
 def commands(peers: Peers, url: str) -> dict[str, list[str]]:

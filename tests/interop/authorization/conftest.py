@@ -5,14 +5,11 @@ from contextlib import ExitStack
 from functools import cache
 
 import pytest
-from browser.conftest import browser
 
 from interop.installation import Peers
 
 from .identity_provider import IdentityProvider, Signer
 from .programs import Issuer, issuing, protected
-
-__all__ = ["browser"]
 
 PLATFORM = "https://platform.test"
 

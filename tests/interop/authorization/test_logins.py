@@ -24,8 +24,6 @@ from mcp_transports.auth.file_store import FileTokenStore
 from .ours import Person, Withdrawing, connected, serving, whoami
 from .programs import PROGRAMS, Issuer, rotating
 
-# ----------------------------------------------------------------------------------------------------
-
 VERSIONS = {"legacy": LEGACY, "modern": MODERN}
 CLIENTS: dict[str, dict[str, Any]] = {
     "registers": {},

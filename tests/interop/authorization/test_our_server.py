@@ -28,8 +28,6 @@ from .test_logins import SERVERS, Reach, reach
 __all__ = ["reach"]
 
 
-# ----------------------------------------------------------------------------------------------------
-
 every_client = pytest.mark.parametrize("client", CLIENTS)
 
 

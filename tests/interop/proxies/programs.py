@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from interop.servers import free_port
+
 __all__ = ["PROXIES", "ProgramMissing", "proxied"]
 
 START_LIMIT = 20.0  # seconds until a proxy accepts connections; it takes a fraction of one
@@ -76,7 +78,7 @@ def proxied(name: str, folder: Path, upstream: str) -> Iterator[str]:
         ProgramMissing: It is not installed.
     """
     folder.mkdir()
-    port = _free_port()
+    port = free_port()
     check, serve = PROXIES[name](folder, port, upstream)
     checked = subprocess.run(check, capture_output=True, text=True, timeout=START_LIMIT, check=False)
     assert checked.returncode == 0, f"{name} refuses its configuration:\n{checked.stdout}{checked.stderr}"
@@ -104,9 +106,3 @@ def _until_it_listens(name: str, process: subprocess.Popen[bytes], port: int, lo
         except OSError:
             time.sleep(0.05)
     raise AssertionError(f"{name} does not serve:\n{log.read_text()}")
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-    return port

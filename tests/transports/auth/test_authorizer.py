@@ -34,16 +34,7 @@ from tests.transports.http.scripted import URL, Script
 
 from .issuer import ISSUER, RESOURCE, Issuer, Person, Protected
 
-# ----------------------------------------------------------------------------------------------------
-
 MACHINE = ClientCredentials(client_id="machine", client_secret="configured-secret")
-
-
-@pytest.fixture
-def issuer(monkeypatch: pytest.MonkeyPatch) -> Issuer:
-    issuer = Issuer()
-    monkeypatch.setattr("mcp_transports.auth.authorizer.Fetcher", lambda policy, url: issuer)
-    return issuer
 
 
 @asynccontextmanager

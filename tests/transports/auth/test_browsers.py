@@ -27,8 +27,6 @@ from mcp_actors.errors import LoginFailed, LoginRequired, UrlRefused
 from mcp_transports.auth import LoopbackBrowser, NoBrowser, PastedAnswer, ProgramRedirect, default_browser
 from mcp_transports.auth.login import answer_of, open_system_browser
 
-# ----------------------------------------------------------------------------------------------------
-
 URL = "https://as.example/authorize?state=right"
 PATIENCE = 30
 

@@ -131,7 +131,7 @@ def in_place(network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[Netw
         trio.socket.set_custom_hostname_resolver(None)
 
 
-# ----------------------------------------------------------------------------------------------------
+# -- requests --------------------------------------------------------------------------------------------
 
 REMOTE = "https://mcp.example/mcp"
 LOCAL = "http://127.0.0.1:8000/mcp"

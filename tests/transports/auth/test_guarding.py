@@ -25,8 +25,6 @@ from tests.transports.http.protected import RESOURCE, protected_site
 from tests.transports.http.raw import serving
 from tests.transports.http.site import Site, modern, text
 
-# ----------------------------------------------------------------------------------------------------
-
 MESSAGE, HEADERS = modern(1, "add", a=1, b=2)
 MIRROR = "/.well-known/oauth-authorization-server"
 

@@ -39,13 +39,6 @@ TOKEN = BearerToken("configured-token")
 MACHINE = ClientCredentials(client_id="machine", client_secret="configured-secret")
 
 
-@pytest.fixture
-def issuer(monkeypatch: pytest.MonkeyPatch) -> Issuer:
-    issuer = Issuer()
-    monkeypatch.setattr("mcp_transports.auth.authorizer.Fetcher", lambda policy, url: issuer)
-    return issuer
-
-
 def bearers(script: Script) -> set[str]:
     return {asked.headers.get("authorization", "none") for asked in script.asked}
 

@@ -43,8 +43,6 @@ from tests.transports.websocket.test_client import accepted
 
 from .issuer import Issuer, Person, Protected
 
-# ----------------------------------------------------------------------------------------------------
-
 URL_WEBSOCKET_ACCESS = "ws://mcp.test/mcp"
 
 
@@ -80,13 +78,6 @@ class Upgrades:
                 b"Content-Length: 0\r\n\r\n" % self.status
             )
         await stream.aclose()
-
-
-@pytest.fixture
-def issuer(monkeypatch: pytest.MonkeyPatch) -> Issuer:
-    issuer = Issuer()
-    monkeypatch.setattr("mcp_transports.auth.authorizer.Fetcher", lambda policy, url: issuer)
-    return issuer
 
 
 @asynccontextmanager

@@ -25,7 +25,7 @@ App = Callable[[Request, Response], None]
 
 async def eventually(condition: Callable[[], bool]) -> None:
     """Waits for what the other side of a real socket brings about; nothing tells us when that is."""
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - see above
             await trio.sleep(0.001)
 

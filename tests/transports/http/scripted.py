@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import trio
 
 from mcp_actors.abc import Frame
 from mcp_transports.http.client import HttpChannel, HttpClientTransport
+from mcp_transports.http.client.pool import SocketStream
 
 __all__ = [
     "MODERN",
@@ -24,6 +26,7 @@ __all__ = [
     "json_answer",
     "request",
     "sse",
+    "stream_pair",
 ]
 
 URL = "http://mcp.test/mcp"
@@ -144,3 +147,10 @@ async def handshake(channel: HttpChannel) -> None:
     await channel.receive()
     channel.settled(1)
     await channel.send(Frame(b"{}", method="notifications/initialized", metadata=LEGACY))
+
+
+def stream_pair() -> tuple[SocketStream, trio.SocketStream]:
+    """A stream of ours and the other end of its socket."""
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    return SocketStream(near), trio.SocketStream(trio.socket.from_stdlib_socket(far))

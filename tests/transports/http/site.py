@@ -169,3 +169,8 @@ async def message_of(events: Events) -> Any:
 def bare(session: str) -> dict[str, str]:
     """Headers of a request without a message, in a session."""
     return _headers(session, {})
+
+
+def url_of(at: Site, path: str) -> str:
+    """The URL of another path of the same server."""
+    return at.url.removesuffix("/mcp") + path

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import socket
 import ssl
 from base64 import b64encode
 from collections import Counter
@@ -26,10 +25,8 @@ from mcp_transports.http.client.pool import ClientConnection, ConnectionPool, Ht
 from mcp_transports.http.client.senders import PooledSender
 from mcp_transports.http.server import HttpServerTransport
 
-from .scripted import LEGACY, Asked, Stream, connected, handshake, json_answer, request, sse
+from .scripted import LEGACY, Asked, Stream, connected, handshake, json_answer, request, sse, stream_pair
 from .test_client_sockets import RawServer, ask, echo, json_reply
-
-# ----------------------------------------------------------------------------------------------------
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
@@ -131,12 +128,6 @@ async def test_certificates_that_are_trusted(nursery: trio.Nursery, monkeypatch:
 # -- the pool ones ----------------------------------------------------------------------------------------------------
 
 
-async def line() -> tuple[SocketStream, trio.SocketStream]:
-    near, far = socket.socketpair()
-    near.setblocking(False)
-    return SocketStream(near), trio.SocketStream(trio.socket.from_stdlib_socket(far))
-
-
 @attrs.frozen(kw_only=True)
 class Pairs(HttpAddress):
     """Every connection leads to a socket of the test."""
@@ -151,7 +142,7 @@ class Pairs(HttpAddress):
     connect_timeout: float = 5.0
 
     async def connect(self) -> SocketStream:
-        ours, theirs = await line()
+        ours, theirs = stream_pair()
         self.far.append(theirs)
         await theirs.send_all(self.hello)
         await trio.lowlevel.checkpoint()

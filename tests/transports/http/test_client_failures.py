@@ -18,8 +18,6 @@ from mcp_transports.http.client import HttpChannel, HttpClientTransport
 
 from .scripted import LEGACY, URL, Asked, Script, Stream, connected, handshake, json_answer, request, sse
 
-# ----------------------------------------------------------------------------------------------------
-
 ENDPOINT = b"event: endpoint\ndata: /messages\n\n"
 
 

@@ -15,9 +15,7 @@ from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError,
 from mcp_transports.http.client import AccessRefused, HttpClientTransport, HttpRefused
 from mcp_transports.http.client.pool import AnySocket, ClientConnection, SocketStream, encode_header_lines
 
-from .scripted import MODERN, Asked, Stream, connected, json_answer, request, sse
-
-# ----------------------------------------------------------------------------------------------------
+from .scripted import MODERN, Asked, Stream, connected, json_answer, request, sse, stream_pair
 
 REQUEST = b"POST /mcp HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi"
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json \r\n"
@@ -231,14 +229,8 @@ def test_no_name_ends_its_line(name: bytes) -> None:
 # -- sockets ----------------------------------------------------------------------------------------------------------
 
 
-def line() -> tuple[SocketStream, trio.SocketStream]:
-    near, far = socket.socketpair()
-    near.setblocking(False)
-    return SocketStream(near), trio.SocketStream(trio.socket.from_stdlib_socket(far))
-
-
 async def test_a_long_request_is_sent_as_fast_as_it_is_read() -> None:
-    ours, theirs = line()
+    ours, theirs = stream_pair()
     data, sent, got = b"x" * 3_000_000, trio.Event(), 0
     connection = ClientConnection(ours)
     async with theirs, trio.open_nursery() as nursery:
@@ -255,7 +247,7 @@ async def test_a_long_request_is_sent_as_fast_as_it_is_read() -> None:
 
 
 async def test_an_answer_that_came_before_the_hang_up_is_read() -> None:
-    ours, theirs = line()
+    ours, theirs = stream_pair()
     sent = trio.Event()
     connection = ClientConnection(ours)
     await theirs.send_all(KINDS["length"][0])
@@ -289,7 +281,7 @@ async def test_a_connection_that_broke() -> None:
 
 @pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 200 O", KINDS["length"][0][:-1]])
 async def test_cancelled_it_leaves_no_socket(reply: bytes) -> None:
-    ours, theirs = line()
+    ours, theirs = stream_pair()
     connection = ClientConnection(ours)
     async with theirs:
         await theirs.send_all(reply)

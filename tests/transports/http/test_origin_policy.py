@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 
 from mcp_transports.http.server.origin_policy import ALLOWED_HEADERS, EXPOSED_HEADERS, OriginPolicy, Verdict
 
-# ----------------------------------------------------------------------------------------------------
-
 LOCAL = OriginPolicy("127.0.0.1")
 ALLOWED = Verdict(None, ())
 

@@ -40,8 +40,6 @@ from tests.transports.http.protected import (
 from tests.transports.http.raw import RawPeer, eventually, serving
 from tests.transports.http.site import BOTH, Site, call, initialize, message_of, modern, text
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def opened(at: Site, token: str = "ann") -> str:
     session = str(

@@ -18,8 +18,6 @@ from tests.messages import BATCHING, INITIALIZED, LEGACY, MODERN
 from tests.transports.http.protected import bearer, lacking, protected_site
 from tests.transports.http.site import Events, Site, call, initialize, message_of, modern, site, text
 
-# ----------------------------------------------------------------------------------------------------
-
 BOB = "bob"
 ANN = "ann files:read files:write"
 

@@ -17,28 +17,9 @@ from mcp_transports.http.h1.connection import ConnectionResponse
 from mcp_transports.http.h1.http_server import HttpListener, open_tcp
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
+from tests.transports.crashes import Unexpected, stray_cancelled
 
 from .raw import GET, HOST, RawPeer, Served, Slow, echo, eventually, post, serving
-
-# ----------------------------------------------------------------------------------------------------
-
-
-async def stray_cancelled() -> trio.Cancelled:
-    """A `trio.Cancelled` that was stored, and belongs to no scope any more."""
-    kept: list[trio.Cancelled] = []
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        try:
-            await trio.lowlevel.checkpoint()
-        except trio.Cancelled as error:
-            kept.append(error)
-            raise
-    return kept[0]
-
-
-class Unexpected(BaseException):
-    """Something that nobody catches."""
-
 
 KINDS = ["exception", "base exception", "exit", "cancelled", "group"]
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import socket
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -15,15 +12,9 @@ import trio
 
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response, ResponseStateError
+from tests.transports.lines import open_descriptors, reset
 
-from .raw import GET, RawPeer, Slow, echo, eventually, post, serving
-
-
-def reset(peer: RawPeer) -> None:
-    """Closes with RST."""
-    sock = peer.stream.socket  # type: ignore[attr-defined]
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
+from .raw import GET, Slow, echo, eventually, post, serving
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "half-close"])
@@ -34,7 +25,7 @@ async def test_a_peer_that_leaves_takes_its_work_with_it(how: str) -> None:
         await peer.send(GET)
         await app.until_begun()
         if how == "reset":
-            reset(peer)
+            reset(peer.stream.socket)  # type: ignore[attr-defined]
         elif how == "close":
             await peer.aclose()
         else:
@@ -305,10 +296,6 @@ async def test_an_aborted_stream() -> None:
         assert (await peer.rest()).endswith(b"3\r\nabc\r\n")
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 async def test_a_thousand_aborted_requests_leave_nothing() -> None:
     app = Slow()
     async with serving(app) as served:
@@ -316,19 +303,19 @@ async def test_a_thousand_aborted_requests_leave_nothing() -> None:
         await warm.send(GET)
         await app.until_begun()
         gc.collect()
-        tasks, files = trio.lowlevel.current_statistics().tasks_living, descriptors()
+        tasks, files = trio.lowlevel.current_statistics().tasks_living, open_descriptors()
         for _ in range(20):
             peers = [await served.connect() for _ in range(50)]
             for number, peer in enumerate(peers):
                 await peer.send(GET[: 5 + number] if number % 3 else GET * (1 + number % 2))
             for number, peer in enumerate(peers):
                 if number % 2:
-                    reset(peer)
+                    reset(peer.stream.socket)  # type: ignore[attr-defined]
                 else:
                     await peer.aclose()
             await eventually(lambda: served.server.statistics().connections <= 1)
         assert trio.lowlevel.current_statistics().tasks_living == tasks
-        assert descriptors() == files
+        assert open_descriptors() == files
         assert len(app.cancelled) == len(app.begun) - 1
         app.go.set()
         assert (await warm.answer()).status == 200

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
 
 import pytest
 import trio
@@ -24,8 +23,6 @@ from tests.transports.http.test_whole_server import (
 )
 
 from .raw import GET, HOST, RawPeer, Slow, echo, eventually, post, serving
-
-# ----------------------------------------------------------------------------------------------------
 
 
 async def ask(peer: RawPeer, data: bytes) -> tuple[int, bytes]:
@@ -398,16 +395,6 @@ REQUESTS = 50
 SLACK = 100
 
 
-@pytest.fixture
-def uncollected() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 async def exchange(each: SiteWholeServer, request: bytes) -> None:
     async with each.peers() as peer:
         for _ in range(REQUESTS):
@@ -417,7 +404,7 @@ async def exchange(each: SiteWholeServer, request: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["json", "events"])
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_an_answered_request_leaves_no_cycles(era: str, kind: str, uncollected: None) -> None:
+async def test_an_answered_request_leaves_no_cycles(era: str, kind: str, collector_rests: None) -> None:
     async with site_whole_server() as each:
         tool, arguments = ("add", {"a": 1, "b": 2}) if kind == "json" else ("flood", {"lines": 2})
         async with each.peers() as peer:

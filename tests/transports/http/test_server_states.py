@@ -23,8 +23,6 @@ from mcp_transports.http.h1.response import Response
 
 from .raw import GET, RawPeer, Served, Slow, echo, eventually, post, serving
 
-# ----------------------------------------------------------------------------------------------------
-
 S, E = ConnectionState, ConnectionEvent
 Row = tuple[ConnectionState, ConnectionEvent, ConnectionState]
 BIG = b"x" * 100_000

@@ -20,8 +20,6 @@ from tests.transports.http.fakes import INITIALIZED, FakeListener, answer, notif
 from tests.transports.http.nodes import nodes
 from tests.transports.http.site import bare, call, message_of, text
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def test_initialize_makes_a_session_with_an_id_that_nobody_guesses() -> None:
     listener = FakeListener()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import weakref
 from typing import Any
@@ -30,8 +29,6 @@ from tests.transports.http.fakes import (
     resume,
 )
 from tests.transports.http.site import call, modern, site
-
-# ----------------------------------------------------------------------------------------------------
 
 COMMENT = b":\n\n"
 KEEPALIVE = 15.0
@@ -368,25 +365,21 @@ async def test_other_transports_have_none() -> None:
 
 
 @pytest.mark.parametrize(("era", "kept"), [("2025-11-25", "kept"), ("2026-07-28", "no session")])
-async def test_a_session_keeps_things_until_it_is_ended(era: str, kept: str) -> None:
+async def test_a_session_keeps_things_until_it_is_ended(era: str, kept: str, collector_rests: None) -> None:
     seen = Seen()
     transport = HttpServerTransport("http://127.0.0.1:0/mcp")
-    gc.disable()
-    try:
-        with trio.fail_after(LIMIT):
-            async with trio.open_nursery() as nursery:
-                (url,) = await nursery.start(seen.server.serve, transport)
-                async with Client(url, era=era) as client:
-                    for _ in range(2):
-                        assert (await client.call_tool("keep")).content == [TextContent(kept)]
-                    assert len({ref() for ref in seen.kept}) == (kept == "kept")
-                    assert None not in [ref() for ref in seen.kept]
-                while seen.server.tree().sessions:
-                    await trio.testing.wait_all_tasks_blocked()
-                assert [ref() for ref in seen.kept if ref() is not None] == []
-                nursery.cancel_scope.cancel()
-    finally:
-        gc.enable()
+    with trio.fail_after(LIMIT):
+        async with trio.open_nursery() as nursery:
+            (url,) = await nursery.start(seen.server.serve, transport)
+            async with Client(url, era=era) as client:
+                for _ in range(2):
+                    assert (await client.call_tool("keep")).content == [TextContent(kept)]
+                assert len({ref() for ref in seen.kept}) == (kept == "kept")
+                assert None not in [ref() for ref in seen.kept]
+            while seen.server.tree().sessions:
+                await trio.testing.wait_all_tasks_blocked()
+            assert [ref() for ref in seen.kept if ref() is not None] == []
+            nursery.cancel_scope.cancel()
 
 
 async def test_the_server_logs_to_a_session_whose_client_listens() -> None:

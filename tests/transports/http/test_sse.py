@@ -20,8 +20,6 @@ from mcp_transports.http.server.responses import Refusal
 from mcp_transports.http.sse import COMMENT, ServerSentEvent, SseDecoder, encode_event, encode_retry
 from tests.transports.http.fakes import FakeListener, FakeResponse
 
-# ----------------------------------------------------------------------------------------------------
-
 BOM = b"\xef\xbb\xbf"
 
 

@@ -22,8 +22,6 @@ from tests.transports.http.fakes import FakeListener, answer, notification, numb
 from tests.transports.http.raw import RawPeer
 from tests.transports.http.site import Events, Site, bare, call, site
 
-# ----------------------------------------------------------------------------------------------------
-
 # -- one POST ---------------------------------------------------------------------------------------------------------
 
 

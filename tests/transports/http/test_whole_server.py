@@ -21,7 +21,6 @@ from mcp_actors import Context, Limits, Server
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
 from mcp_transports.http.server import HttpLimits, HttpServerTransport, Refusal, Request
 from tests.messages import LEGACY, MODERN, modern_meta, modern_request
-from tests.transports.http.raw import eventually
 from tests.transports.http.site import (
     BATCHING,
     BOTH,
@@ -35,10 +34,9 @@ from tests.transports.http.site import (
     site,
     text,
 )
+from tests.transports.lines import open_descriptors
 
-from .raw import RawPeer
-
-# ----------------------------------------------------------------------------------------------------
+from .raw import RawPeer, eventually
 
 MIXED = int(os.environ.get("MCP_MIXED_REQUESTS", "10000"))
 PEERS = 40
@@ -148,10 +146,6 @@ async def begin(peer: RawPeer) -> str:
     return answer.headers["mcp-session-id"]
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 # -- kinds of peers --------------------------------------------------------------------------------------
 #
 # Each worth some requests.
@@ -245,7 +239,7 @@ async def test_thousands_of_mixed_requests_leave_nothing() -> None:
 
         async with each.peers() as peer:  # whatever is made once is made
             await good(peer, chance)
-        before = trio.lowlevel.current_statistics().tasks_living, descriptors()
+        before = trio.lowlevel.current_statistics().tasks_living, open_descriptors()
         with trio.fail_after(300):
             async with trio.open_nursery() as nursery:
                 for _ in range(PEERS):
@@ -254,7 +248,7 @@ async def test_thousands_of_mixed_requests_leave_nothing() -> None:
         # The tasks that calls ran in wait for others: no more of them than ran at once.
         spare = 2 * PEERS
         await eventually(lambda: trio.lowlevel.current_statistics().tasks_living <= before[0] + spare)
-        await eventually(lambda: descriptors() <= before[1])
+        await eventually(lambda: open_descriptors() <= before[1])
         assert each.running == 0
         tree = each.server.tree()
         assert (tree.sessions, tree.exchanges, tree.limiter.inside) == ((), (), 0)
@@ -300,7 +294,7 @@ async def test_a_stalled_reader_holds_nobody_but_itself() -> None:
 @pytest.mark.parametrize("how", ["stopped", "cancelled"])
 async def test_a_thousand_open_streams_are_no_reason_not_to_end(how: str) -> None:
     async with site_whole_server() as each:
-        before = descriptors()
+        before = open_descriptors()
         peers = [await each.peer() for _ in range(STREAMS)]
         for number, peer in enumerate(peers):
             if number % 2:
@@ -330,7 +324,7 @@ async def test_a_thousand_open_streams_are_no_reason_not_to_end(how: str) -> Non
             with trio.CancelScope(shield=True):
                 await peer.aclose()
         with trio.CancelScope(shield=True):
-            await eventually(lambda: descriptors() <= before)
+            await eventually(lambda: open_descriptors() <= before)
 
 
 # -- A real server behind the endpoint, over real sockets: both eras, sessions that are lost and found, HTTP+SSE ---

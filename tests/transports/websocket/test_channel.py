@@ -21,8 +21,6 @@ from tests.messages import INITIALIZED, LEGACY, call, initialize, initialize_res
 
 from .raw import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, RawPeer, closing, frame
 
-# ----------------------------------------------------------------------------------------------------
-
 LIMIT = 1000
 
 

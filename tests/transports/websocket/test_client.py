@@ -37,11 +37,8 @@ from tests.transports.http.protected import (
     lacking,
     resource_server,
 )
-from tests.transports.websocket.raw import connected, path_of
 
-from .raw import TEXT, Listening, closing, frame
-
-# ----------------------------------------------------------------------------------------------------
+from .raw import TEXT, Listening, closing, connected, frame, path_of
 
 Script = Callable[[trio.abc.Stream, bytes], Awaitable[None]]
 

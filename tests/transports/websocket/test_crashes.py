@@ -19,11 +19,9 @@ from mcp_transports.websocket.channel import FrameWriter, WebSocketChannel
 from mcp_transports.websocket.client import WebSocketClientTransport
 from mcp_transports.websocket.server import WebSocketServerTransport
 from tests.transports.crashes import CRASHES, CrashingOnce, captured_logs, loud
-from tests.transports.lines import PATIENCE, until
+from tests.transports.lines import PATIENCE, reset, until
 
 from .raw import PING, TEXT, RawPeer, frame, path_of, raw_peer
-
-# ----------------------------------------------------------------------------------------------------
 
 ENDINGS = trio.EndOfChannel, trio.BrokenResourceError
 EACH_CRASH = pytest.mark.parametrize("crash", CRASHES.values(), ids=CRASHES.keys())
@@ -176,15 +174,12 @@ async def maker() -> AsyncIterator[tuple[Any, Any]]:
     yield WebSocketServerTransport("ws://127.0.0.1:0/"), WebSocketClientTransport
 
 
-async def reset(channel: Any) -> None:
-    connected = channel._stream.socket
-    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    trio.lowlevel.notify_closing(connected)
-    connected.close()
+async def break_off(channel: Any) -> None:
+    reset(channel._stream.socket)
 
 
 async def test_the_kit_over_websocket() -> None:
-    report = await check_transport(maker, break_off=reset, senders_at_once=True, quiet=0.02)
+    report = await check_transport(maker, break_off=break_off, senders_at_once=True, quiet=0.02)
     assert "senders_at_once" in report.passed
 
 
@@ -276,7 +271,7 @@ async def test_a_client_comes_back_and_repeats_nothing(era: str) -> None:
 
                 calls.start_soon(hold)
                 await site.began.wait()
-                await reset(opened[-1])
+                await break_off(opened[-1])
             with trio.fail_after(5):
                 await back.wait()
             assert (await client.call_tool("add", {"a": 1, "b": 2})).content[0].text == "3"

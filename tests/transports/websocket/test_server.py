@@ -26,8 +26,6 @@ from tests.transports.lines import until
 
 from .raw import BINARY, KEY, TEXT, Listening, RawPeer, connected, frame, path_of, raw_peer
 
-# ----------------------------------------------------------------------------------------------------
-
 
 async def echo(channel: FrameChannel) -> None:
     try:

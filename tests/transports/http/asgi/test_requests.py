@@ -21,8 +21,6 @@ from tests import messages
 from tests.messages import LEGACY
 from tests.transports.http.asgi import test_websocket
 
-# ----------------------------------------------------------------------------------------------------
-
 SECONDS = 10.0
 HOST = (b"host", b"localhost")
 POSTED = (HOST, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream"))

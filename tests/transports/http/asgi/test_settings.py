@@ -35,8 +35,6 @@ from tests.transports.http.asgi.test_requests import (
 )
 from tests.transports.http.protected import NO_TOKEN, RESOURCE, WELL_KNOWN, resource_server
 
-# ----------------------------------------------------------------------------------------------------
-
 PUBLIC = (b"host", b"mcp.example.org")
 GOT = (HOST, (b"accept", b"text/event-stream"))
 

@@ -13,11 +13,7 @@ from mcp_actors import Server
 from mcp_actors.abc.http import AsgiApplication
 from mcp_transports.http.server import HttpLimits, HttpServerTransport, RouteStartFailed
 from tests.transports.http.raw import RawPeer, eventually
-from tests.transports.http.site import Site, call, site, text
-
-
-def url_of(at: Site, path: str) -> str:
-    return at.url.removesuffix("/mcp") + path
+from tests.transports.http.site import Site, call, site, text, url_of
 
 
 async def connect(at: Site) -> RawPeer:

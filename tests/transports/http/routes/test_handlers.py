@@ -12,11 +12,7 @@ import trio
 
 from mcp_transports.http.server import HttpLimits, HttpServerTransport, Refusal, Reply, Request, health
 from tests.transports.http.raw import eventually
-from tests.transports.http.site import BOTH, Site, call, initialize, site, text
-
-
-def url_of(at: Site, path: str) -> str:
-    return at.url.removesuffix("/mcp") + path
+from tests.transports.http.site import BOTH, Site, call, initialize, site, text, url_of
 
 
 async def hello(request: Request) -> str:
