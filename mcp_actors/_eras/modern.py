@@ -606,10 +606,10 @@ LATEST_MODERN = MODERN["2026-07-28"]
 
 
 class AcceptedMeta:
-    """The ``_meta`` that was accepted last. A client sends the same in all its requests, and it is read once.
+    """The ``_meta`` that was accepted last, without its progress token.
 
-    A number equals a boolean here, which only a client can notice that sends both. One with a progress token is never
-    kept, because that is another one in each request.
+    A client sends the same in all its requests, but for the token, and it is read once. A number equals a boolean here,
+    which only a client can notice that sends both.
     """
 
     __slots__ = ("meta", "peer")
@@ -642,7 +642,11 @@ def open_request(
     if metadata is not None:
         version_header(metadata)
     meta = params.pop("_meta", None)
-    peer = accepted.peer if meta == accepted.meta else None
+    described = meta
+    if type(meta) is dict and "progressToken" in meta:
+        described = meta.copy()
+        del described["progressToken"]
+    peer = accepted.peer if described == accepted.meta else None
     if peer is None:
         _check_envelope(meta, metadata, served, supported)
     elif metadata is not None:
@@ -655,12 +659,10 @@ def open_request(
             check_params(metadata, mirrored_params(params.get("name", "")), params.get("arguments"))
     if method is None:
         raise MethodNotFound(name)
-    token: RequestId | None = None
     if peer is None:
         peer = _peer(era, meta)
-        token = progress_token(meta)
-        if "progressToken" not in meta:
-            accepted.meta, accepted.peer = meta.copy(), peer
+        accepted.meta, accepted.peer = described.copy(), peer
+    token = None if described is meta else progress_token(meta)
     invocation = Invocation(era, method, params, meta, peer, id, token, peer.log_level)
     if method.may_ask and ("inputResponses" in params or "requestState" in params):
         _read_retry(invocation, params)
