@@ -56,7 +56,7 @@ def _make_step() -> Callable[[trio.lowlevel.Task], bool]:
     def step(task: Any) -> bool:
         """Makes a step of ``task``, which waits in `trio.lowlevel.wait_task_rescheduled`; returns false if it may not.
 
-        It may not inside of another such step, and outside of every task. What waits for ``task`` must not reschedule it besides.
+        It may not inside of another such step, and outside of every task. Nothing else may reschedule ``task``.
         """
         caller, runner = getattr(here, "task", None), here.runner
         if caller is None or _nesting.inside:

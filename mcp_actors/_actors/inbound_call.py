@@ -33,6 +33,7 @@ its answer finds no room                    it waits for the peer, and keeps its
 what happens to a call without a task  how it goes on
 =====================================  ========================================================================
 the outcome arrives                    it is sent in the turn of its reader, or the rest of the call gets a task
+progress arrives that is passed on     the rest of the call gets a task
 the peer cancels it                    it is abandoned, and nothing is sent
 an operator ends it                    it is abandoned, and the error is sent
 its session ends                       the session waits for it as for a task, and abandons it when tasks are cancelled
@@ -109,7 +110,8 @@ class Continuation(partial[Any]):
 class Deferred(Continuation):
     """A continuation that may need no task: it waits for one answer only, and another task reads that.
 
-    It is either called, as any continuation, or begun. Once begun, it ends by `outcome` or by `abandon`.
+    It is either called, as any continuation, or begun. Once begun, it ends by `outcome` or by `abandon`, or it is
+    called after all, and waits for the rest.
     """
 
     def begin(self, done: Callable[[], None]) -> bool:
@@ -126,7 +128,8 @@ class Deferred(Continuation):
     def outcome(self) -> Any:
         """Returns the result, or a `Continuation` that waits for something else; raises the reason why the call failed.
 
-        It is called once, after ``done``.
+        It is called once, after ``done``. It may return this object, which then waits for the rest when it is called:
+        a report of progress has come, for example, which a task has to pass on.
         """
         raise NotImplementedError
 
@@ -394,13 +397,10 @@ class InboundCall(msgspec.Struct, eq=False):
         """
         deferred = self.continuation
         assert self.admission is not None
-        # Calls begin in the order of their requests, and the task of a call passes reports of progress on.
-        if (
-            not isinstance(deferred, Deferred)
-            or self.admission.ahead
-            or self.invocation.progress_token is not None
-        ):
+        # Calls begin in the order of their requests.
+        if not isinstance(deferred, Deferred) or self.admission.ahead:
             return False
+        self._watch_progress()
         deferred.begun = True
         try:
             deferred.begun = deferred.begin(partial(self._deferred_done, deferred, start))
@@ -412,15 +412,17 @@ class InboundCall(msgspec.Struct, eq=False):
     def _deferred_done(self, deferred: Deferred, start: Callable[[InboundCall], None]) -> None:
         # The task that reads the answer serves other calls too, for which this one must not fail.
         with Containment(CALL_WORKER, self.fail):
-            self.continuation = None
             try:
-                result = deferred.outcome()
-                if isinstance(result, Continuation):
-                    self.continuation = result
+                # An answer waits until the client has read the reports before it, which takes a task. The deferred
+                # continuation can still be abandoned, until that has begun.
+                result = deferred if self.invocation.reported else deferred.outcome()
+                self.continuation = result if isinstance(result, Continuation) else None
+                if self.continuation is not None:
                     start(self)
                     return
                 frame = self._result_frame(result)
             except Exception as error:
+                self.continuation = None
                 frame = self.failure(error)
             self.end_now(frame)
 
@@ -435,6 +437,9 @@ class InboundCall(msgspec.Struct, eq=False):
             scope: The cancel scope of the task that calls this, and that runs the rest.
         """
         admission, continuation = self.admission, self.continuation
+        if self.state == "answered":
+            # It was abandoned before its turn came.
+            return None
         assert admission is not None
         assert continuation is not None
         if (
@@ -472,9 +477,7 @@ class InboundCall(msgspec.Struct, eq=False):
         Returns whether it was `cut_short`: then call `finish` and `close` outside of the scope; else it is closed.
         """
         self.scope = scope
-        token = self.invocation.progress_token
-        if token is not None and (beats := self.owner.responder.beats) is not None:
-            self.reports = beats.watch(self, token)
+        self._watch_progress()
         if self.state != "running":
             scope.cancel(reason="the call was cancelled before it began")
         try:
@@ -489,6 +492,12 @@ class InboundCall(msgspec.Struct, eq=False):
             if state != "cancelled" and state != "replaced":
                 self.close()
         return state != "answered"
+
+    def _watch_progress(self) -> None:
+        """Makes the reports of a call whose client wants progress."""
+        token = self.invocation.progress_token
+        if token is not None and self.reports is None and (beats := self.owner.responder.beats) is not None:
+            self.reports = beats.watch(self, token)
 
     async def finish(self) -> None:
         """Sends what replaces the answer, outside of the scope that was cancelled."""

@@ -305,7 +305,10 @@ class OutboundCall:
         return self.taken()
 
     def when_done(self, done: Callable[[], None]) -> None:
-        """Has ``done`` called, in the read path, in place of a task that waits: now, if it was answered already."""
+        """Has ``done`` called, in the read path, in place of a task that waits: now, if it was answered already.
+
+        It is called once, when the answer is there or progress that somebody has to be called with.
+        """
         if self._answer is not None:
             done()
         else:
@@ -360,6 +363,11 @@ class OutboundCall:
         deadline = self.deadline
         clock = deadline.which
         self.resolve(CallTimeout(self.method, clock, deadline.idle if clock == "idle" else deadline.cap))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither an answer has come nor a reason why there will be none."""
+        return self._answer is None
 
     @property
     def answered(self) -> bool:

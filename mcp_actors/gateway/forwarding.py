@@ -45,6 +45,7 @@ from mcp_actors.gateway.results import asks_for_input, failure_for_client, failu
 from mcp_actors.gateway.routes import Route
 from mcp_actors.gateway.upstream import Lease, UpstreamActor
 from mcp_actors.server import Context
+from mcp_actors.supervision.logging import log
 from mcp_actors.types import ElicitResult, ElicitUrlParams, InputRequest, InputRequiredResult
 
 __all__ = ["ForwardedCall", "forward"]
@@ -99,7 +100,25 @@ class ForwardedCall(Deferred):
         self._pending.when_done(done)
         return True
 
+    def __call__(self) -> Any:
+        return self._rest() if self.begun else super().__call__()
+
+    async def _rest(self) -> Any:
+        try:
+            await self._pending.wait()
+        except McpError as error:
+            log.debug(
+                "a forwarded call has failed", error=str(error)
+            )  # `outcome` decides what follows from it
+        except BaseException:
+            self.abandon()
+            raise
+        result = self.outcome()
+        return await result() if isinstance(result, Continuation) else result
+
     def outcome(self) -> Any:
+        if self._pending.is_open:
+            return self
         ctx, route, params = self.args
         lease = self._lease
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,9 +13,12 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors import Client, Limits, Server
+from mcp_actors._actors import eager
+from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.link import Link
 from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall
+from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import (
     INTERNAL_ERROR,
@@ -84,8 +88,20 @@ class SlowUpstream(HostileUpstream):
         self.gate = trio.Event()
 
     async def _call(self, channel: FrameChannel, message: dict[str, Any]) -> dict[str, Any]:
+        self._called = channel, message["params"].get("_meta", {}).get("progressToken")
         await self.gate.wait()
         return {"content": [{"type": "text", "text": "late"}]}
+
+    async def report(self, done: float) -> None:
+        """Reports progress of the call that came last."""
+        channel, token = self._called
+        params = {"progressToken": token, "progress": done}
+        report = {"jsonrpc": "2.0", "method": "notifications/progress", "params": params}
+        await channel.send(Frame(json.dumps(report).encode()))
+
+    def leave(self) -> None:
+        """Closes the connection that the last call came over."""
+        self._nursery.start_soon(self._called[0].aclose)
 
     def cancelled(self) -> int:
         """The number of calls that were taken back."""
@@ -135,14 +151,85 @@ async def test_it_is_answered(nursery: trio.Nursery, autojump_clock: MockClock) 
         assert in_flight(gateway) == (0, 0)
 
 
-async def test_one_with_a_report_of_progress_to_pass_on_has_a_task(
+async def test_one_with_a_progress_token_has_a_task_when_there_is_progress(
     nursery: trio.Nursery, autojump_clock: MockClock
 ) -> None:
     slow = SlowUpstream(nursery)
     async with in_front_of(slow) as (gateway, peer):
         await peer.send(call(1, "u_x", token="t"))
         await wait_all_tasks_blocked()
-        assert (len(tasks_of_calls()), in_flight(gateway)) == (1, (1, 1))
+        assert (len(tasks_of_calls()), in_flight(gateway)) == (0, (1, 1))
+        for done in (1, 2):
+            await slow.report(done)
+            report = await peer.receive()
+            assert report["method"] == "notifications/progress"
+            assert report["params"] == {"progressToken": "t", "progress": done}
+            await wait_all_tasks_blocked()
+            assert (len(tasks_of_calls()), in_flight(gateway)) == (1, (1, 1))
+        await slow.report(3)
+        slow.gate.set()
+        # The report that comes with the answer is passed on before it.
+        assert (await peer.receive())["params"]["progress"] == 3
+        assert (await peer.receive())["result"]["content"][0]["text"] == "late"
+        await wait_all_tasks_blocked()
+        assert (tasks_of_calls(), in_flight(gateway)) == ([], (0, 0))
+
+
+@pytest.mark.parametrize("reports", [0, 1])
+async def test_one_with_a_progress_token_is_cancelled(
+    reports: int, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        await peer.send(call(1, "u_x", token="t"))
+        await wait_all_tasks_blocked()
+        for done in range(reports):
+            await slow.report(done + 1)
+            await peer.receive()
+        await peer.send(cancelled(1))
+        await wait_all_tasks_blocked()
+        assert (slow.cancelled(), in_flight(gateway), tasks_of_calls()) == (1, (0, 0), [])
+        assert (await peer.request(1, "ping"))["result"] == {}
+
+
+async def test_one_that_is_cancelled_between_its_progress_and_its_task(
+    nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without eager steps the task begins a turn after the report was read.
+    monkeypatch.setattr(eager, "step", None)
+    started: list[InboundCall] = []
+    start = TaskPool.start
+
+    def start_and_cancel(pool: TaskPool, call: InboundCall) -> None:
+        start(pool, call)
+        if call.invocation.progress_token is not None:
+            started.append(call)
+            call.cancel("it was not needed any more")
+
+    monkeypatch.setattr(TaskPool, "start", start_and_cancel)
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        await peer.send(call(1, "u_x", token="t"))
+        await wait_all_tasks_blocked()
+        assert (started, in_flight(gateway)) == ([], (1, 1))
+        await slow.report(1)
+        await wait_all_tasks_blocked()
+        assert len(started) == 1
+        assert (slow.cancelled(), in_flight(gateway), tasks_of_calls()) == (1, (0, 0), [])
+
+
+async def test_an_upstream_is_lost_after_progress(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    slow = SlowUpstream(nursery)
+    async with in_front_of(slow) as (gateway, peer):
+        await peer.send(call(1, "u_x", token="t"))
+        await wait_all_tasks_blocked()
+        await slow.report(1)
+        assert (await peer.receive())["method"] == "notifications/progress"
+        slow.leave()
+        answer = await peer.receive()
+        assert (answer["id"], "error" in answer) == (1, True)
+        await wait_all_tasks_blocked()
+        assert (in_flight(gateway), tasks_of_calls()) == ((0, 0), [])
 
 
 async def test_the_client_cancels_it(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
