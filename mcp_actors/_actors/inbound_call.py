@@ -22,9 +22,8 @@ the answer is sent, and no other task has seen the call, so that it needed no sc
 context but a fresh copy. What makes a call be born, which is to go on as an actor in `InboundCall.run`:
 
 ==========================================  ===================================================================
-before its first step                       it was cancelled, it waits for a place, its client wants progress,
-                                            or telemetry observes it
-in its first step                           its function waits
+before its first step                       it was cancelled, it waits for a place, or telemetry observes it
+in its first step                           its function waits, as it does to report progress
 its function raises                         the errors of calls are decided in one place, which is `run`
 its answer finds no room                    it waits for the peer, and keeps its place
 ==========================================  ===================================================================
@@ -442,12 +441,7 @@ class InboundCall(msgspec.Struct, eq=False):
             return None
         assert admission is not None
         assert continuation is not None
-        if (
-            self.born_at_once
-            or self.state != "running"
-            or admission.ahead
-            or self.invocation.progress_token is not None
-        ):
+        if self.born_at_once or self.state != "running" or admission.ahead:
             return self.run(scope)
         # The function may be asked to end, or ask for input, before it waits.
         self.scope = scope
@@ -494,9 +488,9 @@ class InboundCall(msgspec.Struct, eq=False):
         return state != "answered"
 
     def _watch_progress(self) -> None:
-        """Makes the reports of a call whose client wants progress."""
-        token = self.invocation.progress_token
-        if token is not None and self.reports is None and (beats := self.owner.responder.beats) is not None:
+        """Makes the reports of a call whose client wants progress, and that is expected to end."""
+        token, beats = self.invocation.progress_token, self.owner.responder.beats
+        if token is not None and beats is not None and self.reports is None and self._on_drain is None:
             self.reports = beats.watch(self, token)
 
     async def finish(self) -> None:
