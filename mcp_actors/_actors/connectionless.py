@@ -107,9 +107,10 @@ class ConnectionlessSession:
 
     def deliver(self, arrival: Arrival, outlet: Outlet) -> None:
         assert isinstance(arrival, Classified)
-        if self.dispatcher.carrier is not None:
-            self.dispatcher.read_at = trio.current_time()
-            self.dispatcher.dispatch(arrival.message, outlet)
+        dispatcher = self.dispatcher
+        if dispatcher.carrier is not None and dispatcher.pool is not None:
+            dispatcher.pool.read_at = trio.current_time()
+            dispatcher.dispatch(arrival.message, outlet)
 
     def stop(self) -> None:
         """Lets calls in flight end, then closes."""
@@ -269,7 +270,8 @@ class StatelessCalls:
         self, arrival: Classified, outlet: Outlet, principal: Principal | None, peer: str | None
     ) -> list[InboundCall]:
         dispatcher, message = self.dispatcher, arrival.message
-        dispatcher.read_at = trio.current_time()
+        assert dispatcher.pool is not None
+        dispatcher.pool.read_at = trio.current_time()
         negotiation = ExchangeNegotiation(self._negotiation, arrival, principal, peer)
         if isinstance(message, JsonRpcRequest):
             call = dispatcher.open(message, outlet, negotiation)

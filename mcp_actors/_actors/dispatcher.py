@@ -246,8 +246,6 @@ class Dispatcher:
         self.calls: dict[Any, InboundCall] = {}
         self.counters = Counters()
         self.pool: TaskPool | None = None
-        self.read_at = 0.0
-        """The time at which the messages were read that are dispatched now."""
         own = ConcurrencyLimiter("connection", limits.max_in_flight, limits.max_waiting, limits.max_wait)
         self.limiters = (
             Limiters(own, memory=memory) if limiter is None else Limiters(own, limiter, memory=memory)
@@ -311,7 +309,8 @@ class Dispatcher:
             if taken and not self.rules.repeated_ids:
                 raise RpcError(INVALID_REQUEST, f"a request with the id {request.id!r} is in flight already")
             invocation = (negotiation or self.negotiation).open(request)
-            call = self.responder.call_class(invocation, self, outlet, self.read_at)
+            assert self.pool is not None
+            call = self.responder.call_class(invocation, self, outlet, self.pool.read_at)
             answer = call.answer_now()
             if answer is None:
                 params = request.params

@@ -45,7 +45,7 @@ def _no_writer() -> NoReturn:
     raise trio.ClosedResourceError("the connection is closed")
 
 
-class Outbox:
+class FrameQueue:
     """The frames that wait for the writer, which is the one task that takes them, and the senders that wait for room.
 
     It does what a memory channel does for one receiver. Since each frame that is not written at once passes it, it
@@ -69,7 +69,7 @@ class Outbox:
         """Whether the writer has ended."""
 
     def __repr__(self) -> str:
-        return f"<Outbox {len(self.frames)}/{self._limit} blocked={self.blocked}>"
+        return f"<FrameQueue {len(self.frames)}/{self._limit} blocked={self.blocked}>"
 
     @property
     def blocked(self) -> int:
@@ -172,7 +172,7 @@ class Link:
         self._on_crash: Callable[[Exception], None] = _no_crash
         # Opened, with the task that empties it, when a frame cannot be written at once for the first time: of many
         # sessions most never come to that, and both take more memory than all the rest of the link.
-        self._outbox: Outbox | None = None
+        self._outbox: FrameQueue | None = None
         self._start_writer: Callable[[], object] = _no_writer
         # What must not wait: cancellations, refusals and other answers that the session gives itself. Bounded by
         # the number of calls in flight plus one batch, because the session waits in `flow` before it reads on.
@@ -205,11 +205,11 @@ class Link:
 
     # -- outgoing ------------------------------------------------------------------------------------------------
 
-    def _opened(self) -> Outbox:
+    def _opened(self) -> FrameQueue:
         """Returns the outbox; raises `trio.ClosedResourceError` after the link was closed."""
         if self._outbox is None:
             self._start_writer()
-            self._outbox = Outbox(self.limits.outbox)
+            self._outbox = FrameQueue(self.limits.outbox)
         return self._outbox
 
     def post(self, frame: Frame) -> None:
@@ -365,7 +365,7 @@ class Link:
             self._held.clear()
             self._progressed.unpark_all()
 
-    def _take_burst(self, outbox: Outbox) -> list[Frame]:
+    def _take_burst(self, outbox: FrameQueue) -> list[Frame]:
         burst: list[Frame] = []
         size, waiting = 0, outbox.frames
         while waiting and size < MAX_BURST_BYTES and len(burst) < MAX_BURST_FRAMES:
@@ -405,8 +405,8 @@ class Link:
     def take_all(self, frames: list[Frame]) -> list[Received]:
         """Returns what one read brought: messages, and a `MalformedMessage` for anything else."""
         self.in_burst = len(frames) > 1
-        if self._served is not None:
-            self._served.read_at = trio.current_time()
+        if self._served is not None and self._served.pool is not None:
+            self._served.pool.read_at = trio.current_time()
         return [self._received(frame) for frame in frames]
 
     def _take(self, frame: Frame) -> bool:
@@ -414,9 +414,9 @@ class Link:
 
         It takes nothing while the peer reads slowly, because the session's reader has to wait in `flow` then.
         """
-        if self._held or self._served is None:
+        if self._held or self._served is None or self._served.pool is None:
             return False
-        self._served.read_at = trio.current_time()
+        self._served.pool.read_at = trio.current_time()
         try:
             self._served.dispatch(self._received(frame), self)
         except Exception as error:

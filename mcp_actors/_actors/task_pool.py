@@ -44,6 +44,8 @@ class TaskPool:
         self._more = 1
         self._context = contextvars.copy_context()
         self._closed = False
+        self.read_at = 0.0
+        """The time at which the messages were read whose calls begin now."""
         self.is_eager = True
         """Whether no more calls are expected in this turn: then a call begins best in the turn of its reader."""
         # Whether the last call that began had to wait. If so, the next one hardly shares its worker.
