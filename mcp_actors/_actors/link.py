@@ -16,7 +16,7 @@ import trio
 from mcp_actors._actors.dispatcher import Dispatcher, LinkStatistics, Received
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import WaitingTasks
-from mcp_actors._wire.codec import JsonRpcError, JsonRpcNotification, decode
+from mcp_actors._wire.codec import JsonRpcError, JsonRpcNotification, JsonRpcRequest, decode
 from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Waiting
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
@@ -416,9 +416,11 @@ class Link:
         """
         if self._held or self._served is None or self._served.pool is None:
             return False
-        self._served.pool.read_at = trio.current_time()
+        message = self._received(frame)
+        if message.__class__ is JsonRpcRequest or message.__class__ is list:
+            self._served.pool.read_at = trio.current_time()
         try:
-            self._served.dispatch(self._received(frame), self)
+            self._served.dispatch(message, self)
         except Exception as error:
             self._on_crash(error)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeGuard
@@ -156,8 +157,8 @@ class OutboundCalls:
                 meta["progressToken"] = id
             params = {**params, "_meta": meta}
         deadline = self.clock.start(options.idle, options.cap)
-        pending = OutboundCall(id, method, deadline, on_progress, self._limits.progress_queue)
-        pending.on_message = options.on_message
+        reports = None if on_progress is None else deque[Progress](maxlen=self._limits.progress_queue)
+        pending = OutboundCall(id, method, deadline, on_progress, reports, options.on_message)
         outlet, about = (carrier.outlet, None) if call is None else (call.outlet, call.id)
         frame = Frame(encode_request(id, method, params), about, metadata=metadata, method=method, request=id)
         self.pending[id] = pending

@@ -6,9 +6,10 @@ import inspect
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self
 
 import attrs
+import msgspec
 import trio
 
 from mcp_actors._wire.codec import JsonRpcError, JsonRpcResult, RequestId
@@ -68,22 +69,27 @@ class WaitingTasks:
 # the earliest deadline costs a comparison.
 
 
-class Deadline:
+class Deadline(msgspec.Struct, eq=False, gc=False):
     """Progress moves the idle clock, nothing moves the cap. Seconds; `math.inf` switches a clock off.
 
     The engine of a server reports progress for calls that say nothing (`Limits.beat`). So the idle clock ends calls
     whose server or connection is gone, and the cap those that never end.
     """
 
-    __slots__ = ("_held", "at", "cap", "ends_at", "idle", "started")
+    # Structs, since one of each is made for each call: msgspec fills them without a function of ours.
+    started: float
+    idle: float
+    cap: float
+    ends_at: float
+    at: float
+    _held: int = 0
 
-    def __init__(self, idle: float, cap: float) -> None:
-        self.started = trio.current_time()
-        self.idle = idle
-        self.cap = cap
-        self.ends_at = self.started + cap
-        self.at = min(self.started + idle, self.ends_at)
-        self._held = 0
+    @classmethod
+    def of(cls, idle: float, cap: float) -> Self:
+        """Returns a deadline whose clocks start now."""
+        now = trio.current_time()
+        ends_at = now + cap
+        return cls(now, idle, cap, ends_at, ends_at if cap < idle else now + idle)
 
     def touch(self) -> None:
         """A sign of life: the idle clock starts anew."""
@@ -141,8 +147,9 @@ class DeadlineClock:
 
     def start(self, idle: float, cap: float) -> Deadline:
         """Returns a new deadline, which is watched once what has it is among the watched."""
-        deadline = Deadline(idle, cap)
-        self.watch(deadline)
+        deadline = Deadline.of(idle, cap)
+        if deadline.at < self._wakes_at:
+            self.watch(deadline)
         return deadline
 
     def watch(self, deadline: Deadline) -> None:
@@ -249,41 +256,24 @@ class OutboundCallStatistics(ValueRecord):
     """Seconds until it fails if nothing comes; `math.inf` without a limit."""
 
 
-class OutboundCall:
+class OutboundCall(msgspec.Struct, eq=False):
     """The waiting task runs the progress callbacks itself: in wire order, and all of them before the answer."""
 
-    __slots__ = (
-        "_answer",
-        "_progress",
-        "_reporting",
-        "_task",
-        "deadline",
-        "dropped",
-        "id",
-        "method",
-        "on_done",
-        "on_message",
-        "on_progress",
-        "unsent",
-    )
-
-    def __init__(
-        self, id: RequestId, method: str, deadline: Deadline, on_progress: ProgressCallback | None, queue: int
-    ) -> None:
-        self.id = id
-        self.method = method
-        self.deadline = deadline
-        self.on_progress = on_progress
-        self.on_message: MessageCallback | None = None
-        self.unsent: Frame | None = None
-        """The frame, as long as it has found no room."""
-        self.dropped = 0
-        self._answer: JsonRpcResult | JsonRpcError | BaseException | None = None
-        self._progress: deque[Progress] | None = deque(maxlen=queue) if on_progress else None
-        self._reporting: trio.CancelScope | None = None
-        self._task: trio.lowlevel.Task | None = None
-        self.on_done: Callable[[], None] | None = None
-        """Is called in place of a task that waits: see `when_done`."""
+    id: RequestId
+    method: str
+    deadline: Deadline
+    on_progress: ProgressCallback | None = None
+    _progress: deque[Progress] | None = None
+    """The reports that `on_progress` has not seen yet."""
+    on_message: MessageCallback | None = None
+    unsent: Frame | None = None
+    """The frame, as long as it has found no room."""
+    dropped: int = 0
+    _answer: JsonRpcResult | JsonRpcError | BaseException | None = None
+    _reporting: trio.CancelScope | None = None
+    _task: trio.lowlevel.Task | None = None
+    on_done: Callable[[], None] | None = None
+    """Is called in place of a task that waits: see `when_done`."""
 
     def __repr__(self) -> str:
         state = "answered" if self._answer is not None else "waiting"

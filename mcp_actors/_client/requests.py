@@ -201,7 +201,9 @@ class Requests:
             asked = _retry(
                 params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
             )
-        changes, began = self.cache.changes, trio.current_time()
+        changes, results = self.cache.changes, self.extensions.results
+        # Only the results of extensions have to be waited for within what is left of the call's time.
+        began = trio.current_time() if results else 0.0
         max_rounds = self.client_options.max_rounds
         for round in range(max_rounds + 1):
             try:
@@ -221,7 +223,7 @@ class Requests:
                 return read_result(self._spoken(), result, method.result)
             if kind in raw:
                 return result
-            made = self.extensions.results.get(kind) if isinstance(kind, str) else None
+            made = results.get(kind) if isinstance(kind, str) else None
             if made is not None and self._spoken().declares_in_requests:
                 call = AnsweredCall(name, asked, options or self.options, self.send, began)
                 return read_result(self._spoken(), await made(call, result), method.result)

@@ -175,6 +175,19 @@ def class_reader(converter: BaseConverter, cls: type, absent: frozenset[str]) ->
     return read
 
 
+def _text_reader(read: Hook) -> Hook:
+    """The hook for blocks of text. Nearly all have no other members than these two."""
+
+    def read_text(value: Any, _: Any = None) -> Any:
+        if value.__class__ is dict and len(value) == 2 and value.get("type") == "text":
+            text = value.get("text")
+            if text.__class__ is str:
+                return types.TextContent(text)
+        return read(value)
+
+    return read_text
+
+
 def _members(
     converter: BaseConverter, cls: type, absent: frozenset[str]
 ) -> tuple[dict[str, tuple[str, Hook | None, bool, type | None]], list[str]]:
@@ -564,9 +577,11 @@ def make_converter(
             write_any,
         )
 
-    converter.register_structure_hook_factory(
-        is_vocabulary, lambda cls: class_reader(converter, cls, absent_for(cls))
-    )
+    def reader(cls: type) -> Hook:
+        read = class_reader(converter, cls, absent_for(cls))
+        return _text_reader(read) if cls is types.TextContent else read
+
+    converter.register_structure_hook_factory(is_vocabulary, reader)
     converter.register_structure_hook_factory(is_union, lambda union: cast(Hook, reader_of(converter, union)))
     converter.register_unstructure_hook_factory(is_vocabulary, writer)
     return converter
