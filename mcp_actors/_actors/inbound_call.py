@@ -572,7 +572,7 @@ class InboundCall(msgspec.Struct, eq=False):
         try:
             if self.admission is not None and self.admission.ahead:
                 await self._wait_for_admission(self.admission)
-            if self.state != "running":
+            if self.state != "running" and continuation.func not in _BEGUN:
                 await trio.lowlevel.checkpoint()
             result = await continuation()
             return self._result_frame(result)
@@ -721,6 +721,10 @@ def _rest_of(begun: BegunCoroutine) -> BegunCoroutine:
 async def _failing(errors: list[BaseException]) -> NoReturn:
     # The list is emptied, so that the frames of the traceback have nothing that leads to the error.
     raise errors.pop()
+
+
+# What continues a call whose function has begun: it has to be awaited even if the call was cancelled meanwhile.
+_BEGUN = (_rest_of, _failing)
 
 
 # -- calls whose function goes on without its request --------------------------------------------------------------

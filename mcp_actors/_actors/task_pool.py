@@ -148,7 +148,7 @@ class TaskPool:
         """
         context = self._context.copy()
         rest: Any = call.begin(context, scope)
-        self._last_waited = rest is not None
+        self._last_waited = False
         if rest is None:
             return False
         if not call.waits:
@@ -156,6 +156,7 @@ class TaskPool:
                 rest = BegunCoroutine(rest, context.run(rest.send, None))
             except StopIteration as done:
                 return done.value
+        self._last_waited = True
         self._hand_on()
         # Only a call that waits can be seen by anybody.
         task.context = context
