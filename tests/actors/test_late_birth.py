@@ -14,6 +14,7 @@ import json
 import math
 import os
 import random
+import time
 from collections import Counter
 from collections.abc import Callable
 from copy import deepcopy
@@ -95,7 +96,7 @@ class Place:
             idle_tasks=chance.choice([0, 1, 64]),
         )
         self.noted = Noted() if chance.random() < 0.2 else None
-        self.server = Server("s", limits=limits, telemetry=self.noted)
+        self.server = Server("s", limits=limits, telemetry=self.noted, state_key=bytes(32))
         if chance.random() < 0.3:
             self.server.middleware(_middleware)
         self._add_tools()
@@ -258,7 +259,7 @@ TOOLS: list[tuple[str, dict[str, Any]]] = [
     ("unsendable", {}),
     ("long", {}),
     *[("speaks", {"reports": number}) for number in (0, 2)],
-    ("asks", {}),
+    *[("asks", {})] * 3,
     *[("left_open", {"what": what}) for what in ("scope", "nursery")],
     ("counts", {}),
     ("unknown", {}),
@@ -319,7 +320,7 @@ def _message(chance: random.Random, modern: bool, ids: list[Any], before: list[A
     if modern and isinstance(params, dict) and chance.random() < 0.97:
         params["_meta"] = {
             **params.get("_meta", {}),
-            **modern_meta(),
+            **modern_meta(DECLARED),
             "io.modelcontextprotocol/logLevel": "info",
         }
     spaced = chance.random() < 0.3
@@ -331,8 +332,8 @@ def conversation(chance: random.Random, alone: bool, few: bool) -> list[tuple[st
 
     Args:
         alone: Whether each message arrives alone. In a burst a call may be begun before or after the messages behind it
-            are looked at. So no peer can know whether a call has left its place, and its id, when the next one is looked
-            at, and whether a cancellation in the same burst comes in time: none of that is part of a burst here.
+            are looked at. So no peer can know whether a call has left its place, and its id, when the next one comes,
+            and whether a cancellation in the same burst comes in time: none of that is part of a burst here.
         few: Whether few calls may be in flight. Which of them have left their places while the peer takes nothing is as
             little known.
     """
@@ -458,6 +459,8 @@ def test_a_call_that_is_born_late_is_seen_as_one_that_is_born_at_once(
     alone: bool, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     step = eager.step
+    # What is sealed for a client has the time in it.
+    monkeypatch.setattr(time, "time", lambda: 1e9)
     for number in range(part, CONVERSATIONS, PARTS):
         first: Seen | None = None
         for is_eager in (True, False):
