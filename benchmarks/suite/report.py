@@ -62,7 +62,8 @@ def how_to_read(document: Document) -> str:
     return (
         f"{RATIO} {samples}{about_node}Every round measures all peers one after the other, and ratios are taken "
         "within a round. Load comes from a process of its own; open loops send at a fixed rate and count from when a "
-        "request was meant to be sent. Compare ratios: absolute figures drift from machine to machine and from hour to hour."
+        "request was meant to be sent. Compare ratios: absolute figures drift from machine to machine and from hour to "
+        "hour."
     )
 
 
