@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     sizes.add_argument(
         "--goals",
         action="store_true",
-        help="under fifteen minutes: what the table of goals needs, and no more",
+        help="half an hour: what the table of goals needs, and no more",
     )
     sizes.add_argument(
         "--toy", action="store_true", help="only to see that everything runs: figures mean nothing"

@@ -14,8 +14,8 @@ from mcp_actors.cli.bench.results import METRICS, Key
 
 __all__ = ["COLUMNS", "GOALS", "GOALS_SIZE", "ITSELF", "Against", "Goal", "goal_cases"]
 
-# The budget leaves some of forty minutes for the job that is running then and for the report.
-GOALS_SIZE = Size("goals", 5, 0.75, (), (), budget=2340.0)
+# The budget leaves some of half an hour for the job that is running then and for the report.
+GOALS_SIZE = Size("goals", 5, 0.75, (), (), budget=1740.0)
 
 OFFICIAL, TYPESCRIPT, ITSELF = "official", "typescript1", "itself"
 PYTHON_PROXY, NODE_PROXY = "python_proxy", "node_proxy"
