@@ -21,6 +21,7 @@ from benchmarks.suite.plan import FULL, QUICK, TOY, make_plan
 from benchmarks.suite.report import markdown
 from benchmarks.suite.running import prepare_peers, run_plan
 from benchmarks.suite.scenarios.table import SCENARIOS
+from benchmarks.suite.views import warmth
 from mcp_actors.abc.discovery import installed_schemes
 from mcp_actors.cli.bench.plan import LoadError
 from mcp_actors.cli.bench.results import Document, compare, comparison_text
@@ -77,6 +78,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     name = options.output or Path(time.strftime("benchmarks-%Y%m%d-%H%M%S.json", time.gmtime()))
     document.write(name)
     console.print(f"{len(document.rows)} rows in {document.seconds:.0f} s: {name}")
+    if warm := warmth(document):
+        console.print(f"{warm}", highlight=False)
     _write_report(document, name.with_suffix(""), console)
     return 0 if document.rows else 1
 
@@ -90,7 +93,8 @@ def _report(options: argparse.Namespace, console: Console) -> int:
 
 
 def _goals(options: argparse.Namespace, console: Console) -> int:
-    text = goals_markdown(Document.read(options.results))
+    before = Document.read(options.before) if options.before else None
+    text = goals_markdown(Document.read(options.results), before)
     if options.readme:
         write_readme(options.readme, text)
     print(text, end="")
@@ -150,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     sizes.add_argument(
         "--goals",
         action="store_true",
-        help="under fifteen minutes: what the table of goals needs, and no more",
+        help="half an hour: what the table of goals needs, and no more",
     )
     sizes.add_argument(
         "--toy", action="store_true", help="only to see that everything runs: figures mean nothing"
@@ -187,6 +191,12 @@ def _parser() -> argparse.ArgumentParser:
     goals = commands.add_parser("goals", help="the table of goals from results, as Markdown")
     goals.set_defaults(does=_goals)
     goals.add_argument("results", type=Path, metavar="FILE.json")
+    goals.add_argument(
+        "--before",
+        type=Path,
+        metavar="FILE.json",
+        help="results of an earlier tree on the same machine, for the goals that are a number of times its ratios",
+    )
     goals.add_argument(
         "--readme", type=Path, metavar="FILE.md", help="put it between the marks of that file as well"
     )

@@ -1,9 +1,11 @@
-"""Transports by URL scheme: the URL of a server, and the field that drives it."""
+"""Transports by URL scheme: the URL of a server, and the field that drives it, in whole writes or in ragged ones."""
 
 from __future__ import annotations
 
 import os
+import random
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
@@ -12,9 +14,10 @@ from mcp_actors.cli.bench.http import HttpField
 from mcp_actors.cli.bench.plan import Era, LoadError
 from mcp_actors.cli.bench.streams import Ends, Lines, StreamField, WebSocketFrames, upgrade
 
-__all__ = ["TRANSPORTS", "Transport", "raw_field", "transport"]
+__all__ = ["TRANSPORTS", "RaggedWrites", "Transport", "raw_field", "transport"]
 
 CONNECT_WITHIN_SECONDS = 30.0
+MOST_IN_A_GROUP = 8
 
 
 @dataclass(frozen=True)
@@ -57,14 +60,45 @@ def transport(text: str) -> Transport:
     return TRANSPORTS.get(scheme) or Transport(scheme, f"{scheme}://127.0.0.1:{{port}}")
 
 
-def raw_field(here: Transport, era: Era, server: ServerProcess, token: str = "") -> StreamField | HttpField:
-    """Returns the field that drives ``server`` with raw bytes; over HTTP with an access token, if there is one."""
+class RaggedWrites:
+    """Writes lines as ``os.write`` does, but a few at a time, and of the last of them in half of the cases the first
+    bytes alone, an odd number of them. So the rest of a line comes with the next write.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    def __call__(self, descriptor: int, data: bytes) -> int:
+        return os.write(descriptor, data[: self.cut(data)])
+
+    def cut(self, data: bytes) -> int:
+        """Returns how many bytes are written at once: at least one."""
+        start = end = 0
+        for _ in range(self._chance.randint(1, MOST_IN_A_GROUP)):
+            if end < len(data):
+                start, end = end, data.find(b"\n", end) + 1 or len(data)
+        if self._chance.getrandbits(1) or end - start < 2:
+            return end
+        return start + self._chance.randrange(1, end - start, 2)
+
+
+def raw_field(
+    here: Transport,
+    era: Era,
+    server: ServerProcess,
+    token: str = "",
+    write: Callable[[int, bytes], int] = os.write,
+) -> StreamField | HttpField:
+    """Returns the field that drives ``server`` with raw bytes; over HTTP with an access token, if there is one.
+
+    ``write`` writes to pipes and sockets that carry lines.
+    """
     parts = urlsplit(server.url)
     host = f"127.0.0.1:{server.port}"
     if here.drive == "pipe":
-        return StreamField(era, server.take_pipes, Lines)
+        return StreamField(era, server.take_pipes, Lines, write)
     if here.drive == "lines":
-        return StreamField(era, lambda: _ends(_connect(server)), Lines)
+        return StreamField(era, lambda: _ends(_connect(server)), Lines, write)
     if here.drive == "ws":
 
         def open_web_socket() -> Ends:

@@ -13,6 +13,7 @@ from benchmarks.suite.views import (
     ratio_text,
     shown_metrics,
     transport_name,
+    warmth,
     warnings_in_short,
 )
 from mcp_actors.cli.bench.results import METRICS, Document, figure_text, interval, place_text
@@ -56,10 +57,13 @@ def how_to_read(document: Document) -> str:
             f"Medians of {rounds} rounds; in brackets where the median lies ({confidence:.0%} of the time, whatever "
             "the distribution). "
         )
+    warm = warmth(document)
+    about_node = f"{warm[0].upper()}{warm[1:]}. " if warm else ""
     return (
-        f"{RATIO} {samples}Every round measures all peers one after the other, and ratios are taken within a round. "
-        "Load comes from a process of its own; open loops send at a fixed rate and count from when a request was "
-        "meant to be sent. Compare ratios: absolute figures drift from machine to machine and from hour to hour."
+        f"{RATIO} {samples}{about_node}Every round measures all peers one after the other, and ratios are taken "
+        "within a round. Load comes from a process of its own; open loops send at a fixed rate and count from when a "
+        "request was meant to be sent. Compare ratios: absolute figures drift from machine to machine and from hour to "
+        "hour."
     )
 
 

@@ -23,9 +23,10 @@ from rich.progress import (
 )
 
 from benchmarks.suite.job import BenchmarkJob
-from benchmarks.suite.peers import PEERS
+from benchmarks.suite.peers import NODE_WARM_UP_CALLS, PEERS
 from benchmarks.suite.plan import Case, Size
 from benchmarks.suite.server import ROOT
+from benchmarks.suite.views import NODE_WARM_UP
 from mcp_actors.cli.bench.load import machine, versions
 from mcp_actors.cli.bench.plan import LoadError
 from mcp_actors.cli.bench.results import Document, JobFailure, ResultRow, place_text
@@ -94,6 +95,7 @@ def run_plan(
     A job that gives no figure is not tried again. Interrupted, or after ``budget`` seconds, gives what there is.
     """
     options = {"size": size.name, "rounds": rounds, "seconds": seconds, "seed": seed, "loads": list(loads)}
+    options[NODE_WARM_UP] = NODE_WARM_UP_CALLS
     load = "{:.1f} {:.1f}".format(*os.getloadavg()[:2])
     document = Document(
         machine(load),

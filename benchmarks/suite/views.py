@@ -10,6 +10,7 @@ from benchmarks.suite.peers import FLOOR, OURS, PEERS
 from mcp_actors.cli.bench.results import Document, Interval, Key, Place, interval, median
 
 __all__ = [
+    "NODE_WARM_UP",
     "SHOWN",
     "Group",
     "compared_peers",
@@ -18,11 +19,16 @@ __all__ = [
     "ratios",
     "shown_metrics",
     "transport_name",
+    "warmth",
 ]
 
+# The option of a document that says by how many calls programs on Node were warmed.
+NODE_WARM_UP = "node_warm_up_calls"
 # The metrics that a reader looks at, by scenario; of others all that there are.
 SHOWN = {
     "roundtrip": ("per_second", "p50_us", "p99_us", "p999_us", "cpu_us"),
+    "awaits_once": ("per_second", "p50_us", "p99_us", "cpu_us"),
+    "ragged_arrival": ("per_second", "p50_us", "p99_us", "cpu_us"),
     "eras": ("per_second", "p50_us", "cpu_us"),
     "client_calls": ("per_second", "each_us", "call_us"),
     "startup": ("start_ms", "start_cpu_ms", "rss_mib"),
@@ -95,6 +101,17 @@ def ratio_text(group: Group, metric: str, other: str) -> str:
 def transport_name(transport: str) -> str:
     """Returns how people call a transport; one of the reader's own has the name that was given to it."""
     return _TRANSPORT_NAMES.get(transport) or transport.partition("=")[0]
+
+
+def warmth(document: Document) -> str:
+    """Says how warm the programs on Node were before their figures were taken; nothing without such programs."""
+    there = {row.peer for row in document.rows}
+    if not any(peer.warm_up_calls for name, peer in PEERS.items() if name in there):
+        return ""
+    calls = document.options.get(NODE_WARM_UP)
+    if not calls:
+        return "programs on Node were not known to be warm: ratios to them may flatter us by a third"
+    return f"programs on Node answer {calls:,} calls before a ratio to their speed is taken, but among many sessions"
 
 
 def warnings_in_short(document: Document) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from benchmarks.suite.bench import Bench, Served, ThisProcess
-from benchmarks.suite.endpoints import Transport, raw_field, transport
+from benchmarks.suite.endpoints import RaggedWrites, Transport, raw_field, transport
 from benchmarks.suite.job import BenchmarkJob, Point
 from benchmarks.suite.loading import load_files
 from benchmarks.suite.peers import PEERS, server_command
@@ -67,12 +67,13 @@ class _Starter:
         job, port = self._job, free_port()
         url = self._here.address(port, str(directory))
         command = [*job.prefix, *server_command(job.peer, job.prepared, url, job.loads)]
-        streams = SCENARIOS[job.scenario].streams
+        scenario, streams = SCENARIOS[job.scenario], SCENARIOS[job.scenario].streams
+        write = RaggedWrites(random.Random(job.seed)) if scenario.ragged else os.write
         end_within = PROFILE_WITHIN_SECONDS if job.prefix else END_WITHIN_SECONDS
         with ServerProcess(command, url, port, directory, streams=streams, end_within=end_within) as server:
             try:
                 if self._here.drive != "channel":
-                    async with raw_field(self._here, era, server, PEERS[job.peer].token) as raw:
+                    async with raw_field(self._here, era, server, PEERS[job.peer].token, write) as raw:
                         yield self._bench(era, raw, server)
                 else:
                     async with _opening().channels(era, url) as field:

@@ -25,10 +25,11 @@ from benchmarks.soak_asyncio import COUNTED, SPARE_KIB, SPARE_OBJECTS, Levels, S
 from benchmarks.soak_server import hanging
 from benchmarks.suite.bench import Bench, ThisProcess
 from benchmarks.suite.command import main
+from benchmarks.suite.endpoints import RaggedWrites
 from benchmarks.suite.gateways import GATEWAYS, chain_of
 from benchmarks.suite.goals import GOALS, goal_cases
 from benchmarks.suite.job import BenchmarkJob
-from benchmarks.suite.peers import PEERS, PROGRAMS, Peer
+from benchmarks.suite.peers import NODE_WARM_UP_CALLS, PEERS, PROGRAMS, Peer
 from benchmarks.suite.plan import FULL, QUICK, TOY, Case, make_plan
 from benchmarks.suite.running import run_job, run_plan
 from benchmarks.suite.scenarios import loops, streams
@@ -122,6 +123,27 @@ def test_scenarios_on_one_connection(scenario: str, transport: str) -> None:
 @pytest.mark.parametrize("transport", ["stdio", "http", "ws"])
 def test_round_trips_answered_in_the_reader(transport: str) -> None:
     assert all(metrics["per_second"] > 0 for metrics in toy("roundtrip", transport, "floor_inline"))
+
+
+@pytest.mark.parametrize("peer", ["ours", "floor"])
+def test_round_trips_of_a_tool_that_awaits_once(peer: str) -> None:
+    assert all(metrics["per_second"] > 0 for metrics in toy("awaits_once", "stdio", peer))
+
+
+@pytest.mark.parametrize("peer", ["ours", "floor", "floor_inline"])
+def test_round_trips_of_requests_that_arrive_in_pieces(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts: list[int] = []
+    monkeypatch.setattr(RaggedWrites, "cut", noted(RaggedWrites.cut, cuts))
+    assert all(metrics["per_second"] > 0 for metrics in toy("ragged_arrival", "stdio", peer))
+    assert len(set(cuts)) > 5
+
+
+def noted(cut: Callable[[RaggedWrites, bytes], int], cuts: list[int]) -> Callable[[RaggedWrites, bytes], int]:
+    def noting(self: RaggedWrites, data: bytes) -> int:
+        cuts.append(cut(self, data))
+        return cuts[-1]
+
+    return noting
 
 
 def test_round_trips_with_an_access_token() -> None:
@@ -318,7 +340,8 @@ def test_plans_have_what_peers_can_do_and_nothing_else() -> None:
         for case in make_plan(size):
             assert case.transport == "memory" or not case.scenario.lanes or case.transport != "stdio"
             assert "floor" not in case.peers or case.transport != "memory"
-            assert "floor_inline" not in case.peers or case.scenario.name == "roundtrip"
+            of_the_inline_floor = case.scenario.name in ("roundtrip", "ragged_arrival")
+            assert "floor_inline" not in case.peers or of_the_inline_floor
             assert case.scenario.name != "client_calls" or "typescript1" not in case.peers
             assert "typescript1" not in case.peers or case.era == "legacy"
     assert {case.scenario.name for case in make_plan(FULL)} == set(SCENARIOS)
@@ -485,6 +508,104 @@ def test_a_closed_loop_would_have_hidden_them(stalling: tuple[Bench, StallingFie
     calls = Calls("modern")
     taken = run_blocking(loops.closed_loop(bench, [0], calls.__getitem__, window=1, seconds=1.0))
     assert sum(took > 0.005 for took in taken.took) == 1
+
+
+def answered_by(field: StallingField, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The ids of what the field is asked from now on."""
+    ids: list[int] = []
+    post = field.post
+
+    def posting(lane: int, message: Message) -> None:
+        assert message.id is not None
+        ids.append(message.id)
+        post(lane, message)
+
+    monkeypatch.setattr(field, "post", posting)
+    return ids
+
+
+@pytest.mark.parametrize("peer", [name for name, peer in PEERS.items() if peer.npm])
+def test_node_answers_its_calls_before_anything_is_measured(
+    peer: str, stalling: tuple[Bench, StallingField], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, field = stalling
+    bench.job = replace(bench.job, peer=peer, seconds=0.05)
+    ids = answered_by(field, monkeypatch)
+    run_blocking(loops.warm_up(bench, 0))
+    assert len(ids) >= NODE_WARM_UP_CALLS == 20_000
+
+
+def test_fast_calls_warm_node_for_some_seconds(stalling: tuple[Bench, StallingField]) -> None:
+    bench, field = stalling
+    bench.job = replace(bench.job, peer="typescript1", seconds=0.75)
+    # One after the other in 0.1 ms, so that the calls alone would take two.
+    run_blocking(loops.warm_up(bench, 0, window=1))
+    assert field.now >= 4.0
+
+
+def test_node_that_is_never_warm_gives_no_figure(
+    stalling: tuple[Bench, StallingField], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, _ = stalling
+    bench.job = replace(bench.job, peer="typescript1")
+    monkeypatch.setattr(loops, "WARM_WITHIN_SECONDS", 1.0)
+    with pytest.raises(LoadError, match="of 20000 calls to warm it up in 1 s"):
+        run_blocking(loops.warm_up(bench, 0, window=1))
+
+
+def test_the_tool_that_is_measured_is_the_one_that_is_warmed(
+    stalling: tuple[Bench, StallingField], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, field = stalling
+    names: set[str] = set()
+    post = field.post
+
+    def posting(lane: int, message: Message) -> None:
+        names.add(message.name)
+        post(lane, message)
+
+    monkeypatch.setattr(field, "post", posting)
+    run_blocking(loops.warm_up(bench, 0, tool="add_awaiting"))
+    assert names == {"add_awaiting"}
+
+
+# -- Requests that do not arrive in one write ------------------------------------------------------------
+
+ASKED = b"".join(Calls("legacy")[number].data + b"\n" for number in range(64))
+
+
+def written(data: bytes, seed: int) -> list[bytes]:
+    ragged, writes = RaggedWrites(random.Random(seed)), []
+    while data:
+        size = ragged.cut(data)
+        writes.append(data[:size])
+        data = data[size:]
+    return writes
+
+
+@given(st.integers(0, 10_000), st.lists(st.binary(min_size=1, max_size=40), max_size=20))
+def test_all_that_is_written_in_pieces_is_written_once(seed: int, messages: list[bytes]) -> None:
+    data = b"\n".join(messages)
+    writes = written(data, seed)
+    assert b"".join(writes) == data
+    assert all(writes)
+
+
+def test_writes_are_small_groups_and_end_inside_of_messages_too() -> None:
+    writes = [each for seed in range(20) for each in written(ASKED, seed)]
+    assert max(each.count(b"\n") for each in writes) == 8
+    inside = [each for each in writes if not each.endswith(b"\n")]
+    assert len(writes) / 4 < len(inside) < len(writes) * 3 / 4
+    # The first write begins where a message does, so how far into a message it ends can be told.
+    firsts = [written(ASKED, seed)[0] for seed in range(20)]
+    ends = [len(each) - each.rfind(b"\n") - 1 for each in firsts if not each.endswith(b"\n")]
+    assert ends
+    assert all(end % 2 for end in ends)
+
+
+def test_the_same_seed_cuts_in_the_same_places() -> None:
+    assert written(ASKED, 7) == written(ASKED, 7)
+    assert written(ASKED, 7) != written(ASKED, 8)
 
 
 def test_wrong_answers_are_no_figure() -> None:

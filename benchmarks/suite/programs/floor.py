@@ -47,6 +47,9 @@ async def call(params: Params, notify: Notify) -> dict[str, Any]:
     arguments = params.arguments
     if params.name == "add":
         return sum_result(arguments["a"], arguments["b"])
+    if params.name == "add_awaiting":
+        await trio.lowlevel.checkpoint()
+        return sum_result(arguments["a"], arguments["b"])
     if params.name == "hang":
         tell("began")
         try:

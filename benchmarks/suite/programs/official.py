@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.lowlevel
 import mcp.types
 import pydantic
 from typing_extensions import TypedDict
@@ -39,6 +40,13 @@ def tell(word: str) -> None:
 @server.tool()
 async def add(a: int, b: int) -> Sum:
     """Adds two numbers."""
+    return {"total": a + b}
+
+
+@server.tool()
+async def add_awaiting(a: int, b: int) -> Sum:
+    """Adds two numbers, after others had their turn."""
+    await anyio.lowlevel.checkpoint()
     return {"total": a + b}
 
 

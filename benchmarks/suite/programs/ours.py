@@ -30,6 +30,13 @@ async def add(a: int, b: int) -> Sum:
     return {"total": a + b}
 
 
+@server.tool
+async def add_awaiting(a: int, b: int) -> Sum:
+    """Adds two numbers, after others had their turn."""
+    await trio.lowlevel.checkpoint()
+    return {"total": a + b}
+
+
 @server.tool(inline=True)
 def add_inline(a: int, b: int) -> Sum:
     """Adds two numbers, without a task."""

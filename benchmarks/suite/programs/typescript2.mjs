@@ -2,11 +2,14 @@
 
 import { randomUUID } from 'node:crypto';
 import { createServer } from 'node:http';
-import { createRequire } from 'node:module';
+import { createRequire, enableCompileCache } from 'node:module';
 import { join } from 'node:path';
+import { setImmediate } from 'node:timers/promises';
 import { sayItem, tell, until, LONGEST } from './typescript_telling.mjs';
 
 const [url, modules] = process.argv.slice(2);
+// Python keeps what it has compiled without being asked; Node is asked.
+enableCompileCache(join(modules, 'compiled'));
 const load = createRequire(join(modules, 'package.json'));
 const { McpServer, createMcpHandler, isLegacyRequest } = load('@modelcontextprotocol/server');
 const { NodeStreamableHTTPServerTransport, toNodeHandler, toWebRequest } = load('@modelcontextprotocol/node');
@@ -20,6 +23,14 @@ function build() {
         'add',
         { inputSchema: z.object({ a: z.number(), b: z.number() }), outputSchema: z.object({ total: z.number() }) },
         async ({ a, b }) => ({ ...text(JSON.stringify({ total: a + b })), structuredContent: { total: a + b } })
+    );
+    server.registerTool(
+        'add_awaiting',
+        { inputSchema: z.object({ a: z.number(), b: z.number() }), outputSchema: z.object({ total: z.number() }) },
+        async ({ a, b }) => {
+            await setImmediate(); // a turn of the loop with its I/O, as a checkpoint is; a resolved promise is none
+            return { ...text(JSON.stringify({ total: a + b })), structuredContent: { total: a + b } };
+        }
     );
     server.registerTool('echo', { inputSchema: z.object({ text: z.string() }) }, async (given) => text(given.text));
     server.registerTool('hang', { inputSchema: z.object({}) }, async (_, context) => {

@@ -83,7 +83,8 @@ async def _started(job: BenchmarkJob, chain: Sequence[str], stack: AsyncExitStac
         field = await stack.enter_async_context(raw_field(TRANSPORTS[job.transport], job.era, served.front))
         bench = Bench(job, field, served, itertools.count(1), random.Random(job.seed), job.era)
         lane = await field.begin()
-        await warm_up(bench, lane)
+        # Behind no gateway there is the floor alone, which needs no load to get up to speed.
+        await warm_up(bench, lane, briefly=len(chain) == 1)
     except LoadError as error:
         raise LoadError(f"{' to '.join(chain)}: {error}{served.front.complaint()}") from error
     served.find_processes()

@@ -15,8 +15,13 @@ __all__ = ["Taken", "closed_loop", "open_loop", "warm_up"]
 
 WARM_UP_CALLS = 300
 WARM_UP_SECONDS = 3.0
-# A long warm-up is at most so many times the length of a loop: toys need none.
+# Where calls are fast, Node compiles the last of what they need after more than those of its warm-up: over stdio after
+# some 40,000. So a warm-up by calls takes so long at least, or so many times the length of a loop: toys need less.
+COMPILED_WITHIN_SECONDS = 4.0
 LOOPS_OF_WARM_UP = 8.0
+# A program that has not answered its calls by then gives no figure, because a ratio to it would flatter us.
+WARM_WITHIN_SECONDS = 90.0
+SLICE_SECONDS = 0.5
 # More than that is not sent at once, however far behind the server is; their time runs all the same.
 MOST_IN_FLIGHT = 1000
 # A rate that is not held is given up after so many times the length of the loop.
@@ -123,16 +128,30 @@ async def open_loop(
     return taken
 
 
-async def warm_up(bench: Bench, lane: int, window: int = 16, *, briefly: bool = False) -> None:
+async def warm_up(
+    bench: Bench, lane: int, window: int = 16, *, tool: str = "add", briefly: bool = False
+) -> None:
     """Calls that are in no figure: what is loaded, compiled and allocated once belongs to no request.
 
     Briefly where memory is measured: what a long load leaves to be collected would be taken for what comes after it.
     """
-    calls = Calls(bench.era)
-    long = PEERS[bench.job.peer].warm_up
-    if long and not briefly:
-        seconds = min(long, bench.job.seconds * LOOPS_OF_WARM_UP)
-        await closed_loop(bench, [lane], calls.__getitem__, window=window, seconds=seconds)
+    make = Calls(bench.era, tool).__getitem__
+    calls = PEERS[bench.job.peer].warm_up_calls
+    if calls and not briefly:
+        await _until_compiled(bench, lane, make, window, calls)
         return
     most = min(WARM_UP_CALLS, round(WARM_UP_CALLS * bench.job.seconds) + window)
-    await closed_loop(bench, [lane], calls.__getitem__, window=window, seconds=WARM_UP_SECONDS, most=most)
+    await closed_loop(bench, [lane], make, window=window, seconds=WARM_UP_SECONDS, most=most)
+
+
+async def _until_compiled(
+    bench: Bench, lane: int, make: Callable[[int], Message], window: int, calls: int
+) -> None:
+    """Raises `LoadError` if so many calls are not answered in time."""
+    begun, answered = time.perf_counter(), 0
+    wanted = min(COMPILED_WITHIN_SECONDS, bench.job.seconds * LOOPS_OF_WARM_UP)
+    while answered < calls or time.perf_counter() < begun + wanted:
+        if time.perf_counter() > begun + WARM_WITHIN_SECONDS:
+            raise LoadError(f"only {answered} of {calls} calls to warm it up in {WARM_WITHIN_SECONDS:g} s")
+        taken = await closed_loop(bench, [lane], make, window=window, seconds=SLICE_SECONDS)
+        answered += len(taken.took)

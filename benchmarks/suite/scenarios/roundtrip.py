@@ -1,4 +1,4 @@
-"""Calls of a small typed tool: their rate and latency at several loads, in both eras."""
+"""Calls of a small typed tool: their rate and latency at several loads, in both eras, and as they arrive."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from benchmarks.suite.peers import OURS
 from benchmarks.suite.scenarios.loops import Taken, closed_loop, open_loop, warm_up
 from mcp_actors.cli.bench.plan import Calls
 
-__all__ = ["latency", "measure_window", "roundtrip"]
+__all__ = ["awaits_once", "latency", "measure_window", "ragged_arrival", "roundtrip"]
 
 # Of fewer requests that percentile is the longest.
 ENOUGH_FOR_P999 = 1000
+# It lets others run once before it adds, in each program in its own way: one turn of the scheduler and of its I/O.
+AWAITING = "add_awaiting"
 
 
 def latency(taken: Taken) -> dict[str, float]:
@@ -61,3 +63,22 @@ async def roundtrip(bench: Bench) -> list[Point]:
             metrics["p999_us"] = percentile_us(taken.took, 0.999)
         points.append(Point({"arrivals_per_second": rate}, metrics | latency(taken), taken.took))
     return points
+
+
+async def awaits_once(bench: Bench) -> list[Point]:
+    """Closed loops of a tool that waits for the scheduler once, as a tool with any input or output does."""
+    return await _windows(bench, AWAITING)
+
+
+async def ragged_arrival(bench: Bench) -> list[Point]:
+    """Closed loops over a field that sends requests in pieces: see `Scenario.ragged`."""
+    return await _windows(bench, "add")
+
+
+async def _windows(bench: Bench, tool: str) -> list[Point]:
+    lane = await bench.field.begin()
+    await warm_up(bench, lane, tool=tool)
+    return [
+        await measure_window(bench, [lane], window, tool, bench.job.seconds)
+        for window in bench.get("windows")
+    ]

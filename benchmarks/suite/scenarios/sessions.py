@@ -6,6 +6,7 @@ import time
 
 from benchmarks.suite.bench import Bench, percentile_us
 from benchmarks.suite.job import Point
+from benchmarks.suite.peers import PEERS
 from benchmarks.suite.scenarios.loops import closed_loop, warm_up
 from benchmarks.suite.scenarios.roundtrip import latency
 from mcp_actors.cli.bench.plan import Calls, LoadError, request
@@ -15,6 +16,7 @@ __all__ = ["fan_out", "many_sessions"]
 ITEM = "bench://item"
 WINDOW = 32
 SETTLE_SECONDS = 0.2
+NOT_WARM = "for the sake of the memory it was not warmed by many calls: ratios to its speed flatter us"
 TOLD_WITHIN_SECONDS = 30.0
 
 
@@ -34,6 +36,7 @@ async def many_sessions(bench: Bench) -> list[Point]:
         field.rest(lane)
     lanes = [first]
     calls = Calls(bench.era)
+    note = NOT_WARM if PEERS[bench.job.peer].warm_up_calls else ""
     empty = bench.server.resident_kib()
     points: list[Point] = []
     for number in bench.get("sessions"):
@@ -63,7 +66,8 @@ async def many_sessions(bench: Bench) -> list[Point]:
         taken.check(bench.chance)
         count = len(taken.took)
         metrics |= {"per_second": count / clock.seconds, "cpu_us": clock.server_cpu / count * 1e6}
-        points.append(Point({"sessions": number}, metrics | latency(taken), taken.took, clock.generator))
+        metrics |= latency(taken)
+        points.append(Point({"sessions": number}, metrics, taken.took, clock.generator, note))
     churned, deadline = 0, time.perf_counter() + bench.job.seconds
     with bench.timed() as clock:
         while time.perf_counter() < deadline:

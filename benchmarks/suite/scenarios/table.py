@@ -13,7 +13,7 @@ from benchmarks.suite.scenarios.cancel import cancel_latency
 from benchmarks.suite.scenarios.clients import client_calls
 from benchmarks.suite.scenarios.hops import gateway_hop
 from benchmarks.suite.scenarios.mixed import mixed
-from benchmarks.suite.scenarios.roundtrip import roundtrip
+from benchmarks.suite.scenarios.roundtrip import awaits_once, ragged_arrival, roundtrip
 from benchmarks.suite.scenarios.sessions import fan_out, many_sessions
 from benchmarks.suite.scenarios.solo import Start, codec, eras, startup
 from benchmarks.suite.scenarios.streams import large_payload, progress_stream, stalled_peer
@@ -31,7 +31,8 @@ class Scenario:
     """``run`` drives one server that was started for it; ``solo`` starts its own. ``quick``, ``full`` and ``toy`` are
     the parameters of the three sizes. ``lanes`` means that one connection is not enough; ``streams`` means that servers
     which can choose must answer with streams over HTTP. ``quick_extra`` are transports that a quick run adds, in the
-    modern era, and ``quick_peers`` peers. ``clients`` means that clients are measured, not servers. ``schemes`` and
+    modern era, and ``quick_peers`` peers. ``clients`` means that clients are measured, not servers.
+    ``ragged`` means that requests are written in pieces: see `RaggedWrites`. ``schemes`` and
     ``peers`` are all if they are empty.
     """
 
@@ -51,6 +52,7 @@ class Scenario:
     lanes: bool = False
     streams: bool = False
     clients: bool = False
+    ragged: bool = False
     share: float = 1.0
 
     def parameters(self, size: str) -> dict[str, Any]:
@@ -70,6 +72,27 @@ SCENARIOS = {
             toy={"windows": [1, 4], "rates": [100], "inline": True},
             quick_extra=("memory", "tcp", "unix", "ws"),
             quick_peers=("fastmcp", "typescript1"),
+        ),
+        Scenario(
+            "awaits_once",
+            "calls of a small typed tool that lets others run once before it answers",
+            run=awaits_once,
+            quick={"windows": [64]},
+            full={"windows": [1, 64]},
+            toy={"windows": [1, 4]},
+            quick_eras=("modern",),
+            schemes=("stdio",),
+        ),
+        Scenario(
+            "ragged_arrival",
+            "calls of a small typed tool that arrive in small groups, and in pieces",
+            run=ragged_arrival,
+            quick={"windows": [64]},
+            full={"windows": [8, 64]},
+            toy={"windows": [4]},
+            quick_eras=("modern",),
+            schemes=("stdio",),
+            ragged=True,
         ),
         Scenario(
             "eras",

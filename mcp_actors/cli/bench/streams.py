@@ -158,12 +158,20 @@ class _StreamLane:
 class StreamField(Field):
     """Lanes over such connections.
 
-    ``opener`` opens a connection and makes the transport's own handshake, if it has one.
+    ``opener`` opens a connection and makes the transport's own handshake, if it has one. ``write`` may write less than
+    it could, as a connection that is full does, and is called again for the rest.
     """
 
-    def __init__(self, era: Era, opener: Callable[[], Ends], framing: Callable[[], Framing]) -> None:
+    def __init__(
+        self,
+        era: Era,
+        opener: Callable[[], Ends],
+        framing: Callable[[], Framing],
+        write: Callable[[int, bytes], int] = os.write,
+    ) -> None:
         super().__init__(era)
         self._opener = opener
+        self._write = write
         self._framing = framing
         self._poll = LoadPoll()
         self._lanes: dict[int, _StreamLane] = {}
@@ -230,7 +238,7 @@ class StreamField(Field):
             lane = self._lanes[number]
             data = lane.out[0] if len(lane.out) == 1 else b"".join(lane.out)
             try:
-                sent = os.write(lane.ends.write, data)
+                sent = self._write(lane.ends.write, data)
             except BlockingIOError:
                 sent = 0
             except OSError as error:
