@@ -310,6 +310,11 @@ class ObservedOutboundCalls(OutboundCalls):
         self._name = name
         self._telemetry = telemetry
 
+    @property
+    def is_plain(self) -> bool:
+        """False, because each request goes through `request`."""
+        return False
+
     async def request(
         self,
         method: str,

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
+import msgspec
 import trio
 
 from mcp_actors._actors.inbound_call import DetachedCall, InboundCall
@@ -86,6 +87,11 @@ class OutboundCalls:
         """Whether the session is over, so that every request raises why."""
         return self._carrier is None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a request may be sent by `begin` and `finish`: there is a session, and no telemetry observes it."""
+        return self._carrier is not None
+
     def next_id(self) -> int:
         """Ids count up and are never used again: the legacy rule, and right for both eras."""
         self._last_id += 1
@@ -118,16 +124,36 @@ class OutboundCalls:
             RemoteProtocolError: The result is not an object.
         """
         pending, outlet = self.begin(method, params, options, call=call, id=id, metadata=metadata)
+        result: dict[str, Any] = await self.finish(pending, outlet, options, call=call)
+        return result
+
+    async def finish(
+        self,
+        pending: OutboundCall,
+        outlet: Outlet,
+        options: CallOptions,
+        *,
+        call: InboundCall | None = None,
+        read: Callable[[msgspec.Raw], Any] | None = None,
+    ) -> Any:
+        """Waits for the result of a request that was begun, as the second part of `request`; raises as that does.
+
+        Args:
+            outlet: What `begin` returned with the call.
+            call: What `begin` was given.
+            read: Makes the result of its JSON, or returns ``None`` for one that is to be returned as a decoded object.
+        """
         try:
             if pending.unsent is not None:
                 await self._send(pending.unsent, pending, outlet)
-            answer = await pending.wait()
+            await pending.wait()
+            answer = pending.taken()
         except BaseException as error:
             self._gave_up(pending, error, options, call)
             raise
         finally:
             del self.pending[pending.id]
-        return _result_of(answer)
+        return _result_of(answer, read)
 
     def begin(
         self,
@@ -150,17 +176,24 @@ class OutboundCalls:
             id = self._last_id = self._last_id + 1
         on_progress, more = options.on_progress, options.meta
         said = self.meta if options.envelope is None else options.envelope
-        if said or more or on_progress or options.wants_progress:
+        if not more and "_meta" not in params:
+            # Most requests add nothing of their own.
+            if on_progress or options.wants_progress:
+                params = {**params, "_meta": {**said, "progressToken": id}}
+            elif said:
+                params = {**params, "_meta": said}
+        elif said or more or on_progress or options.wants_progress:
             # What the engine itself says comes last, so that no caller passes for another client.
             meta = {**params.get("_meta", {}), **(more or {}), **said}
             if on_progress or options.wants_progress:
                 meta["progressToken"] = id
             params = {**params, "_meta": meta}
-        deadline = self.clock.start(options.idle, options.cap)
         reports = None if on_progress is None else deque[Progress](maxlen=self._limits.progress_queue)
-        pending = OutboundCall(id, method, deadline, on_progress, reports, options.on_message)
+        pending = OutboundCall(
+            id, method, options.idle, options.cap, on_progress, reports, options.on_message
+        )
         outlet, about = (carrier.outlet, None) if call is None else (call.outlet, call.id)
-        frame = Frame(encode_request(id, method, params), about, metadata=metadata, method=method, request=id)
+        frame = Frame(encode_request(id, method, params), about, False, metadata, method, id)
         self.pending[id] = pending
         try:
             if not outlet.send_nowait(frame):
@@ -171,6 +204,9 @@ class OutboundCalls:
             if isinstance(error, trio.BrokenResourceError):
                 raise self.loss(error) from error
             raise
+        if pending.is_open:
+            # A peer in this process may have answered already, and then no clock is needed.
+            self.clock.watch(pending.deadline)
         return pending, outlet
 
     def take(self, pending: OutboundCall, options: CallOptions) -> dict[str, Any]:
@@ -182,7 +218,8 @@ class OutboundCalls:
             raise
         finally:
             del self.pending[pending.id]
-        return _result_of(answer)
+        result: dict[str, Any] = _result_of(answer)
+        return result
 
     def give_up(self, pending: OutboundCall, options: CallOptions) -> None:
         """Gives up a request that was begun: the peer is sent a cancellation."""
@@ -331,9 +368,11 @@ def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _result_of(answer: JsonRpcResult | JsonRpcError) -> dict[str, Any]:
+def _result_of(answer: JsonRpcResult | JsonRpcError, read: Callable[[msgspec.Raw], Any] | None = None) -> Any:
     if isinstance(answer, JsonRpcError):
         raise RpcError.from_wire(answer.code, answer.message, answer.data)
+    if read is not None and (made := read(answer.result)) is not None:
+        return made
     result = decode_value(answer.result)
     if not isinstance(result, dict):
         raise RemoteProtocolError("the peer answered with a result that is not an object")

@@ -120,7 +120,8 @@ class Deadline(msgspec.Struct, eq=False, gc=False):
 class Watched(Protocol):
     """Something that a clock wakes when its time is over."""
 
-    deadline: Deadline
+    @property
+    def deadline(self) -> Deadline: ...
 
     def expire(self) -> None:
         """The deadline has passed."""
@@ -144,13 +145,6 @@ class DeadlineClock:
 
     def __repr__(self) -> str:
         return f"<DeadlineClock {'running' if self._running else 'idle'} watching={len(self._watched)}>"
-
-    def start(self, idle: float, cap: float) -> Deadline:
-        """Returns a new deadline, which is watched once what has it is among the watched."""
-        deadline = Deadline.of(idle, cap)
-        if deadline.at < self._wakes_at:
-            self.watch(deadline)
-        return deadline
 
     def watch(self, deadline: Deadline) -> None:
         """Takes note of a deadline that is new or was moved closer."""
@@ -261,7 +255,8 @@ class OutboundCall(msgspec.Struct, eq=False):
 
     id: RequestId
     method: str
-    deadline: Deadline
+    idle: float
+    cap: float
     on_progress: ProgressCallback | None = None
     _progress: deque[Progress] | None = None
     """The reports that `on_progress` has not seen yet."""
@@ -274,25 +269,42 @@ class OutboundCall(msgspec.Struct, eq=False):
     _task: trio.lowlevel.Task | None = None
     on_done: Callable[[], None] | None = None
     """Is called in place of a task that waits: see `when_done`."""
+    clocks: Deadline | None = None
+    """Its `deadline`, once that was asked for."""
 
     def __repr__(self) -> str:
         state = "answered" if self._answer is not None else "waiting"
         return f"<OutboundCall {self.id!r} {self.method} {state}>"
 
-    async def wait(self) -> JsonRpcResult | JsonRpcError:
-        """Waits for the answer; raises what `fail` was given. Cancelled, it forgets what arrives later."""
+    @property
+    def deadline(self) -> Deadline:
+        """Its clocks, which start when something asks for them: a call that is answered while it is sent needs none."""
+        if self.clocks is None:
+            self.clocks = Deadline.of(self.idle, self.cap)
+        return self.clocks
+
+    def wait(self) -> Awaitable[object]:
+        """Waits for the answer, which `taken` returns. Cancelled, it forgets what arrives later."""
+        if self._progress is not None:
+            return self._wait_and_report()
         if self._answer is not None:
             # A peer in this process may have answered before we came here.
+            return trio.lowlevel.checkpoint()  # noqa: ASYNC105
+        # Nothing but the answer wakes the task, so nothing is left to be looked at afterwards.
+        self._task = trio.lowlevel.current_task()
+        return trio.lowlevel.wait_task_rescheduled(self._abort)  # noqa: ASYNC105
+
+    async def _wait_and_report(self) -> None:
+        if self._answer is not None:
             await trio.lowlevel.checkpoint()
         while True:
             if self._progress:
                 await self._report(self._progress.popleft())
             elif self._answer is not None:
-                break
+                return
             else:
                 self._task = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(self._abort)
-        return self.taken()
 
     def when_done(self, done: Callable[[], None]) -> None:
         """Has ``done`` called, in the read path, in place of a task that waits: now, if it was answered already.
@@ -305,7 +317,7 @@ class OutboundCall(msgspec.Struct, eq=False):
             self.on_done = done
 
     def taken(self) -> JsonRpcResult | JsonRpcError:
-        """Returns the answer that `when_done` has announced; raises what `fail` was given."""
+        """Returns the answer that `wait` or `when_done` has waited for; raises what `resolve` was given instead."""
         assert self._answer is not None
         if isinstance(self._answer, BaseException):
             raise self._answer

@@ -207,7 +207,11 @@ class Requests:
         max_rounds = self.client_options.max_rounds
         for round in range(max_rounds + 1):
             try:
-                result = await self.send(name, asked, options or self.options)
+                session = self._session
+                if session is None or self._mirroring is not None or not session.outbound.is_plain:
+                    result = await self.send(name, asked, options or self.options)
+                else:
+                    result = await self._send_in(session, name, asked, options or self.options)
             except RpcError as error:
                 if round < max_rounds and await self._has_visited_urls(error):
                     continue
@@ -215,6 +219,8 @@ class Requests:
                     # The pages before it led nowhere: none of them is good any more.
                     self.cache.discard(name)
                 raise
+            if result.__class__ is not dict:
+                return result
             kind = result.get("resultType", "complete")
             if kind == "complete":
                 # MCP 2026-07-28, Caching: the result of a retry with input is not cacheable.
@@ -240,14 +246,43 @@ class Requests:
                 asked = _retry(params, await self.handlers.fulfil_all(questions, era), state)
         raise RemoteProtocolError(f"the server still asks for input after {max_rounds} rounds")
 
-    async def send(self, method: str, params: dict[str, Any], options: CallOptions) -> dict[str, Any]:
+    async def _send_in(
+        self, session: Session, method: str, params: dict[str, Any], options: CallOptions
+    ) -> Any:
+        """As `send` does, in a session that is there, where nothing is mirrored and telemetry observes nothing.
+
+        A result of a common form is returned as an object of its class.
+        """
+        outbound = session.outbound
+        read = self._spoken().read_tool_result if method == "tools/call" else None
+        try:
+            pending, outlet = outbound.begin(method, params, options)
+            return await outbound.finish(pending, outlet, options, read=read)
+        except SessionExpired as expired:
+            if not expired.never_run:
+                raise
+        return await self.send(method, params, options, session)
+
+    async def send(
+        self,
+        method: str,
+        params: dict[str, Any],
+        options: CallOptions,
+        lost: Session | None = None,
+    ) -> dict[str, Any]:
         """Sends any request and returns its result as the server sent it; raises as `call` does.
 
         What a forgotten session refused was not run: it is sent once more in the new session, for which all who met
         the same refusal wait together. A call of a tool that the server refuses for what was mirrored of it is sent
         once more after the tools were listed.
+
+        Args:
+            lost: The forgotten session that has refused it already.
         """
         may_wait = may_list = True
+        if lost is not None:
+            may_wait = False
+            await self._connectivity.live_session(options.idle, lost)
         while True:
             session, mirroring = self._session, self._mirroring
             if session is None or session.outbound.ended:

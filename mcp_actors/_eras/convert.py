@@ -17,12 +17,14 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
+import msgspec
 from cattrs import BaseConverter, transform_error
 from cattrs.errors import BaseValidationError
 from cattrs.fns import identity
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from mcp_actors import types
+from mcp_actors._wire.codec import COLLECTOR_PAUSES
 from mcp_actors.types import UNSET, TextResourceContents
 from mcp_actors.types.records import not_negative
 
@@ -43,6 +45,7 @@ __all__ = [
     "reader_of",
     "rows_of",
     "structure_error_text",
+    "tool_result_reader",
     "wire_name",
     "writer_by_class",
 ]
@@ -537,6 +540,65 @@ def writer_by_class(converter: BaseConverter) -> Hook:
         return hook(value)
 
     return write
+
+
+# -- results of tools in their common form -------------------------------------------------------------------------
+
+
+class _Text(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    type: Literal["text"]
+    text: str
+
+
+class _PlainResult(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    content: list[_Text]
+    isError: bool | None = None
+    meta: dict[str, Any] | None = msgspec.field(name="_meta", default=None)
+
+
+class _StructuredResult(_PlainResult):
+    structuredContent: Any = UNSET
+
+
+class _CompleteResult(_StructuredResult):
+    resultType: Literal["complete"] = "complete"
+
+
+# The attributes that not every revision has, and the form of the results in the revisions that lack them.
+_FORMS: dict[frozenset[str], type[_PlainResult]] = {
+    frozenset(): _CompleteResult,
+    frozenset({"result_type"}): _StructuredResult,
+    frozenset({"result_type", "structured_content"}): _PlainResult,
+}
+
+
+def tool_result_reader(absent: frozenset[str]) -> Callable[[msgspec.Raw], types.CallToolResult | None]:
+    """Returns a function that makes a `CallToolResult` of its JSON, without a dict between, if it has the common form.
+
+    That is text and structured content, and nothing that a revision does not know. For any other result, a malformed
+    one too, the function returns ``None``: the reader of the class decides about that.
+
+    Args:
+        absent: The attributes of the class that the revision does not have.
+    """
+    decode = msgspec.json.Decoder(_FORMS[absent]).decode
+    has_structure = "structured_content" not in absent
+
+    def read(raw: msgspec.Raw) -> types.CallToolResult | None:
+        if len(raw) > COLLECTOR_PAUSES:
+            return None
+        try:
+            plain: Any = decode(raw)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        return types.CallToolResult(
+            [types.TextContent(each.text) for each in plain.content],
+            plain.structuredContent if has_structure else UNSET,
+            plain.isError,
+            meta=plain.meta,
+        )
+
+    return read
 
 
 def structure_error_text(error: BaseException) -> str:

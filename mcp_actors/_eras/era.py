@@ -189,6 +189,8 @@ class Era:
     client: ClientRules
     error_codes: Mapping[int, int]
     """The codes of errors that this revision does not have, with those that are sent instead."""
+    read_tool_result: Callable[[msgspec.Raw], t.CallToolResult | None]
+    """Reads a result of ``tools/call`` that has the common form; see `mcp_actors._eras.convert.tool_result_reader`."""
     wanted_log_level: Callable[[Invocation], str | None]
     """Returns the least severe level that the client of a call wants to hear, ``None`` when it wants none."""
     declares_sampling_context: bool = True

@@ -23,7 +23,7 @@ import attrs
 import msgspec
 
 from mcp_actors import types as t
-from mcp_actors._eras.convert import make_converter
+from mcp_actors._eras.convert import make_converter, tool_result_reader
 from mcp_actors._eras.era import (
     RESULT_STAMPS,
     ClientRules,
@@ -519,7 +519,8 @@ def _error_codes(revision: str) -> dict[int, int]:
 
 
 def _make_era(revision: str) -> Era:
-    converter = make_converter(absent_in(revision), downgraded_in(revision))
+    absent = absent_in(revision)
+    converter = make_converter(absent, downgraded_in(revision))
     return Era(
         name="legacy",
         version=revision,
@@ -531,6 +532,7 @@ def _make_era(revision: str) -> Era:
         client=CLIENT_RULES,
         seal=_make_seal(converter.unstructure, structured=revision >= "2025-06-18"),
         error_codes=_error_codes(revision),
+        read_tool_result=tool_result_reader(absent["CallToolResult"]),
         wanted_log_level=_wanted_log_level,
         declares_sampling_context=revision >= "2025-11-25",
         batches=revision == "2025-03-26",

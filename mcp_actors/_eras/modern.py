@@ -30,7 +30,7 @@ import msgspec
 from msgspec import UNSET
 
 from mcp_actors import types as t
-from mcp_actors._eras.convert import make_converter
+from mcp_actors._eras.convert import make_converter, tool_result_reader
 from mcp_actors._eras.era import (
     ClientRules,
     Era,
@@ -590,6 +590,7 @@ def _make_era(revision: str) -> Era:
         client=CLIENT_RULES,
         seal=_make_seal(converter.unstructure),
         error_codes=ERROR_CODES,
+        read_tool_result=tool_result_reader(frozenset()),
         wanted_log_level=_wanted_log_level,
         asks_by_retry=True,
         declares_in_requests=True,

@@ -15,6 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from mcp_actors.errors import INVALID_REQUEST, MalformedMessage
 
 __all__ = [
+    "COLLECTOR_PAUSES",
     "LONGEST_ID",
     "MAX_DEPTH",
     "JsonRpcError",

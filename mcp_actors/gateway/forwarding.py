@@ -106,6 +106,7 @@ class ForwardedCall(Deferred):
     async def _rest(self) -> Any:
         try:
             await self._pending.wait()
+            self._pending.taken()
         except McpError as error:
             log.debug(
                 "a forwarded call has failed", error=str(error)

@@ -7,16 +7,18 @@ import types
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import attrs
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcp_actors import types as vocabulary
 from mcp_actors._eras.convert import StructureError, make_converter
+from mcp_actors._eras.era import Era, ValueResult
 from mcp_actors._eras.legacy import LEGACY
 from mcp_actors._eras.modern import LATEST_MODERN
-from mcp_actors._wire.codec import decode_value, encode_value
-from mcp_actors.types import UNSET
+from mcp_actors._wire.codec import COLLECTOR_PAUSES, decode_value, encode_value
+from mcp_actors.types import UNSET, CallToolResult, TextContent
 
 FULL = make_converter()
 CLASSES = [
@@ -123,3 +125,91 @@ def outcome(value: Any, cls: type) -> str:
     except StructureError as error:
         return "refused" if str(error) else "refused without a word"
     return "read" if isinstance(thing, cls) else "read as something else"
+
+
+# -- results of tools in their common form: read without the converter, and read as it does ------------------------
+
+ERAS = pytest.mark.parametrize("era", [*LEGACY.values(), LATEST_MODERN], ids=lambda era: era.version)
+TOOL_CALL = LATEST_MODERN.server_methods["tools/call"]
+
+BLOCK = st.fixed_dictionaries({"type": st.just("text"), "text": TEXT})
+USUAL = st.fixed_dictionaries(
+    {"content": st.lists(BLOCK, max_size=2)},
+    optional={
+        "structuredContent": JSON,
+        "isError": st.booleans(),
+        "_meta": st.dictionaries(TEXT, JSON, max_size=2),
+        "resultType": st.just("complete"),
+    },
+)
+# One member is odd, so that nothing else is why the short way is not taken.
+ODD_BLOCKS = [
+    {"type": "image", "text": "a"},
+    {"type": "image", "data": "YQ==", "mimeType": "image/png"},
+    {"type": None, "text": "a"},
+    {"type": "text", "text": 1},
+    {"type": "text", "text": None},
+    {"type": "text"},
+    {"text": "a"},
+    {"type": "text", "text": "a", "_meta": {"a": 1}},
+    {"type": "text", "text": "a", "annotations": None},
+    {"type": "text", "text": "a", "x-unknown": 1},
+    "a",
+    None,
+]
+ODD: st.SearchStrategy[tuple[str, Any]] = st.one_of(
+    st.tuples(st.just("content"), st.sampled_from([[each] for each in ODD_BLOCKS]) | JSON),
+    st.tuples(st.just("isError"), st.sampled_from([None, 0, 1, 1.0, "true"])),
+    st.tuples(st.just("_meta"), st.sampled_from([None, [], "", 1])),
+    st.tuples(st.just("resultType"), st.sampled_from(["input_required", "task", None, 1])),
+    st.tuples(st.just("x-unknown"), JSON),
+)
+# Pairs and not a dict, because a peer may repeat a member.
+TOOL_RESULTS = st.builds(
+    lambda usual, odd, last: [*usual.items(), *odd] if last else [*odd, *usual.items()],
+    USUAL,
+    st.lists(ODD, max_size=1),
+    st.booleans(),
+)
+
+
+def as_json(pairs: list[tuple[str, Any]], blank: bytes) -> bytes:
+    members = [encode_value(name) + b":" + blank + encode_value(value) for name, value in pairs]
+    return b"{" + (b"," + blank).join(members) + b"}"
+
+
+@ERAS
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(pairs=TOOL_RESULTS, blank=st.sampled_from([b"", b" "]))
+def test_what_is_read_in_the_short_way_is_what_the_converter_reads(
+    era: Era, pairs: list[tuple[str, Any]], blank: bytes
+) -> None:
+    data = as_json(pairs, blank)
+    read = era.read_tool_result(msgspec.Raw(data))
+    plain = decode_value(data)
+    if read is not None:
+        # A result of another kind than a complete one is not for this reader.
+        assert plain.get("resultType", "complete") == "complete"
+        whole = era.structure(plain, CallToolResult)
+        # 1 == True and 1 == 1.0, but they are written in different ways.
+        assert (read, repr(read)) == (whole, repr(whole))
+        assert encode_value(era.unstructure(read)) == encode_value(era.unstructure(whole))
+
+
+@ERAS
+@MODEST
+@given(text=TEXT, value=JSON | st.just(UNSET), meta=st.none() | st.dictionaries(TEXT, JSON, max_size=2))
+def test_what_our_servers_answer_is_read_in_the_short_way(
+    era: Era, text: str, value: Any, meta: dict[str, Any] | None
+) -> None:
+    for result in (ValueResult(text, value), CallToolResult([TextContent(text)], value, True, meta=meta)):
+        sealed = encode_value(era.seal(result, TOOL_CALL, {"server_info": {"name": "s"}}))
+        read = era.read_tool_result(msgspec.Raw(sealed))
+        assert read == era.structure(decode_value(sealed), CallToolResult)
+
+
+@ERAS
+def test_a_long_result_is_left_to_the_reader_that_pauses_the_collector(era: Era) -> None:
+    block = {"type": "text", "text": "a" * COLLECTOR_PAUSES}
+    assert era.read_tool_result(msgspec.Raw(encode_value({"content": [block]}))) is None
+    assert era.read_tool_result(msgspec.Raw(encode_value({"content": []}))) == CallToolResult([])

@@ -9,10 +9,13 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mcp_actors import Client
 from mcp_actors.abc import ClientTransport, Frame, FrameChannel, ServerTransport
@@ -99,6 +102,85 @@ async def test_close_wakes_who_waits_on_either_side() -> None:
         await here.aclose()
 
     assert sorted(endings) == ["their receive EndOfChannel", "their send BrokenResourceError"]
+
+
+class OfTrio:
+    """What the direction from ``here`` to ``there`` has to do, by a memory channel of Trio."""
+
+    def __init__(self, size: int) -> None:
+        self.sending, self.receiving = trio.open_memory_channel[Frame](size)
+
+    def parts(self) -> tuple[Any, Any, Callable[[], object], Callable[[], object]]:
+        return self.sending.send, self.receiving.receive, self.sending.close, self.receiving.close
+
+
+class Ours:
+    def __init__(self, size: int) -> None:
+        self.here, self.there = memory_channel_pair(size)
+
+    def parts(self) -> tuple[Any, Any, Callable[[], object], Callable[[], object]]:
+        return self.here.send, self.there.receive, self.here.aclose, self.there.aclose
+
+
+# Most steps send or receive, or little would wait.
+STEPS = st.lists(
+    st.sampled_from(
+        [
+            *[("send", 0), ("receive", 0)] * 4,
+            *[("cancel", number) for number in range(4)],
+            *[("close the sender", 0), ("close the receiver", 0)],
+        ]
+    ),
+    min_size=3,
+    max_size=12,
+)
+
+
+async def happenings(made: OfTrio | Ours, steps: list[tuple[str, int]]) -> list[str]:
+    """What happens to each task that sends or receives, in each step."""
+    send, receive, end, close = made.parts()
+    seen: list[str] = []
+    scopes: list[trio.CancelScope] = []
+
+    async def act(number: int, sends: bool) -> None:
+        with trio.CancelScope() as scope:
+            scopes.append(scope)
+            try:
+                got = await (send(Frame(b"%d" % number)) if sends else receive())
+                seen.append(f"{number} got {got and got.data}")
+            except (trio.ClosedResourceError, trio.BrokenResourceError, trio.EndOfChannel) as error:
+                seen.append(f"{number} {type(error).__name__}")
+        if scope.cancelled_caught:
+            seen.append(f"{number} cancelled")
+
+    async with trio.open_nursery() as nursery:
+        for number, (step, which) in enumerate(steps):
+            if step == "cancel":
+                for scope in scopes[which : which + 1]:
+                    scope.cancel()
+            elif step.startswith("close"):
+                outcome = end() if step == "close the sender" else close()
+                if isinstance(outcome, Awaitable):
+                    await outcome
+            else:
+                nursery.start_soon(act, number, step == "send")
+            await trio.testing.wait_all_tasks_blocked()
+            # Those that are woken in one step may run in any order.
+            done, seen[:] = sorted(seen), []
+            steps[number] = (f"{step}: {done}", which)
+        nursery.cancel_scope.cancel()
+    return [step for step, _ in steps]
+
+
+@settings(max_examples=150, deadline=None)
+@given(size=st.integers(0, 2), steps=STEPS)
+def test_a_direction_does_what_a_memory_channel_of_trio_does(size: int, steps: list[tuple[str, int]]) -> None:
+    assert trio.run(happenings, Ours(size), [*steps]) == trio.run(happenings, OfTrio(size), [*steps])
+
+
+def test_a_buffer_has_room_for_nothing_or_more() -> None:
+    with pytest.raises(ValueError, match="max_buffer"):
+        memory_channel_pair(-1)
 
 
 async def test_one_serves_many_connect(autojump_clock: trio.testing.MockClock) -> None:
