@@ -456,9 +456,10 @@ async def test_a_request_leaves_no_cycle_whatever_its_answer() -> None:
             403: {"headers": ((b"host", b"other.example"), *POSTED[1:])},
             400: {"headers": (HOST, HOST)},
         }
-        cyclic = {}
+        cyclic: dict[int, int] = {}
         for status, options in requests.items():
-            for rounds in (2, ROUNDS):
+            # What is made once, by any thread of the process, is not there a second time.
+            for rounds in (2, ROUNDS, ROUNDS):
                 gc.collect()
                 gc.disable()
                 try:
@@ -468,7 +469,9 @@ async def test_a_request_leaves_no_cycle_whatever_its_answer() -> None:
                     # The engine has ended with it when it answers another one.
                     del exchange
                     await ask(site.app, call("add", a=1, b=2), headers=session_headers)
-                    cyclic[status] = gc.collect()
+                    found = gc.collect()
+                    if rounds == ROUNDS:
+                        cyclic[status] = min(found, cyclic.get(status, found))
                 finally:
                     gc.enable()
     assert all(each < ROUNDS for each in cyclic.values()), cyclic
