@@ -54,7 +54,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.supervision.containment import TaskKind
 from mcp_actors.supervision.logging import log
-from mcp_actors.types.records import Number, ValueRecord
+from mcp_actors.types.records import Number, ValueRecord, frozen_record, record
 
 __all__ = [
     "Carrier",
@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Counters(ValueRecord):
     """The events on a session since it began, counted."""
 
@@ -100,7 +100,7 @@ class Counters(ValueRecord):
         self.refused += other.refused
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class LinkStatistics(ValueRecord):
     """A snapshot of a link."""
 
@@ -116,7 +116,7 @@ class LinkStatistics(ValueRecord):
     bytes_out: Number
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Totals(ValueRecord):
     """The events of all conversations together, those that have ended included, since the server was first served."""
 
@@ -138,7 +138,7 @@ class Totals(ValueRecord):
             self.bytes_out += link.bytes_out
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class SessionStatistics(ValueRecord):
     """A snapshot of a session and of everything below it."""
 

@@ -22,7 +22,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, cast, get_args
 
-import attrs
 import trio
 
 from mcp_actors._actors.outbound_call import WaitingTasks
@@ -33,7 +32,7 @@ from mcp_actors.errors import LocalProtocolError, Overloaded, invalid_params
 from mcp_actors.supervision.budget import Account
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import SubscriptionFilter
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = [
     "EventBus",
@@ -72,7 +71,7 @@ def levels(uri: str) -> Iterator[str]:
         shortest = end
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class SubscriptionStatistics(ValueRecord):
     """A snapshot of one subscription."""
 
@@ -273,7 +272,7 @@ _KINDS: frozenset[str] = frozenset(get_args(EventKind))
 DEFAULT_MAX_URIS = 1024
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class EventBusStatistics(ValueRecord):
     """A snapshot of the bus."""
 

@@ -52,7 +52,6 @@ from functools import partial
 from types import CoroutineType, FrameType
 from typing import Any, ClassVar, NoReturn, Protocol, Self, runtime_checkable
 
-import attrs
 import msgspec
 import trio
 
@@ -68,7 +67,7 @@ from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError, McpError, RpcE
 from mcp_actors.supervision.containment import Containment, cancellation_in, crash_in, sole_cause
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import CALL_WORKER
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = [
     "CallOwner",
@@ -823,7 +822,7 @@ class _NoOutlet:
 # -- the snapshot of a call ----------------------------------------------------------------------------------------
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class CallStatistics(ValueRecord):
     """A snapshot of an inbound call."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import attrs
 import trio
 
 from mcp_actors._eras.era import Invocation
 from mcp_actors.errors import Overloaded
 from mcp_actors.supervision.budget import Account, Budget, BudgetStatistics, holder_of
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = [
     "WEIGHED_BYTES",
@@ -30,7 +29,7 @@ __all__ = [
 MIB = 1024 * 1024
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@frozen_record(kw_only=True, eq=False, repr=False)
 class Limits(ValueRecord):
     """Bounds of one connection and, where the name says so, of one server: frames, calls, seconds."""
 
@@ -100,7 +99,7 @@ class Limits(ValueRecord):
 WEIGHED_BYTES = 16 * 1024
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class MemoryStatistics(ValueRecord):
     """The bytes that clients make a server hold, by principal or address."""
 
@@ -188,7 +187,7 @@ class ClientMemory:
 # -- the bounds on calls: some run at once, some wait, and the others are refused ----------------------------------
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class LimiterStatistics(ValueRecord):
     """A snapshot of a `ConcurrencyLimiter`."""
 

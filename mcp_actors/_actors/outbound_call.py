@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol, Self
 
-import attrs
 import msgspec
 import trio
 
@@ -17,7 +16,7 @@ from mcp_actors.abc import Frame
 from mcp_actors.errors import CallTimeout
 from mcp_actors.supervision.containment import TaskKind
 from mcp_actors.supervision.task_kinds import SESSION_CLOCK
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = [
     "CallOptions",
@@ -195,7 +194,7 @@ class DeadlineClock:
                 await self._parked.park()
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class Progress(ValueRecord):
     """One report of a peer's progress."""
 
@@ -210,7 +209,7 @@ ProgressCallback = Callable[[Progress], Awaitable[None] | None]
 MessageCallback = Callable[[str, dict[str, Any]], bool]
 
 
-@attrs.frozen(kw_only=True, eq=False, repr=False)
+@frozen_record(kw_only=True, eq=False, repr=False)
 class CallOptions(ValueRecord):
     """The options of one request, created where the call is and passed on as one value."""
 
@@ -236,7 +235,7 @@ class CallOptions(ValueRecord):
     and returns whether it has taken it."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class OutboundCallStatistics(ValueRecord):
     """A snapshot of a pending call."""
 

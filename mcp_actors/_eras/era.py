@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal, TypeVar
 
-import attrs
 import msgspec
 from cattrs import BaseConverter
 
@@ -169,8 +168,7 @@ class Method(msgspec.Struct, frozen=True):
         return named(self.gives)
 
 
-@attrs.frozen(eq=False)
-class Era:
+class Era(msgspec.Struct, frozen=True, eq=False):
     """One protocol revision.
 
     ``server_methods`` are the requests that a server answers, ``client_methods`` those that a client answers (in the

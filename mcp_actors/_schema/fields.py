@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import attrs
 import msgspec
 
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = ["NO_DEFAULT", "TypeField", "components", "read_fields", "read_hints", "record_kind", "strip"]
 
@@ -31,7 +31,7 @@ _ALIAS_TYPE: Any = getattr(typing, "TypeAliasType", ())
 _QUALIFIERS = (typing.Required, typing.NotRequired, typing.Final, getattr(typing, "ReadOnly", typing.Final))
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class TypeField(ValueRecord):
     """One field of a class.
 

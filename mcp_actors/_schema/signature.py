@@ -72,8 +72,7 @@ class InvalidArguments(ValueError):
         super().__init__(f"invalid arguments: {listed}" + (f"; and {more} more" if more > 0 else ""))
 
 
-@attrs.define(eq=False)
-class Signature:
+class Signature(msgspec.Struct, eq=False, dict=True):
     """The signature of a function, compiled.
 
     ``input_schema`` is the JSON Schema of its arguments. ``bind`` converts the JSON arguments to keyword arguments or
@@ -146,17 +145,16 @@ def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = Fals
     return Signature(schema, bind, docstring.description, injected_name, returned, where)
 
 
-@attrs.define(init=False, eq=False, repr=False)
 class JsonType:
     """The JSON Schema of a type, with its members at the root.
 
     Raises `TypeError` for a type that has no form in JSON.
     """
 
-    schema: dict[str, Any]
+    __slots__ = ("__weakref__", "schema")
 
     def __init__(self, tp: Any) -> None:
-        self.schema = root_schema(tp, output=False)
+        self.schema: dict[str, Any] = root_schema(tp, output=False)
 
 
 def _doc(call: Callable[..., Any]) -> str | None:

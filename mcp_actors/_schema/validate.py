@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
 from urllib.parse import unquote
 
-import attrs
 import msgspec
 
 __all__ = [
@@ -92,8 +91,7 @@ def compile_schema(schema: dict[str, Any] | bool) -> Validator:
     return Validator(compiled, cost.loops)
 
 
-@attrs.define(frozen=True, repr=False, eq=False)
-class Validator:
+class Validator(msgspec.Struct, frozen=True, eq=False):
     """A compiled schema. Immutable, so it may be shared between tasks and threads."""
 
     _compiled: Any

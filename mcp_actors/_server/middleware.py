@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import attrs
+import msgspec
 
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation
@@ -40,8 +40,7 @@ class NotificationMiddleware(Protocol):
         """Runs round the function that takes a notification; what it returns is dropped."""
 
 
-@attrs.frozen(eq=False)
-class Around:
+class Around(msgspec.Struct, frozen=True, eq=False):
     """A function of an extension that runs round some requests of one method, outside of all middleware."""
 
     function: Middleware

@@ -44,6 +44,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import TextContent
+from mcp_actors.types.records import record
 
 __all__ = [
     "FormResult",
@@ -63,7 +64,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class FormResult(t.ElicitResult, Generic[T]):
     """The reaction of the user to a form that was asked for by a class: ``data`` is an object of it.
 

@@ -61,7 +61,7 @@ from mcp_actors.supervision.containment import one_error, start_again, start_and
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.supervision.task_kinds import BEATS, COMPANION, DRAIN, TRANSPORT
 from mcp_actors.types import Implementation
-from mcp_actors.types.records import Number, ValueRecord
+from mcp_actors.types.records import Number, ValueRecord, frozen_record
 
 __all__ = [
     "ServerConfig",
@@ -79,7 +79,7 @@ class SupportsStatistics(Protocol):
     def statistics(self) -> Any: ...
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class UpstreamStatistics(ValueRecord):
     """A snapshot of one server behind a `~mcp_actors.gateway.Gateway`."""
 
@@ -106,7 +106,7 @@ class UpstreamStatistics(ValueRecord):
     """The last failure, cut short."""
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class ServerStatistics(ValueRecord):
     """The whole live actor tree of a server."""
 
@@ -182,7 +182,7 @@ class ServerRuntime:
 
     @shared.setter
     def shared(self, shared: SharedState) -> None:
-        self._config = attrs.evolve(self._config, shared=shared)
+        self._config = msgspec.structs.replace(self._config, shared=shared)
 
     @property
     def telemetry(self) -> Telemetry | None:
@@ -191,7 +191,7 @@ class ServerRuntime:
 
     @telemetry.setter
     def telemetry(self, telemetry: Telemetry | None) -> None:
-        self._config = attrs.evolve(self._config, telemetry=telemetry)
+        self._config = msgspec.structs.replace(self._config, telemetry=telemetry)
 
     @property
     def upstreams(self) -> Callable[[], tuple[Any, ...]]:
@@ -200,7 +200,7 @@ class ServerRuntime:
 
     @upstreams.setter
     def upstreams(self, upstreams: Callable[[], tuple[Any, ...]]) -> None:
-        self._config = attrs.evolve(self._config, upstreams=upstreams)
+        self._config = msgspec.structs.replace(self._config, upstreams=upstreams)
 
     @property
     def sessions(self) -> SessionRegistry:
@@ -276,7 +276,7 @@ class ServerRuntime:
         """
         changed = features.take_over(self.features)
         self.features = features
-        self._config = attrs.evolve(self._config, features=features, stamp=stamp)
+        self._config = msgspec.structs.replace(self._config, features=features, stamp=stamp)
         for handler in self._handlers:
             handler.replace(self._config, scope)
         for kind in changed:
@@ -424,8 +424,7 @@ CONNECTION_RULES = DispatchRules(answers_malformed=True)
 SHARED_IDLE_TASKS = 1024
 
 
-@attrs.frozen(eq=False)
-class ServerConfig:
+class ServerConfig(msgspec.Struct, frozen=True, eq=False):
     """The features and limits of a server: the same for all its transports."""
 
     name: str
@@ -437,10 +436,14 @@ class ServerConfig:
     limiter: ConcurrencyLimiter
     budgets: Budgets
     shared: SharedState
-    state_key: bytes = attrs.field(repr=False)
+    state_key: bytes
     telemetry: Telemetry | None = None
     upstreams: Callable[[], tuple[Any, ...]] = tuple
     """Returns snapshots of the servers behind this one."""
+
+    def __repr__(self) -> str:
+        # The key is shown to nobody.
+        return f"<ServerConfig of {self.name!r}>"
 
 
 class RefusedArrival(msgspec.Struct, frozen=True):

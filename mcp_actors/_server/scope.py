@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import attrs
+import msgspec
 import trio
 from typing_extensions import TypeVar
 
@@ -30,8 +30,7 @@ __all__ = ["VARIABLE", "ServerScope", "StateT", "derived_key", "state_key_of_env
 StateT = TypeVar("StateT", default=Any)
 
 
-@attrs.define(eq=False)
-class ServerScope:
+class ServerScope(msgspec.Struct, eq=False, weakref=True):
     """The values that all calls of one `serve` share."""
 
     server: Any
@@ -46,7 +45,7 @@ class ServerScope:
     """The event loop."""
     bridge: Bridge | None
     """The program's loop or thread that called `serve`, if that is not the one that runs the engine."""
-    detached: set[object] = attrs.field(factory=set)
+    detached: set[object] = msgspec.field(default_factory=set)
     """The calls that were answered, and whose functions run on."""
 
     # The scope of a detached call is a copy, and belongs to the same `serve`.

@@ -379,7 +379,7 @@ def detached(ctx: Context, voice: Voice) -> Context:
     kinds = KINDS[owner.responder.telemetry is not None]
     later = kinds.detached.of(invocation, owner, request_of(call), longest, voice)
     session_of = partial(_while_it_lives, weakref.ref(call.owner), ctx._scope.session_of)
-    return Context(later, invocation.params, attrs.evolve(ctx._scope, session_of=session_of))
+    return Context(later, invocation.params, msgspec.structs.replace(ctx._scope, session_of=session_of))
 
 
 def _while_it_lives(

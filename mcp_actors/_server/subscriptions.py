@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from contextlib import suppress
 from typing import Any
 
-import attrs
+import msgspec
 import trio
 
 from mcp_actors import types as t
@@ -41,8 +41,7 @@ def honoured(asked: t.SubscriptionFilter, declared: ServerCapabilities) -> t.Sub
     )
 
 
-@attrs.frozen(eq=False)
-class ListenMember:
+class ListenMember(msgspec.Struct, frozen=True, eq=False):
     """A member of the filter of subscriptions that belongs to an extension: a list of keys."""
 
     member: str

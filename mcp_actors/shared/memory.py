@@ -20,13 +20,12 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Literal
 
-import attrs
 import msgspec
 import trio
 
 from mcp_actors.abc.shared import EventLog, Replay, SessionPlace, TaskBounds, TaskRecord
 from mcp_actors.errors import SharedStateUnavailable
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = [
     "DEFAULT_MAX_AGE",
@@ -64,7 +63,7 @@ EVENT_OVERHEAD = 320
 _MAX_DIGITS = 18
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class EventLogStatistics(ValueRecord):
     """A snapshot of the content of a `MemoryEventLog`."""
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 import ipaddress
 from typing import Literal
 
-import attrs
-
 from mcp_actors.supervision.principal import Principal
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = ["Account", "Budget", "BudgetStatistics", "Limited", "holder_of"]
 
@@ -24,7 +22,7 @@ Limited = Literal["holder", "all"]
 _IPV6_NETWORK = 64
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class BudgetStatistics(ValueRecord):
     """A snapshot of a `Budget`, in its unit."""
 

@@ -22,12 +22,11 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from types import TracebackType
 from typing import Any, Literal
 
-import attrs
 import msgspec
 import trio
 
 from mcp_actors.supervision.logging import log
-from mcp_actors.types.records import ValueRecord
+from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = [
     "INNERMOST_SCOPE",
@@ -94,7 +93,7 @@ KEPT = 64
 CHARACTERS = 200
 
 
-@attrs.frozen(eq=False, repr=False)
+@frozen_record(eq=False, repr=False)
 class Crash(ValueRecord):
     """One crash of a task."""
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import attrs
 
+from mcp_actors.types.records import ValueRecord, frozen_record
+
 __all__ = ["STREAM_GRACE", "Principal"]
 
 # Seconds. A longer one would let withdrawn access go on, and a shorter one would not cover clocks that differ.
@@ -26,8 +28,8 @@ def _frozen(scopes: Iterable[str]) -> frozenset[str]:
     return frozenset(scopes)
 
 
-@attrs.frozen
-class Principal:
+@frozen_record(eq=False, repr=False)
+class Principal(ValueRecord):
     """The caller that a transport has authenticated: the owner of sessions, streams and states. It holds no token.
 
     Two are equal if issuer, client and subject are: a new token of the same user and client, with other scopes, is the
@@ -61,6 +63,17 @@ class Principal:
             now: Seconds since the epoch.
         """
         return math.inf if self.expires_at is None else max(self.expires_at - now, 0.0) + STREAM_GRACE
+
+    # Every request of a session is compared with the owner of it, so this is not left to the base.
+    def __eq__(self, other: object) -> bool:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        assert isinstance(other, Principal)
+        mine, others = (self.subject, self.issuer, self.client), (other.subject, other.issuer, other.client)
+        return mine == others
+
+    def __hash__(self) -> int:
+        return hash((self.subject, self.issuer, self.client))
 
     def __str__(self) -> str:
         return self.subject

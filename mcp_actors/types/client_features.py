@@ -12,7 +12,7 @@ import attrs
 
 from mcp_actors.types.content import AudioContent, ContentBlock, ImageContent, Role, TextContent
 from mcp_actors.types.elicitation import ElicitFormParams, ElicitResult, ElicitUrlParams
-from mcp_actors.types.records import UNSET, Vocabulary
+from mcp_actors.types.records import UNSET, Vocabulary, record
 from mcp_actors.types.tools import Tool
 
 __all__ = [
@@ -38,7 +38,7 @@ __all__ = [
 # -- roots ---------------------------------------------------------------------------------------------
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Root(Vocabulary):
     """A ``file://`` URI. It is information for the server, which must check paths itself."""
 
@@ -48,7 +48,7 @@ class Root(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ListRootsParams(Vocabulary):
     """Params of ``roots/list``."""
 
@@ -58,7 +58,7 @@ class ListRootsParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ListRootsResult(Vocabulary):
     """Result of ``roots/list``."""
 
@@ -72,7 +72,7 @@ class ListRootsResult(Vocabulary):
 IncludeContext = Literal["none", "thisServer", "allServers"]
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ToolUseContent(Vocabulary):
     """The model asks for the call of a tool; the `ToolResultContent` with its result has the same ``id``."""
 
@@ -85,7 +85,7 @@ class ToolUseContent(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ToolResultContent(Vocabulary):
     """The result of a tool, for the model."""
 
@@ -102,7 +102,7 @@ class ToolResultContent(Vocabulary):
 SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class SamplingMessage(Vocabulary):
     """One message of the conversation, with one block or a list of blocks as it was received."""
 
@@ -112,7 +112,7 @@ class SamplingMessage(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ModelHint(Vocabulary):
     """A part of a model's name, such as ``"sonnet"``."""
 
@@ -120,7 +120,7 @@ class ModelHint(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ModelPreferences(Vocabulary):
     """Preferences for the choice of a model: hints in order of preference, and weights from 0 to 1."""
 
@@ -131,7 +131,7 @@ class ModelPreferences(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ToolChoice(Vocabulary):
     """Whether the model may, must or must not use tools. The default is ``"auto"``."""
 
@@ -139,7 +139,7 @@ class ToolChoice(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class CreateMessageParams(Vocabulary):
     """Params of ``sampling/createMessage``: asks for the next message, of at most ``max_tokens`` tokens."""
 
@@ -159,7 +159,7 @@ class CreateMessageParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class CreateMessageResult(Vocabulary):
     """The message of the model. ``stop_reason`` is ``endTurn``, ``stopSequence``, ``maxTokens``, ``toolUse``, other."""
 
@@ -179,7 +179,7 @@ InputRequest = ElicitFormParams | ElicitUrlParams | CreateMessageParams | ListRo
 InputResponse = ElicitResult | CreateMessageResult | ListRootsResult
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class InputRequiredResult(Vocabulary):
     """Asks the client to send the same request again, with answers to the questions and the unchanged state.
 

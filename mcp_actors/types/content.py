@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from mcp_actors.errors import RemoteProtocolError
-from mcp_actors.types.records import Vocabulary
+from mcp_actors.types.records import Vocabulary, record
 
 __all__ = [
     "BLOCKS",
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Icon(Vocabulary):
     """An image for a server, tool, prompt or resource. It comes from the peer, so it is untrusted.
 
@@ -49,7 +49,7 @@ class Icon(Vocabulary):
 Role = Literal["user", "assistant"]
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Annotations(Vocabulary):
     """Hints for displaying content: its audience, its priority from 0 to 1, the time of its last change (ISO 8601)."""
 
@@ -59,7 +59,7 @@ class Annotations(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Resource(Vocabulary):
     """A resource that can be read by its ``uri``. ``size`` is in bytes, before any encoding."""
 
@@ -75,7 +75,7 @@ class Resource(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class TextResourceContents(Vocabulary):
     """Contents as text. ``uri`` may be that of a sub-resource of the one that was read."""
 
@@ -86,7 +86,7 @@ class TextResourceContents(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class BlobResourceContents(Vocabulary):
     """Contents as bytes; ``blob`` is base64."""
 
@@ -116,7 +116,7 @@ def decoded(data: str) -> bytes:
         raise RemoteProtocolError(f"the data is no base64: {error}") from None
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class TextContent(Vocabulary):
     """Plain text."""
 
@@ -128,7 +128,7 @@ class TextContent(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ImageContent(Vocabulary):
     """An image; ``data`` is base64."""
 
@@ -149,7 +149,7 @@ class ImageContent(Vocabulary):
         return decoded(self.data)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class AudioContent(Vocabulary):
     """Sound; ``data`` is base64."""
 
@@ -170,14 +170,14 @@ class AudioContent(Vocabulary):
         return decoded(self.data)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ResourceLink(Resource):
     """Refers to a resource that the client may read; ``resources/list`` need not have it."""
 
     type: ClassVar[Literal["resource_link"]] = "resource_link"
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class EmbeddedResource(Vocabulary):
     """The contents of a resource, inside a message."""
 

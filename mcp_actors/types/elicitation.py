@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from mcp_actors.types.records import Vocabulary
+from mcp_actors.types.records import Vocabulary, record
 
 __all__ = [
     "ElicitAction",
@@ -22,7 +22,7 @@ __all__ = [
 ElicitAction = Literal["accept", "decline", "cancel"]
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ElicitFormParams(Vocabulary):
     """Asks by a form. ``requested_schema`` is the plain JSON Schema of a flat object: see `form_schema`.
 
@@ -38,7 +38,7 @@ class ElicitFormParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ElicitUrlParams(Vocabulary):
     """Asks the user to visit ``url``.
 
@@ -58,7 +58,7 @@ class ElicitUrlParams(Vocabulary):
 ElicitParams = ElicitFormParams | ElicitUrlParams
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ElicitResult(Vocabulary):
     """The reaction of the user. Only an accepted form has ``content``: strings, numbers, booleans, lists of strings."""
 
@@ -68,7 +68,7 @@ class ElicitResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ElicitationCompleteParams(Vocabulary):
     """Params of ``notifications/elicitation/complete``: the user has finished at the URL."""
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from mcp_actors.types.records import Vocabulary
+from mcp_actors.types.records import Vocabulary, record
 
 __all__ = [
     "BooleanSchema",
@@ -34,7 +34,7 @@ __all__ = [
 StringFormat = Literal["email", "uri", "date", "date-time"]
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
+@record(kw_only=True, eq=False, repr=False)
 class StringSchema(Vocabulary):
     """A text field."""
 
@@ -48,7 +48,7 @@ class StringSchema(Vocabulary):
     default: str | None = None
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
+@record(kw_only=True, eq=False, repr=False)
 class NumberSchema(Vocabulary):
     """A field for a number; with ``type="integer"`` for an integer."""
 
@@ -60,7 +60,7 @@ class NumberSchema(Vocabulary):
     default: float | None = None
 
 
-@attrs.define(kw_only=True, eq=False, repr=False)
+@record(kw_only=True, eq=False, repr=False)
 class BooleanSchema(Vocabulary):
     """A field for a boolean."""
 
@@ -71,7 +71,7 @@ class BooleanSchema(Vocabulary):
     default: bool | None = None
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class EnumOption(Vocabulary):
     """One choice: ``const`` is the value in the answer, ``title`` the text that is shown."""
 
@@ -79,7 +79,7 @@ class EnumOption(Vocabulary):
     title: str
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class UntitledSingleSelectEnumSchema(Vocabulary):
     """A choice of one value; the values themselves are shown."""
 
@@ -91,7 +91,7 @@ class UntitledSingleSelectEnumSchema(Vocabulary):
     default: str | None = attrs.field(default=None, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class TitledSingleSelectEnumSchema(Vocabulary):
     """A choice of one value; their titles are shown."""
 
@@ -103,7 +103,7 @@ class TitledSingleSelectEnumSchema(Vocabulary):
     default: str | None = attrs.field(default=None, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class UntitledMultiSelectEnumSchema(Vocabulary):
     """A choice of several values; the values themselves are shown."""
 
@@ -117,7 +117,7 @@ class UntitledMultiSelectEnumSchema(Vocabulary):
     default: Sequence[str] | None = attrs.field(default=None, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class TitledMultiSelectEnumSchema(Vocabulary):
     """A choice of several values; their titles are shown."""
 
@@ -131,7 +131,7 @@ class TitledMultiSelectEnumSchema(Vocabulary):
     default: Sequence[str] | None = attrs.field(default=None, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class LegacyTitledEnumSchema(Vocabulary):
     """A choice of one value, as earlier revisions have it: ``enum_names`` has the titles in the order of ``enum``."""
 

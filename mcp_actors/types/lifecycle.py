@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import attrs
 
 from mcp_actors.types.content import Icon
-from mcp_actors.types.records import CacheScope, Vocabulary, not_negative
+from mcp_actors.types.records import CacheScope, Vocabulary, not_negative, record
 
 __all__ = [
     "LOGGING_LEVELS",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Implementation(Vocabulary):
     """The name and version of a program, for display and diagnosis only: no behaviour may depend on it."""
 
@@ -45,7 +45,7 @@ class Implementation(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class PromptsCapability(Vocabulary):
     """The server has prompts."""
 
@@ -53,7 +53,7 @@ class PromptsCapability(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ResourcesCapability(Vocabulary):
     """The server has resources; with ``subscribe`` it also notifies clients of changes of a single one."""
 
@@ -62,7 +62,7 @@ class ResourcesCapability(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ToolsCapability(Vocabulary):
     """The server has tools."""
 
@@ -70,7 +70,7 @@ class ToolsCapability(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ServerCapabilities(Vocabulary):
     """The capabilities of a server. A member that is present is declared, even if it is empty."""
 
@@ -85,7 +85,7 @@ class ServerCapabilities(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class InitializeResult(Vocabulary):
     """Result of ``initialize``; ``instructions`` are for the model."""
 
@@ -97,7 +97,7 @@ class InitializeResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class DiscoverResult(Vocabulary):
     """Result of ``server/discover`` (MCP 2026-07-28): the versions and capabilities of a server without sessions."""
 
@@ -120,7 +120,7 @@ LOGGING_LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
 """The levels of RFC 5424 section 6.2.1, the least severe first."""
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class SetLevelParams(Vocabulary):
     """Params of ``logging/setLevel``: the least severe level that is sent in this session (revisions with sessions)."""
 
@@ -129,7 +129,7 @@ class SetLevelParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class LoggingMessageParams(Vocabulary):
     """Params of ``notifications/message``; ``data`` is any JSON value, including null."""
 
@@ -143,7 +143,7 @@ class LoggingMessageParams(Vocabulary):
 # -- subscriptions of revisions without sessions -------------------------------------------------------
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class SubscriptionFilter(Vocabulary):
     """The changes that a client asks for, or (in the acknowledgement) those that the server will send."""
 
@@ -154,7 +154,7 @@ class SubscriptionFilter(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class SubscriptionsListenParams(Vocabulary):
     """Params of ``subscriptions/listen``, which opens a subscription (MCP 2026-07-28)."""
 
@@ -163,7 +163,7 @@ class SubscriptionsListenParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class SubscriptionsAcknowledgedParams(Vocabulary):
     """Params of the first notification of a subscription; ``meta`` has its id."""
 
@@ -172,7 +172,7 @@ class SubscriptionsAcknowledgedParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class SubscriptionsListenResult(Vocabulary):
     """Result of ``subscriptions/listen``: the server ended the subscription regularly; ``meta`` has its id."""
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from mcp_actors.types.lifecycle import Implementation
-from mcp_actors.types.records import Vocabulary
+from mcp_actors.types.records import Vocabulary, record
 
 __all__ = [
     "CancelledParams",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class RootsCapability(Vocabulary):
     """The client answers ``roots/list``; with ``list_changed`` it also notifies the server of changes."""
 
@@ -36,7 +36,7 @@ class RootsCapability(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class SamplingCapability(Vocabulary):
     """The client answers ``sampling/createMessage``. A member that is ``{}`` means that the feature is supported."""
 
@@ -45,7 +45,7 @@ class SamplingCapability(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ElicitationCapability(Vocabulary):
     """The client answers ``elicitation/create``. Without any member it supports forms only."""
 
@@ -54,7 +54,7 @@ class ElicitationCapability(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ClientCapabilities(Vocabulary):
     """The capabilities of a client. A member that is present is declared, even if it is empty.
 
@@ -73,7 +73,7 @@ class ClientCapabilities(Vocabulary):
 ProgressToken = int | str
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class RequestParams(Vocabulary):
     """Params of a request without members of its own."""
 
@@ -81,7 +81,7 @@ class RequestParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class NotificationParams(Vocabulary):
     """Params of a notification without members of its own."""
 
@@ -89,7 +89,7 @@ class NotificationParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class PaginatedParams(Vocabulary):
     """Params of a request for one page of a list; ``cursor`` is opaque and comes from the previous page."""
 
@@ -98,7 +98,7 @@ class PaginatedParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class EmptyResult(Vocabulary):
     """A result without members of its own."""
 
@@ -108,7 +108,7 @@ class EmptyResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class InitializeParams(Vocabulary):
     """Params of ``initialize``, which opens a session (MCP 2025-11-25, Lifecycle)."""
 
@@ -119,7 +119,7 @@ class InitializeParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ProgressParams(Vocabulary):
     """Params of ``notifications/progress``. ``progress`` only increases; ``total`` is absent if it is not known."""
 
@@ -131,7 +131,7 @@ class ProgressParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class CancelledParams(Vocabulary):
     """Params of ``notifications/cancelled``. Without ``request_id`` it is ignored."""
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from mcp_actors.types.content import ContentBlock, Icon, Role, text_of
-from mcp_actors.types.records import CacheScope, Vocabulary, not_negative
+from mcp_actors.types.records import CacheScope, Vocabulary, not_negative, record
 
 __all__ = [
     "CompleteParams",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class PromptArgument(Vocabulary):
     """An argument of a prompt, whose value is always text. It may be left out unless ``required`` is true."""
 
@@ -38,7 +38,7 @@ class PromptArgument(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Prompt(Vocabulary):
     """The description of a prompt in ``prompts/list``."""
 
@@ -51,7 +51,7 @@ class Prompt(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ListPromptsResult(Vocabulary):
     """One page of prompts. It is the last one if ``next_cursor`` is absent; an empty string is a cursor."""
 
@@ -65,7 +65,7 @@ class ListPromptsResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class GetPromptParams(Vocabulary):
     """Params of ``prompts/get``.
 
@@ -80,7 +80,7 @@ class GetPromptParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class PromptMessage(Vocabulary):
     """One message of a prompt, with exactly one block."""
 
@@ -89,7 +89,7 @@ class PromptMessage(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class GetPromptResult(Vocabulary):
     """Result of ``prompts/get``: the prompt with its arguments filled in."""
 
@@ -109,7 +109,7 @@ class GetPromptResult(Vocabulary):
 # -- completion of the arguments of prompts and resource templates -------------------------------------
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class PromptReference(Vocabulary):
     """Refers to a prompt by its name."""
 
@@ -120,7 +120,7 @@ class PromptReference(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ResourceTemplateReference(Vocabulary):
     """Refers to a resource template; ``uri`` is the text of the template."""
 
@@ -133,7 +133,7 @@ class ResourceTemplateReference(Vocabulary):
 CompletionReference = PromptReference | ResourceTemplateReference
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class CompletionArgument(Vocabulary):
     """The argument that is being typed, and the part of its value that was typed so far."""
 
@@ -142,7 +142,7 @@ class CompletionArgument(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class CompletionContext(Vocabulary):
     """The values of the arguments that were completed before."""
 
@@ -150,7 +150,7 @@ class CompletionContext(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class CompleteParams(Vocabulary):
     """Params of ``completion/complete``, which asks for values of one argument."""
 
@@ -161,7 +161,7 @@ class CompleteParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Completion(Vocabulary):
     """At most 100 values, the best first. ``total`` also counts those that were not sent."""
 
@@ -171,7 +171,7 @@ class Completion(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class CompleteResult(Vocabulary):
     """Result of ``completion/complete``."""
 

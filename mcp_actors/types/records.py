@@ -1,23 +1,36 @@
 """The bases of the vocabulary: records, the marker of an absent member, and what results that may be cached share.
 
 All records share their comparison, hash and representation. attrs would compile these anew for each class, which takes
-more than half of the time that making a class takes, and no program that starts uses any of them.
+more than half of the time that making a class takes, and no program that starts uses any of them. The constructor
+takes most of the rest: `record` and `frozen_record` have attrs compile it for the first object of a class.
 """
 
 from __future__ import annotations
 
 import enum
 import reprlib
-from typing import Annotated, Any, Final, Literal
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import attrs
 from msgspec import Meta
 
-__all__ = ["UNSET", "CacheScope", "Number", "Unset", "ValueRecord", "Vocabulary", "not_negative"]
+__all__ = [
+    "UNSET",
+    "CacheScope",
+    "Number",
+    "Unset",
+    "ValueRecord",
+    "Vocabulary",
+    "frozen_record",
+    "not_negative",
+    "record",
+]
 
 
 class ValueRecord:
-    """The base of attrs classes that are made with ``eq=False, repr=False``, because these methods are here.
+    """The base of records, which are made with ``eq=False, repr=False``, because these methods are here.
 
     A record equals another one of the same class whose attributes are all equal. One whose attributes may change says
     ``__hash__ = None``.
@@ -49,6 +62,113 @@ def _fields_of(value: object) -> tuple[attrs.Attribute[Any], ...]:
     cls: Any = type(value)
     fields: tuple[attrs.Attribute[Any], ...] = cls.__attrs_attrs__
     return fields
+
+
+# -- classes that attrs completes when they are first used ---------------------------------------------------------
+
+C = TypeVar("C", bound=type)
+
+# What attrs adds to a class, and what may be asked for before there is an object: by `attrs.fields`, by patterns, and
+# where an object is made of its pickled state or of another object.
+_ADDED = ("__init__", "__attrs_attrs__", "__getstate__", "__setstate__")
+_ADDED_IF_MISSING = ("__attrs_props__", "__match_args__", "__replace__")
+# Reentrant, because a class is completed while one that is derived from it is.
+_completing = threading.RLock()
+
+
+class _Declaration:
+    """What a class has declared, until attrs completes the class."""
+
+    def __init__(self, fields: dict[str, Any], options: dict[str, Any], *, frozen: bool) -> None:
+        self.fields = fields
+        self.options = options
+        self.frozen = frozen
+        self.cls: type = object
+        self.completed = False
+
+    def complete(self) -> None:
+        """Has attrs add what is missing, in place. Threads that need it at the same time wait."""
+        with _completing:
+            if self.completed:
+                return
+            self.completed = True
+            for name in _ADDED_IF_MISSING:
+                delattr(self.cls, name)
+            attrs.define(
+                self.cls,
+                these={name: _as_field(value) for name, value in self.fields.items()},
+                init=True,
+                slots=False,
+                getstate_setstate=True,
+                on_setattr=attrs.setters.frozen if self.frozen else None,
+                **self.options,
+            )
+            if self.frozen:
+                setattr(self.cls, "__setattr__", _refuse_change)  # noqa: B010 - mypy takes it for a method
+                setattr(self.cls, "__delattr__", _refuse_change)  # noqa: B010
+
+
+class _Added:
+    """Stands for something that attrs adds, and has the class completed when it is asked for."""
+
+    __slots__ = ("declaration", "name")
+
+    def __init__(self, declaration: _Declaration, name: str) -> None:
+        self.declaration = declaration
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        self.declaration.complete()
+        if self.declaration.cls.__dict__.get(self.name) is self:
+            raise AttributeError(self.name)
+        return getattr(owner if instance is None else instance, self.name)
+
+
+def _as_field(value: Any) -> Any:
+    return value if isinstance(value, _FIELD) else attrs.field(default=value)
+
+
+_FIELD: type = type(attrs.field())
+
+
+def _refuse_change(instance: object, name: str, value: object = None) -> None:
+    raise attrs.exceptions.FrozenInstanceError
+
+
+def _declared(cls: C, options: dict[str, Any], *, frozen: bool) -> C:
+    """Returns the class with slots for its fields, as attrs makes it, and with the rest to be added later."""
+    body = dict(cls.__dict__)
+    names = [name for name, hint in body["__annotations__"].items() if not hint.startswith("ClassVar")]
+    declaration = _Declaration(
+        {name: body.pop(name, attrs.NOTHING) for name in names}, options, frozen=frozen
+    )
+    body.pop("__dict__", None)
+    # Objects can be referred to weakly, as those of attrs can.
+    slots = names if body.pop("__weakref__", None) is None else [*names, "__weakref__"]
+    body["__slots__"] = tuple(slots)
+    for name in (*_ADDED, *_ADDED_IF_MISSING):
+        body[name] = _Added(declaration, name)
+    made = type(cls)(cls.__name__, cls.__bases__, body)
+    declaration.cls = made
+    return made
+
+
+if TYPE_CHECKING:
+    from attrs import define as record
+    from attrs import frozen as frozen_record
+else:
+
+    def record(**options: Any) -> Callable[[C], C]:
+        """Decorator: `attrs.define`, with what attrs compiles for a class left until the class is first used.
+
+        Most classes of a program are never used, and nearly none before the first answer of a server. The class is a
+        `ValueRecord`, its annotations are text, and its methods do without ``super()``, as the class is made anew.
+        """
+        return lambda cls: _declared(cls, options, frozen=False)
+
+    def frozen_record(**options: Any) -> Callable[[C], C]:
+        """Decorator: `attrs.frozen`, as `record` is `attrs.define`."""
+        return lambda cls: _declared(cls, options, frozen=True)
 
 
 _MOST = 2**63 - 1

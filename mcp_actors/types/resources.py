@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from mcp_actors.types.content import Annotations, Icon, Resource, ResourceContents, TextResourceContents
-from mcp_actors.types.records import CacheScope, Vocabulary, not_negative
+from mcp_actors.types.records import CacheScope, Vocabulary, not_negative, record
 
 __all__ = [
     "ListResourceTemplatesResult",
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ResourceTemplate(Vocabulary):
     """A set of resources whose URIs have the form of ``uri_template`` (RFC 6570)."""
 
@@ -36,7 +36,7 @@ class ResourceTemplate(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ListResourcesResult(Vocabulary):
     """One page of resources. It is the last one if ``next_cursor`` is absent; an empty string is a cursor."""
 
@@ -50,7 +50,7 @@ class ListResourcesResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ListResourceTemplatesResult(Vocabulary):
     """One page of resource templates."""
 
@@ -64,7 +64,7 @@ class ListResourceTemplatesResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ReadResourceParams(Vocabulary):
     """Params of ``resources/read``.
 
@@ -78,7 +78,7 @@ class ReadResourceParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ReadResourceResult(Vocabulary):
     """Result of ``resources/read``: the contents of one resource, or of several for a resource like a directory."""
 
@@ -107,7 +107,7 @@ class ReadResourceResult(Vocabulary):
         )
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class SubscribeParams(Vocabulary):
     """Params of ``resources/subscribe`` (revisions with sessions)."""
 
@@ -116,7 +116,7 @@ class SubscribeParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class UnsubscribeParams(Vocabulary):
     """Params of ``resources/unsubscribe`` (revisions with sessions)."""
 
@@ -125,7 +125,7 @@ class UnsubscribeParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ResourceUpdatedParams(Vocabulary):
     """Params of ``notifications/resources/updated``. ``uri`` may be that of a sub-resource of the subscribed one."""
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import attrs
 
-from mcp_actors.types.records import Vocabulary, not_negative
+from mcp_actors.types.records import Vocabulary, not_negative, record
 
 __all__ = [
     "CreateTaskResult",
@@ -25,7 +25,7 @@ TaskStatusName = Literal["working", "input_required", "completed", "failed", "ca
 _TERMINAL: frozenset[TaskStatusName] = frozenset({"completed", "failed", "cancelled"})
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Task(Vocabulary):
     """A task in MCP 2025-11-25. The times are in milliseconds; a ``ttl`` of ``None`` means without an end."""
 
@@ -40,7 +40,7 @@ class Task(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class CreateTaskResult(Vocabulary):
     """Result of a request with ``params.task`` (MCP 2025-11-25)."""
 
@@ -49,7 +49,7 @@ class CreateTaskResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ListTasksResult(Vocabulary):
     """Result of ``tasks/list`` (MCP 2025-11-25). It is the last page if ``next_cursor`` is absent."""
 
@@ -59,7 +59,7 @@ class ListTasksResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class DetailedTask(Vocabulary):
     """A task of the extension ``io.modelcontextprotocol/tasks``. The times are in milliseconds.
 
@@ -81,7 +81,7 @@ class DetailedTask(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class GetTaskParams(Vocabulary):
     """Params of ``tasks/get``, ``tasks/result`` and ``tasks/cancel``."""
 
@@ -90,7 +90,7 @@ class GetTaskParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class UpdateTaskParams(Vocabulary):
     """Params of ``tasks/update``: answers to the questions of a task, by their keys (SEP-2663)."""
 

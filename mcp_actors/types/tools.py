@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import attrs
 
 from mcp_actors.types.content import ContentBlock, Icon, text_of
-from mcp_actors.types.records import UNSET, CacheScope, Vocabulary, not_negative
+from mcp_actors.types.records import UNSET, CacheScope, Vocabulary, not_negative, record
 
 __all__ = [
     "CallToolParams",
@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ToolAnnotations(Vocabulary):
     """Hints about a tool. A client must not rely on them unless it trusts the server.
 
@@ -34,7 +34,7 @@ class ToolAnnotations(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ToolExecution(Vocabulary):
     """Execution as a task: ``task_support`` is ``"forbidden"`` (the default), ``"optional"`` or ``"required"``."""
 
@@ -42,7 +42,7 @@ class ToolExecution(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class Tool(Vocabulary):
     """The description of a tool in ``tools/list``. The schemas are plain JSON Schema and are never changed."""
 
@@ -58,7 +58,7 @@ class Tool(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class ListToolsResult(Vocabulary):
     """One page of tools. It is the last one if ``next_cursor`` is absent; an empty string is a cursor."""
 
@@ -72,7 +72,7 @@ class ListToolsResult(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class CallToolParams(Vocabulary):
     """Params of ``tools/call``.
 
@@ -87,7 +87,7 @@ class CallToolParams(Vocabulary):
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
 
 
-@attrs.define(eq=False, repr=False)
+@record(eq=False, repr=False)
 class CallToolResult(Vocabulary):
     """Result of ``tools/call``.
 
