@@ -19,8 +19,8 @@ from mcp_actors._actors.outbound import KINDS
 from mcp_actors._client.client_extension import AskedRequest
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.options import ClientOptions, as_roots, declared_capabilities, guarded
-from mcp_actors._eras.convert import history_problem
 from mcp_actors._eras.era import Era, Invocation, structured
+from mcp_actors._eras.vocabulary import history_problem
 from mcp_actors.errors import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,

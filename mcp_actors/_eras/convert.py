@@ -12,9 +12,8 @@ A value typed ``Any``, or a dict or list of such values, is passed on without be
 from __future__ import annotations
 
 import types as kinds
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
 import msgspec
@@ -23,99 +22,33 @@ from cattrs.errors import BaseValidationError
 from cattrs.fns import identity
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from mcp_actors import types
+from mcp_actors._eras.vocabulary import (
+    MAY_BE_ABSENT,
+    Hook,
+    absent_from,
+    are_questions,
+    constants_of,
+    is_constant,
+    is_union,
+    is_vocabulary,
+    rows_of,
+    wire_name,
+    writer_by_class,
+    writer_of,
+)
 from mcp_actors._wire.codec import COLLECTOR_PAUSES
-from mcp_actors.types import UNSET, TextResourceContents
+from mcp_actors.types import UNSET, CallToolResult, TextContent, TextResourceContents
 from mcp_actors.types.records import not_negative
 
 __all__ = [
-    "MAY_BE_ABSENT",
-    "Hook",
     "StructureError",
-    "are_questions",
     "class_reader",
     "class_writer",
-    "constants_of",
-    "history_problem",
-    "is_constant",
-    "is_union",
-    "is_vocabulary",
     "make_converter",
-    "named",
     "reader_of",
-    "rows_of",
     "structure_error_text",
     "tool_result_reader",
-    "wire_name",
-    "writer_by_class",
 ]
-
-
-# -- the names on the wire and the constants of a class, as the hooks need them ------------------------------------
-#
-# Tables have the classes by their names in `mcp_actors.types`, which loads a class when it is first asked for.
-
-T = TypeVar("T")
-
-Hook = Callable[..., Any]
-"""Takes the value and, as cattrs calls it, optionally the type."""
-
-# Class constants of the vocabulary that are on the wire, with what a peer may leave out: `resultType` is absent from
-# results of older servers and means "complete", an elicitation without `mode` is a form.
-_CONSTANTS = ("type", "mode", "result_type")
-MAY_BE_ABSENT = {"resultType": "complete", "mode": "form"}
-
-
-def wire_name(attribute: str) -> str:
-    """The name on the wire of an attribute: camelCase, except for ``meta``."""
-    if attribute == "meta":
-        return "_meta"
-    first, *rest = attribute.split("_")
-    return first + "".join(word.capitalize() for word in rest)
-
-
-def is_vocabulary(cls: Any) -> bool:
-    """Whether it is a class of `mcp_actors.types` or made in their manner: ``extra`` is what tells them."""
-    return isinstance(cls, type) and attrs.has(cls) and "extra" in attrs.fields_dict(cls)
-
-
-def is_union(annotation: Any) -> bool:
-    """Whether it is one of several classes of the vocabulary, and no class."""
-    return get_origin(annotation) in (Union, UnionType) and all(map(is_vocabulary, get_args(annotation)))
-
-
-def are_questions(parts: Iterable[Any]) -> bool:
-    """Whether the classes of a union are questions of several methods: in JSON ``{method, params}``."""
-    methods = {getattr(part, "method", None) for part in parts}
-    return len(methods) > 1 and None not in methods
-
-
-def named(name: str | type) -> Any:
-    """The class or the union of that name; what is a class already is returned as it is."""
-    return getattr(types, name) if isinstance(name, str) else name
-
-
-def rows_of(table: Mapping[str, T], cls: type) -> list[T]:
-    """The values of a table by names that are for a class, those for the class itself before those for its bases."""
-    return [
-        table[each.__name__]
-        for each in cls.__mro__
-        if each.__name__ in table and named(each.__name__) is each
-    ]
-
-
-def constants_of(cls: type, lacked: frozenset[str]) -> dict[str, str]:
-    """The constant members of a class, by their names on the wire."""
-    return {
-        wire_name(name): getattr(cls, name)
-        for name in _CONSTANTS
-        if is_constant(cls, name) and name not in lacked
-    }
-
-
-def is_constant(cls: type, name: str) -> bool:
-    """Whether ``name`` is a class constant, as the discriminators are, and no field of its objects."""
-    return isinstance(getattr(cls, name, None), str) and name not in attrs.fields_dict(cls)
 
 
 # -- hooks that structure JSON, strict about every type ------------------------------------------------------------
@@ -185,7 +118,7 @@ def _text_reader(read: Hook) -> Hook:
         if value.__class__ is dict and len(value) == 2 and value.get("type") == "text":
             text = value.get("text")
             if text.__class__ is str:
-                return types.TextContent(text)
+                return TextContent(text)
         return read(value)
 
     return read_text
@@ -489,57 +422,9 @@ def _members_writer(
             plan[field.name] = override(
                 rename=wire_name(field.name),
                 omit_if_default=field.default is None or field.default is UNSET,
-                unstruct_hook=_writer_of(hints[field.name], write_any) or identity,
+                unstruct_hook=writer_of(hints[field.name], write_any) or identity,
             )
     return make_dict_unstructure_fn(cls, converter, **plan)
-
-
-def _writer_of(annotation: Any, write_any: Hook) -> Hook | None:
-    """The hook for the values of one annotation, or ``None`` if they are JSON already."""
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is list:
-        item_hook = _writer_of(parts[0], write_any)
-        return None if item_hook is None else lambda value: [item_hook(item) for item in value]
-    if origin is dict:
-        member_hook = _writer_of(parts[1], write_any)
-        if member_hook is None:
-            return None
-        return lambda value: {name: member_hook(item) for name, item in value.items()}
-    if origin is Union or origin is kinds.UnionType:
-        return _union_writer([part for part in parts if part is not kinds.NoneType], write_any)
-    return write_any if is_vocabulary(annotation) else None
-
-
-def _union_writer(parts: list[Any], write_any: Hook) -> Hook | None:
-    if len(parts) == 1:
-        return _writer_of(parts[0], write_any)
-    if are_questions(parts):
-        return lambda value: (
-            value if value.__class__ is dict else {"method": value.method, "params": write_any(value)}
-        )
-    if any(get_origin(part) is list for part in parts):
-        return lambda value: (
-            [write_any(item) for item in value] if value.__class__ in (list, tuple) else write_any(value)
-        )
-    return write_any if is_vocabulary(parts[0]) else None
-
-
-def writer_by_class(converter: BaseConverter) -> Hook:
-    """Returns a hook for an object of any class of `mcp_actors.types`; a dict is plain JSON and is not changed."""
-    hooks: dict[type, Hook] = {dict: lambda value: value}
-
-    def write(value: Any) -> Any:
-        try:
-            hook = hooks[value.__class__]
-        except KeyError:
-            if not is_vocabulary(value.__class__):
-                raise TypeError(
-                    f"{value.__class__.__name__} is not an object of the protocol: {value!r:.80}"
-                ) from None
-            hook = hooks[value.__class__] = converter.get_unstructure_hook(value.__class__)
-        return hook(value)
-
-    return write
 
 
 # -- results of tools in their common form -------------------------------------------------------------------------
@@ -572,7 +457,7 @@ _FORMS: dict[frozenset[str], type[_PlainResult]] = {
 }
 
 
-def tool_result_reader(absent: frozenset[str]) -> Callable[[msgspec.Raw], types.CallToolResult | None]:
+def tool_result_reader(absent: frozenset[str]) -> Callable[[msgspec.Raw], CallToolResult | None]:
     """Returns a function that makes a `CallToolResult` of its JSON, without a dict between, if it has the common form.
 
     That is text and structured content, and nothing that a revision does not know. For any other result, a malformed
@@ -584,15 +469,15 @@ def tool_result_reader(absent: frozenset[str]) -> Callable[[msgspec.Raw], types.
     decode = msgspec.json.Decoder(_FORMS[absent]).decode
     has_structure = "structured_content" not in absent
 
-    def read(raw: msgspec.Raw) -> types.CallToolResult | None:
+    def read(raw: msgspec.Raw) -> CallToolResult | None:
         if len(raw) > COLLECTOR_PAUSES:
             return None
         try:
             plain: Any = decode(raw)
         except (msgspec.DecodeError, RecursionError):
             return None
-        return types.CallToolResult(
-            [types.TextContent(each.text) for each in plain.content],
+        return CallToolResult(
+            [TextContent(each.text) for each in plain.content],
             plain.structuredContent if has_structure else UNSET,
             plain.isError,
             meta=plain.meta,
@@ -625,54 +510,22 @@ def make_converter(
     converter = BaseConverter(detailed_validation=False)
     absent_by_class = absent or {}
     downgrade_by_class = downgrade or {}
-    write_any = writer_by_class(converter)
-
-    def absent_for(cls: type) -> frozenset[str]:
-        return frozenset[str]().union(*rows_of(absent_by_class, cls))
+    write_any = writer_by_class(converter.get_unstructure_hook)
 
     def writer(cls: type) -> Hook:
         return class_writer(
             converter,
             cls,
-            absent_for(cls),
+            absent_from(absent_by_class, cls),
             next(iter(rows_of(downgrade_by_class, cls)), None),
             write_any,
         )
 
     def reader(cls: type) -> Hook:
-        read = class_reader(converter, cls, absent_for(cls))
-        return _text_reader(read) if cls is types.TextContent else read
+        read = class_reader(converter, cls, absent_from(absent_by_class, cls))
+        return _text_reader(read) if cls is TextContent else read
 
     converter.register_structure_hook_factory(is_vocabulary, reader)
     converter.register_structure_hook_factory(is_union, lambda union: cast(Hook, reader_of(converter, union)))
     converter.register_unstructure_hook_factory(is_vocabulary, writer)
     return converter
-
-
-# -- the form of the messages of a sampling request, checked on both sides -----------------------------------------
-
-
-def history_problem(messages: Sequence[types.SamplingMessage]) -> str | None:
-    """Returns what is wrong with tool uses and their results among the messages, ``None`` if nothing is.
-
-    MCP 2025-11-25, Sampling, Message Content Constraints: each use is answered in the next message, by a result with
-    its id, and a message with results holds nothing else. Uses are the model's, results the user's.
-    """
-    open_uses: set[str] = set()
-    for message in messages:
-        blocks = _blocks(message)
-        results = [block for block in blocks if isinstance(block, types.ToolResultContent)]
-        if results and len(results) < len(blocks):
-            return "a message with tool results must hold nothing else"
-        if open_uses != {block.tool_use_id for block in results}:
-            return "every tool use needs its result in the next message, and no other"
-        if results and message.role != "user":
-            return "tool results belong into a message of the role user"
-        open_uses = {block.id for block in blocks if isinstance(block, types.ToolUseContent)}
-        if open_uses and message.role != "assistant":
-            return "tool uses belong into a message of the role assistant"
-    return f"tool uses without a result: {', '.join(sorted(open_uses))[:200]}" if open_uses else None
-
-
-def _blocks(message: types.SamplingMessage) -> Sequence[types.SamplingContent]:
-    return message.content if isinstance(message.content, list) else [message.content]

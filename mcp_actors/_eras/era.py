@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal, TypeVar
 
 import msgspec
-from cattrs import BaseConverter
 
 from mcp_actors import types as t
-from mcp_actors._eras.convert import named, structure_error_text
+from mcp_actors._eras.vocabulary import Hook, named
 from mcp_actors._wire.codec import LONGEST_ID, RequestId
 from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
 from mcp_actors.supervision.principal import Principal
@@ -35,6 +35,7 @@ __all__ = [
     "ValueResult",
     "check_id",
     "declared_names",
+    "made_late",
     "progress_token",
     "read_result",
     "shared_kinds",
@@ -178,7 +179,9 @@ class Era(msgspec.Struct, frozen=True, eq=False):
 
     name: EraName
     version: str
-    converter: BaseConverter
+    make_converter: Callable[[], Any]
+    describe: Hook
+    """Writes as `unstructure` does, and needs no converter: for what a server says of itself."""
     server_methods: Mapping[str, Method]
     client_methods: Mapping[str, Method]
     client_notifications: frozenset[str]
@@ -187,8 +190,7 @@ class Era(msgspec.Struct, frozen=True, eq=False):
     client: ClientRules
     error_codes: Mapping[int, int]
     """The codes of errors that this revision does not have, with those that are sent instead."""
-    read_tool_result: Callable[[msgspec.Raw], t.CallToolResult | None]
-    """Reads a result of ``tools/call`` that has the common form; see `mcp_actors._eras.convert.tool_result_reader`."""
+    make_tool_result_reader: Callable[[], Callable[[msgspec.Raw], t.CallToolResult | None]]
     wanted_log_level: Callable[[Invocation], str | None]
     """Returns the least severe level that the client of a call wants to hear, ``None`` when it wants none."""
     declares_sampling_context: bool = True
@@ -206,6 +208,16 @@ class Era(msgspec.Struct, frozen=True, eq=False):
     has_all_results: bool = True
     """Whether complete results of every other revision are results of this one, once `seal` has taken away what it
     lacks: then they are passed on without being read. Lists are not meant, whose rows have changed in each revision."""
+
+    @property
+    def converter(self) -> Any:
+        """A converter of cattrs, made when it is first asked for: a server needs none before its first answer."""
+        return self.make_converter()
+
+    @property
+    def read_tool_result(self) -> Callable[[msgspec.Raw], t.CallToolResult | None]:
+        """Reads a result of ``tools/call`` of the common form; see `mcp_actors._eras.convert.tool_result_reader`."""
+        return self.make_tool_result_reader()
 
     def structure(self, value: Any, cls: type) -> Any:
         """JSON to the neutral vocabulary; what this revision does not know is kept in ``extra``."""
@@ -261,9 +273,30 @@ class Peer:
 def structured(era: Era, value: Any, cls: type[T]) -> T:
     """Structures what a peer sent; what does not fit is its mistake: -32602 with the member's name."""
     try:
-        return era.converter.structure(value, cls)
+        found: T = era.converter.structure(value, cls)
     except Exception as error:  # cattrs raises whatever the member's own conversion raised
-        raise RpcError(INVALID_PARAMS, f"invalid params: {structure_error_text(error)}") from None
+        raise RpcError(INVALID_PARAMS, f"invalid params: {_reason(error)}") from None
+    return found
+
+
+def _reason(error: Exception) -> str:
+    text: str = _conversion().structure_error_text(error)
+    return text
+
+
+def _conversion() -> Any:
+    # Imported where it is used: cattrs takes as long to load as a tenth of the engine.
+    return importlib.import_module("mcp_actors._eras.convert")
+
+
+def made_late(function: str, *arguments: Any) -> Callable[[], Any]:
+    """Returns a function that returns what one of `mcp_actors._eras.convert` returns, and calls that once at most."""
+
+    @cache
+    def made() -> Any:
+        return getattr(_conversion(), function)(*arguments)
+
+    return made
 
 
 class NotAnswered(Exception):

@@ -23,7 +23,6 @@ import attrs
 import msgspec
 
 from mcp_actors import types as t
-from mcp_actors._eras.convert import make_converter, tool_result_reader
 from mcp_actors._eras.era import (
     RESULT_STAMPS,
     ClientRules,
@@ -33,8 +32,10 @@ from mcp_actors._eras.era import (
     Peer,
     TextBlock,
     ValueResult,
+    made_late,
     progress_token,
 )
+from mcp_actors._eras.vocabulary import Hook, describer
 from mcp_actors._wire.codec import RequestId, encode_value
 from mcp_actors.errors import (
     INTERNAL_ERROR,
@@ -483,7 +484,7 @@ class _ValueOfSession(msgspec.Struct, gc=False):
     structuredContent: Any
 
 
-def _make_seal(unstructure: Callable[[Any], Any], *, structured: bool) -> Callable[..., Any]:
+def _make_seal(converter: Callable[[], Any], describe: Hook, *, structured: bool) -> Callable[..., Any]:
     def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> Any:
         """The result as this revision has it. Takes an object, a plain dict (left as it is) or ``None`` for ``{}``."""
         if result.__class__ is ValueResult:
@@ -493,7 +494,11 @@ def _make_seal(unstructure: Callable[[Any], Any], *, structured: bool) -> Callab
             return _ValueOfSession([TextBlock(result.text)], value if has_object else msgspec.UNSET)
         if result is None:
             return {}
-        body: dict[str, Any] = result.copy() if result.__class__ is dict else unstructure(result)
+        body: dict[str, Any]
+        if result.__class__ is dict:
+            body = result.copy()
+        else:
+            body = describe(result) if method.name == "initialize" else converter().unstructure(result)
         # Peers with sessions compare empty results with exactly {}.
         for name in RESULT_STAMPS:
             body.pop(name, None)
@@ -520,19 +525,21 @@ def _error_codes(revision: str) -> dict[int, int]:
 
 def _make_era(revision: str) -> Era:
     absent = absent_in(revision)
-    converter = make_converter(absent, downgraded_in(revision))
+    describe = describer(absent)
+    converter = made_late("make_converter", absent, downgraded_in(revision))
     return Era(
         name="legacy",
         version=revision,
-        converter=converter,
+        make_converter=converter,
+        describe=describe,
         server_methods=server_methods(revision),
         client_methods=client_methods(revision),
         client_notifications=client_notifications(revision),
         server_notifications=server_notifications(revision),
         client=CLIENT_RULES,
-        seal=_make_seal(converter.unstructure, structured=revision >= "2025-06-18"),
+        seal=_make_seal(converter, describe, structured=revision >= "2025-06-18"),
         error_codes=_error_codes(revision),
-        read_tool_result=tool_result_reader(absent["CallToolResult"]),
+        make_tool_result_reader=made_late("tool_result_reader", absent["CallToolResult"]),
         wanted_log_level=_wanted_log_level,
         declares_sampling_context=revision >= "2025-11-25",
         batches=revision == "2025-03-26",

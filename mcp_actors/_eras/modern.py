@@ -19,7 +19,7 @@ import base64
 import binascii
 import hashlib
 import hmac
-import json
+import importlib
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,6 @@ import msgspec
 from msgspec import UNSET
 
 from mcp_actors import types as t
-from mcp_actors._eras.convert import make_converter, tool_result_reader
 from mcp_actors._eras.era import (
     ClientRules,
     Era,
@@ -39,8 +38,10 @@ from mcp_actors._eras.era import (
     Peer,
     TextBlock,
     ValueResult,
+    made_late,
     progress_token,
 )
+from mcp_actors._eras.vocabulary import describer
 from mcp_actors._wire.codec import RequestId, decode_value, encode_value
 from mcp_actors.errors import (
     INTERNAL_ERROR,
@@ -541,7 +542,7 @@ class _StampedValue(msgspec.Struct, gc=False):
     _meta: Any
 
 
-def _make_seal(unstructure: Callable[[Any], Any]) -> Callable[..., Any]:
+def _make_seal(converter: Callable[[], Any]) -> Callable[..., Any]:
     def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> Any:
         """The result with its type, caching hints where they belong, and who sent it.
 
@@ -555,7 +556,7 @@ def _make_seal(unstructure: Callable[[Any], Any]) -> Callable[..., Any]:
         if result is None:
             body: dict[str, Any] = {}
         else:
-            body = result.copy() if result.__class__ is dict else unstructure(result)
+            body = result.copy() if result.__class__ is dict else converter().unstructure(result)
         kind = body.setdefault("resultType", "complete")
         if method.cacheable and kind == "complete":
             # Without a word from the server nothing may be reused, least of all by somebody else.
@@ -578,19 +579,20 @@ def _wanted_log_level(invocation: Invocation) -> str | None:
 
 
 def _make_era(revision: str) -> Era:
-    converter = make_converter(_ABSENT)
+    converter = made_late("make_converter", _ABSENT)
     return Era(
         name="modern",
         version=revision,
-        converter=converter,
+        make_converter=converter,
+        describe=describer(_ABSENT),
         server_methods=SERVER_METHODS,
         client_methods=CLIENT_METHODS,
         client_notifications=CLIENT_NOTIFICATIONS,
         server_notifications=SERVER_NOTIFICATIONS,
         client=CLIENT_RULES,
-        seal=_make_seal(converter.unstructure),
+        seal=_make_seal(converter),
         error_codes=ERROR_CODES,
-        read_tool_result=tool_result_reader(frozenset()),
+        make_tool_result_reader=made_late("tool_result_reader", frozenset[str]()),
         wanted_log_level=_wanted_log_level,
         asks_by_retry=True,
         declares_in_requests=True,
@@ -771,7 +773,10 @@ class StateSealer:
 
     def _tag(self, body: bytes, method: str, target: Any, principal: Principal | None) -> bytes:
         mac = hmac.new(self._key, _PURPOSE, hashlib.sha256)
-        canonical = json.dumps(target, sort_keys=True, separators=(",", ":")).encode()
+        # Imported where it is used: servers that ask nobody keep no state.
+        canonical = (
+            importlib.import_module("json").dumps(target, sort_keys=True, separators=(",", ":")).encode()
+        )
         owner = b"" if principal is None else b"=" + principal.key.encode("utf-8", "surrogatepass")
         for part in (method.encode(), hashlib.sha256(canonical).digest(), owner, body):
             # The length goes first, so that no part can be taken for the end of the one before.

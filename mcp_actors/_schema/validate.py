@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
@@ -339,7 +338,7 @@ def _is_about(inner: SchemaError, outer: SchemaError) -> bool:
 
 
 def _quoted(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
+    text: str = importlib.import_module("json").dumps(value, ensure_ascii=False, default=repr)
     return text if len(text) <= MAX_QUOTED else f"{text[: MAX_QUOTED - 1]}…"
 
 

@@ -12,7 +12,7 @@ import msgspec
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._actors.outbound import KINDS
-from mcp_actors._eras.modern import LATEST_MODERN, MODERN, SERVER_INFO
+from mcp_actors._eras.modern import LATEST_MODERN, SERVER_INFO
 from mcp_actors._server.context import Context, check_scopes
 from mcp_actors._server.failures import answer_to
 from mcp_actors._server.features import Features
@@ -116,7 +116,7 @@ class MethodDispatch:
 
 def stamp_of(info: Implementation, ttl_ms: int, cache_scope: str) -> dict[str, Any]:
     """Returns the members that the modern era writes into every result."""
-    server_info = MODERN[LATEST_MODERN.version].unstructure(info)
+    server_info = LATEST_MODERN.describe(info)
     return {
         "server_info": server_info,
         "meta": msgspec.Raw(encode_value({SERVER_INFO: server_info})),

@@ -24,8 +24,8 @@ import trio
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._eras.convert import history_problem, named
 from mcp_actors._eras.era import Era, structured
+from mcp_actors._eras.vocabulary import history_problem, named
 from mcp_actors._schema.convert import ConversionError
 from mcp_actors._schema.returned import conversion
 from mcp_actors._schema.signature import JsonType

@@ -6,7 +6,7 @@ A message is decoded once. Its ``params`` and ``result`` stay raw JSON until cod
 from __future__ import annotations
 
 import gc
-import json
+import importlib
 from typing import Annotated, Any
 
 import msgspec
@@ -461,6 +461,9 @@ def _repeats_members(data: bytes, message: _Incoming) -> bool:
         names = [name for name, _ in pairs]
         repeated = len(set(names)) < len(names)
 
-    # Numbers stay text, because CPython refuses to convert very long ones.
-    json.loads(data, object_pairs_hook=last_call_is_outermost, parse_int=str, parse_float=str)
+    # Imported where it is used: few messages come here. Numbers stay text, because CPython refuses to convert very long
+    # ones.
+    importlib.import_module("json").loads(
+        data, object_pairs_hook=last_call_is_outermost, parse_int=str, parse_float=str
+    )
     return repeated

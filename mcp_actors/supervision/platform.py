@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import io
 import select
-import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import trio
 
@@ -25,7 +26,8 @@ def join_words(words: Sequence[str]) -> str:
     Args:
         words: The program and its arguments.
     """
-    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
+    line: str = subprocess.list2cmdline(words) if sys.platform == "win32" else _shell_words().join(words)
+    return line
 
 
 def split_line(line: str) -> list[str]:
@@ -37,7 +39,13 @@ def split_line(line: str) -> list[str]:
     Raises:
         ValueError: A quotation mark has no other one.
     """
-    return split_windows_line(line) if sys.platform == "win32" else shlex.split(line)
+    words: list[str] = split_windows_line(line) if sys.platform == "win32" else _shell_words().split(line)
+    return words
+
+
+def _shell_words() -> Any:
+    # Imported where it is used: a server that is started has no command line of its own.
+    return importlib.import_module("shlex")
 
 
 def split_windows_line(line: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import importlib
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +21,10 @@ def _key(principal: Principal) -> str:
     # A name that begins as the text of three parts does could be made to look like one.
     if principal.issuer is None and principal.client is None and not principal.subject.startswith("["):
         return principal.subject
-    return json.dumps([principal.issuer, principal.client, principal.subject], ensure_ascii=False)
+    # Imported where it is used, which is in servers with access tokens.
+    dumps = importlib.import_module("json").dumps
+    key: str = dumps([principal.issuer, principal.client, principal.subject], ensure_ascii=False)
+    return key
 
 
 def _frozen(scopes: Iterable[str]) -> frozenset[str]:

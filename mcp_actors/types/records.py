@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import enum
 import reprlib
-import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import attrs
+from attrs import define as record
+from attrs import frozen as frozen_record
 from msgspec import Meta
 
 __all__ = [
@@ -69,43 +70,43 @@ def _fields_of(value: object) -> tuple[attrs.Attribute[Any], ...]:
 C = TypeVar("C", bound=type)
 
 # What attrs adds to a class, and what may be asked for before there is an object: by `attrs.fields`, by patterns, and
-# where an object is made of its pickled state or of another object.
-_ADDED = ("__init__", "__attrs_attrs__", "__getstate__", "__setstate__")
-_ADDED_IF_MISSING = ("__attrs_props__", "__match_args__", "__replace__")
-# Reentrant, because a class is completed while one that is derived from it is.
-_completing = threading.RLock()
+# where an object is made of its pickled state.
+_ADDED = ("__init__", "__attrs_attrs__", "__getstate__", "__setstate__", "__match_args__")
 
 
 class _Declaration:
-    """What a class has declared, until attrs completes the class."""
+    """The fields and options of a class, until attrs completes it."""
+
+    __slots__ = ("cls", "fields", "frozen", "options")
 
     def __init__(self, fields: dict[str, Any], options: dict[str, Any], *, frozen: bool) -> None:
         self.fields = fields
         self.options = options
         self.frozen = frozen
         self.cls: type = object
-        self.completed = False
 
     def complete(self) -> None:
-        """Has attrs add what is missing, in place. Threads that need it at the same time wait."""
-        with _completing:
-            if self.completed:
-                return
-            self.completed = True
-            for name in _ADDED_IF_MISSING:
-                delattr(self.cls, name)
-            attrs.define(
-                self.cls,
-                these={name: _as_field(value) for name, value in self.fields.items()},
-                init=True,
-                slots=False,
-                getstate_setstate=True,
-                on_setattr=attrs.setters.frozen if self.frozen else None,
-                **self.options,
-            )
-            if self.frozen:
-                setattr(self.cls, "__setattr__", _refuse_change)  # noqa: B010 - mypy takes it for a method
-                setattr(self.cls, "__delattr__", _refuse_change)  # noqa: B010
+        """Has attrs add what is missing, in place. Two threads at the same time add the same twice, which is harmless.
+
+        For that, nothing is taken away first, and attrs is told not to look at what is there.
+        """
+        attrs.define(
+            self.cls,
+            these={name: _as_field(value) for name, value in self.fields.items()},
+            init=True,
+            slots=False,
+            getstate_setstate=True,
+            match_args=False,
+            auto_detect=False,
+            on_setattr=attrs.setters.frozen if self.frozen else None,
+            **self.options,
+        )
+        matched = [field.name for field in attrs.fields(self.cls) if field.init and not field.kw_only]
+        added: dict[str, Any] = {"__match_args__": tuple(matched)}
+        if self.frozen:
+            added |= {"__setattr__": _refuse_change, "__delattr__": _refuse_change}
+        for name, value in added.items():
+            setattr(self.cls, name, value)
 
 
 class _Added:
@@ -119,8 +120,6 @@ class _Added:
 
     def __get__(self, instance: object, owner: type) -> Any:
         self.declaration.complete()
-        if self.declaration.cls.__dict__.get(self.name) is self:
-            raise AttributeError(self.name)
         return getattr(owner if instance is None else instance, self.name)
 
 
@@ -146,30 +145,29 @@ def _declared(cls: C, options: dict[str, Any], *, frozen: bool) -> C:
     # Objects can be referred to weakly, as those of attrs can.
     slots = names if body.pop("__weakref__", None) is None else [*names, "__weakref__"]
     body["__slots__"] = tuple(slots)
-    for name in (*_ADDED, *_ADDED_IF_MISSING):
+    for name in _ADDED:
         body[name] = _Added(declaration, name)
     made = type(cls)(cls.__name__, cls.__bases__, body)
     declaration.cls = made
     return made
 
 
-if TYPE_CHECKING:
-    from attrs import define as record
-    from attrs import frozen as frozen_record
-else:
+def _record(**options: Any) -> Callable[[C], C]:
+    """Decorator: `attrs.define`, with what attrs compiles for a class left until the class is first used.
 
-    def record(**options: Any) -> Callable[[C], C]:
-        """Decorator: `attrs.define`, with what attrs compiles for a class left until the class is first used.
+    Most classes of a program are never used, and nearly none before the first answer of a server. The class is a
+    `ValueRecord`, its annotations are text, and its methods do without ``super()``, as the class is made anew.
+    """
+    return lambda cls: _declared(cls, options, frozen=False)
 
-        Most classes of a program are never used, and nearly none before the first answer of a server. The class is a
-        `ValueRecord`, its annotations are text, and its methods do without ``super()``, as the class is made anew.
-        """
-        return lambda cls: _declared(cls, options, frozen=False)
 
-    def frozen_record(**options: Any) -> Callable[[C], C]:
-        """Decorator: `attrs.frozen`, as `record` is `attrs.define`."""
-        return lambda cls: _declared(cls, options, frozen=True)
+def _frozen_record(**options: Any) -> Callable[[C], C]:
+    """Decorator: `attrs.frozen`, as `record` is `attrs.define`."""
+    return lambda cls: _declared(cls, options, frozen=True)
 
+
+# Type checkers know the decorators of attrs by their names, and take these for them.
+globals().update(record=_record, frozen_record=_frozen_record)
 
 _MOST = 2**63 - 1
 Number = Annotated[int, Meta(ge=-_MOST, le=_MOST)]

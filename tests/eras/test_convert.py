@@ -9,7 +9,8 @@ import pytest
 from cattrs import Converter, transform_error
 
 from mcp_actors import types
-from mcp_actors._eras.convert import StructureError, make_converter, structure_error_text, wire_name
+from mcp_actors._eras.convert import StructureError, make_converter, structure_error_text
+from mcp_actors._eras.vocabulary import wire_name
 from mcp_actors.types import (
     UNSET,
     Annotations,

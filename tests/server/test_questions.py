@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mcp_actors import Context, MissingCapability, ResourceNotFound, RpcError, Server
-from mcp_actors._eras.convert import history_problem
 from mcp_actors._eras.modern import StateSealer
+from mcp_actors._eras.vocabulary import history_problem
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.testing import ScriptedPeer, raw_client
 from mcp_actors.types import SamplingMessage, TextContent, ToolResultContent, ToolUseContent

@@ -32,8 +32,9 @@ def from_url(url: str, **options: Any) -> Any:
     Raises:
         ConnectFailed: the quotes in the command do not match.
     """
+    line = url.partition(":")[2]
     try:
-        command = split_line(url.partition(":")[2])
+        command = split_line(line) if line else []
     except ValueError as error:
         raise ConnectFailed(f"the command of the stdio: URL cannot be split into words: {error}") from None
     if not command:
