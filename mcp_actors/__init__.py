@@ -14,41 +14,65 @@ Every connection, session and call is an actor: a task with an owner. ``supervis
 # checkers what there is.
 # A module imports only from packages below its own; tests/test_architecture.py has the rules.
 
+import gc
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from msgspec import Meta
 
-from mcp_actors import abc, errors, types
-from mcp_actors._actors.limits import Limits
-from mcp_actors._actors.outbound_call import Progress
-from mcp_actors.abc.discovery import register_transport
-from mcp_actors.errors import (
-    CallCancelled,
-    CallTimeout,
-    ClosedElsewhere,
-    ConnectFailed,
-    ConnectionLost,
-    HeaderMismatch,
-    InputRequired,
-    LocalProtocolError,
-    MalformedMessage,
-    McpError,
-    MethodNotFound,
-    MissingCapability,
-    Overloaded,
-    ProtocolError,
-    RemoteProtocolError,
-    ResourceNotFound,
-    RpcError,
-    SessionExpired,
-    SubscriptionLost,
-    ToolError,
-    ToolFailed,
-    TransportNotFound,
-    Unavailable,
-    UnexpectedResult,
-    UnsupportedVersion,
-)
+@contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Keeps the garbage collector from passing over what is imported: nearly all of it stays, and passes take long.
+
+    Afterwards it is as it was. What there is by then is moved to the old generation, as passes would have done.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not gc.get_freeze_count():
+            gc.freeze()
+            gc.unfreeze()
+        gc.enable()
+
+
+with _without_collecting():
+    from msgspec import Meta
+
+    from mcp_actors import abc, errors, types
+    from mcp_actors._actors.limits import Limits
+    from mcp_actors._actors.outbound_call import Progress
+    from mcp_actors.abc.discovery import register_transport
+    from mcp_actors.errors import (
+        CallCancelled,
+        CallTimeout,
+        ClosedElsewhere,
+        ConnectFailed,
+        ConnectionLost,
+        HeaderMismatch,
+        InputRequired,
+        LocalProtocolError,
+        MalformedMessage,
+        McpError,
+        MethodNotFound,
+        MissingCapability,
+        Overloaded,
+        ProtocolError,
+        RemoteProtocolError,
+        ResourceNotFound,
+        RpcError,
+        SessionExpired,
+        SubscriptionLost,
+        ToolError,
+        ToolFailed,
+        TransportNotFound,
+        Unavailable,
+        UnexpectedResult,
+        UnsupportedVersion,
+    )
 
 __all__ = [
     "Audio",
@@ -119,11 +143,13 @@ def __getattr__(name: str) -> object:
     """
     if name in _LATE_MODULES:
         # Importing it makes it an attribute.
-        return importlib.import_module(f"{__name__}.{name}")
+        with _without_collecting():
+            return importlib.import_module(f"{__name__}.{name}")
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(module), name)
+    with _without_collecting():
+        found = globals()[name] = getattr(importlib.import_module(module), name)
     return found
 
 
