@@ -93,6 +93,51 @@ def test_a_stdio_server_imports_only_what_it_uses(requests: list[tuple[str, dict
     assert (loaded - by_structlog) & NOT_FOR_STDIO == set()
 
 
+# The records that describe a server with one tool, those with its limits and what is counted, and no other, are made
+# until the first answer and the end of the session.
+COMPLETED = {
+    "Implementation", "InitializeResult", "ServerCapabilities", "Tool", "ToolsCapability",
+    "Limits", "Counters", "LinkStatistics", "Totals",
+}  # fmt: skip
+# What the first answer has no use for, but the first call may.
+NOT_FOR_THE_FIRST_ANSWER = {
+    "cattrs", "dataclasses", "json", "shlex", "structlog", "mcp_actors._eras.convert",
+    "http", "multiprocessing", "concurrent.futures", "xml", "unittest", "pickle",
+}  # fmt: skip
+
+
+def test_the_first_answer_of_a_stdio_server_needs_no_converter_and_few_records() -> None:
+    request = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": SESSION}
+    program = (
+        IMPORT
+        + TOOL
+        + """
+server.run('stdio:')
+import gc, sys
+from mcp_actors.types.records import ValueRecord
+def records(base):
+    for each in base.__subclasses__():
+        yield each
+        yield from records(each)
+gc.collect()
+made = [each for each in records(ValueRecord) if '__slots__' in vars(each) and vars(each).get('__annotations__')]
+completed = [each.__name__ for each in made if isinstance(vars(each)['__attrs_attrs__'], tuple)]
+loaded = sorted(sys.modules)
+import json; print(json.dumps([len(made), completed, loaded]))
+"""
+    )
+    made, completed, modules = in_a_fresh_interpreter(program, read=json.dumps(request))
+    assert made > 2 * len(COMPLETED)
+    assert set(completed) == COMPLETED
+    # Trio and msgspec may load some of them themselves.
+    by_others = set(
+        in_a_fresh_interpreter(
+            "import trio, msgspec, sys; loaded = sorted(sys.modules); import json; print(json.dumps(loaded))"
+        )
+    )
+    assert (set(modules) - by_others) & NOT_FOR_THE_FIRST_ANSWER == set()
+
+
 def test_a_client_imports_no_server() -> None:
     program = "from mcp_actors import Client\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
     loaded = set(in_a_fresh_interpreter(program))
@@ -131,6 +176,35 @@ def test_a_client_with_credentials_imports_no_server_and_nothing_for_signatures(
     assert "mcp_transports.auth.authorizer" in loaded
     unused = {"joserfc", "mcp_transports.http.h1", "mcp_transports.auth.loopback_listener"}
     assert loaded & unused == set()
+
+
+@pytest.mark.parametrize("before", ["", "gc.disable()", "gc.freeze()"])
+def test_the_garbage_collector_is_as_it_was(before: str) -> None:
+    program = f"""
+import gc, json
+{before}
+def state():
+    return [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0]
+was = state()
+import mcp_actors
+mcp_actors.Server
+print(json.dumps([was, state()]))
+"""
+    was, is_now = in_a_fresh_interpreter(program)
+    assert is_now == was
+
+
+def test_a_name_that_does_not_load_leaves_the_garbage_collector_running() -> None:
+    program = """
+import gc, json, sys
+import mcp_actors
+sys.modules["mcp_actors.server"] = None
+try:
+    mcp_actors.Server
+except ImportError:
+    print(json.dumps(gc.isenabled()))
+"""
+    assert in_a_fresh_interpreter(program) is True
 
 
 LOGGING_STATE = """

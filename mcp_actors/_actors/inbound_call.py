@@ -199,7 +199,6 @@ class CallOwner(Protocol):
 READING_LIMIT = 0.1
 # Seconds between the two where neither the binding nor a ping can show that the peer has read.
 READING_TIME = 0.005
-_PING = CallOptions(idle=math.inf, cap=math.inf, cancellable=False)
 
 # Names and versions of clients that handle what they read strictly in order: ours, and the official Python SDK's if
 # the program that uses it gives no other. `None` is any version. A wrong name costs the peer that gives it a report.
@@ -643,7 +642,8 @@ class InboundCall(msgspec.Struct, eq=False):
         with trio.move_on_after(READING_LIMIT), suppress(McpError):
             if not await outlet.wait_until_read():
                 if "ping" in self.invocation.era.client_methods:
-                    await self.owner.request("ping", {}, _PING)
+                    options = CallOptions(idle=math.inf, cap=math.inf, cancellable=False)
+                    await self.owner.request("ping", {}, options)
                 else:
                     await trio.sleep(READING_TIME)
 

@@ -16,6 +16,7 @@ import attrs
 
 from mcp_actors import types
 from mcp_actors.types import UNSET
+from mcp_actors.types.records import Vocabulary
 
 __all__ = [
     "MAY_BE_ABSENT",
@@ -61,7 +62,10 @@ def wire_name(attribute: str) -> str:
 
 def is_vocabulary(cls: Any) -> bool:
     """Whether it is a class of `mcp_actors.types` or made in their manner: ``extra`` is what tells them."""
-    return isinstance(cls, type) and attrs.has(cls) and "extra" in attrs.fields_dict(cls)
+    if not isinstance(cls, type):
+        return False
+    # Asking attrs would have it complete the class.
+    return issubclass(cls, Vocabulary) or (attrs.has(cls) and "extra" in attrs.fields_dict(cls))
 
 
 def is_union(annotation: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import importlib
 import sys
 import types
 import typing
@@ -11,8 +11,6 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 import msgspec
-
-from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = ["NO_DEFAULT", "TypeField", "components", "read_fields", "read_hints", "record_kind", "strip"]
 
@@ -31,8 +29,7 @@ _ALIAS_TYPE: Any = getattr(typing, "TypeAliasType", ())
 _QUALIFIERS = (typing.Required, typing.NotRequired, typing.Final, getattr(typing, "ReadOnly", typing.Final))
 
 
-@frozen_record(eq=False, repr=False)
-class TypeField(ValueRecord):
+class TypeField(msgspec.Struct, frozen=True):
     """One field of a class.
 
     ``wire`` is its name in JSON and ``argument`` its name in the constructor. ``init`` is false for a field that the
@@ -60,7 +57,7 @@ def record_kind(tp: Any) -> Kind | None:
         return "typeddict"
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return "namedtuple"
-    if dataclasses.is_dataclass(cls):
+    if hasattr(cls, "__dataclass_fields__"):
         return "dataclass"
     return "attrs" if attrs.has(cls) else None
 
@@ -100,6 +97,8 @@ def _namedtuple(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
 
 
 def _dataclass(cls: Any, hints: dict[str, Any]) -> Iterator[TypeField]:
+    # Imported where it is used: whoever has such a class has loaded it.
+    dataclasses = importlib.import_module("dataclasses")
     if any(isinstance(hint, dataclasses.InitVar) for hint in hints.values()):
         raise TypeError(
             f"{cls.__qualname__} has an InitVar, and no field of a JSON object can give its value"

@@ -15,7 +15,6 @@ import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import attrs
 import msgspec
 
 from mcp_actors._schema.convert import (
@@ -235,7 +234,7 @@ def _promised(field: TypeField, tp: Any) -> TypeField:
     try:
         convert(to_json_value(field.default), tp)
     except (TypeError, ValueError):
-        return attrs.evolve(field, default=NO_DEFAULT)
+        return msgspec.structs.replace(field, default=NO_DEFAULT)
     return field
 
 

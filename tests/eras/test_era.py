@@ -723,3 +723,41 @@ def test_the_vocabulary_is_not_touched_by_writing() -> None:
     for era in ERAS.values():
         era.unstructure(tool)
     assert tool == before
+
+
+@pytest.mark.parametrize("version", [*LEGACY, *MODERN])
+def test_a_server_is_described_without_a_converter_as_with_one(version: str) -> None:
+    era = LEGACY[version] if version in LEGACY else MODERN[version]
+    described = types.InitializeResult(
+        version,
+        types.ServerCapabilities(
+            experimental={"x": {}},
+            logging={},
+            completions={},
+            prompts=types.PromptsCapability(list_changed=True),
+            resources=types.ResourcesCapability(subscribe=False, extra={"more": 1}),
+            tools=types.ToolsCapability(),
+            tasks={"list": {}},
+            extensions={"a/b": {"c": None}},
+            extra={"logging": "ours wins", "new": 1},
+        ),
+        types.Implementation(
+            "n",
+            "1",
+            title="t",
+            description="",
+            icons=[types.Icon("https://x", sizes=["any"]), {"src": "y"}],  # type: ignore[list-item]
+        ),
+        "do this",
+        meta={"k": []},
+    )
+    assert era.describe(described) == era.unstructure(described)
+    assert list(era.describe(described)) == list(era.unstructure(described))
+    found = types.DiscoverResult([version], types.ServerCapabilities(), ttl_ms=0)
+    assert era.describe(found) == era.unstructure(found)
+
+
+def test_a_description_has_objects_of_the_protocol_only() -> None:
+    wrong = types.Implementation("n", "1", icons=["https://x"])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="str is not an object of the protocol"):
+        LATEST_MODERN.describe(wrong)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ast
+import copy
 import importlib
 import inspect
+import pickle
+import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -33,6 +38,7 @@ from mcp_actors.types import (
     form_schema,
     validate_form_answer,
 )
+from mcp_actors.types.records import ValueRecord, frozen_record, record
 
 # -- Forms: made from typed schemas, filled with defaults, and answers checked against them --------------
 
@@ -249,3 +255,116 @@ def test_unset_is_false_and_is_not_none() -> None:
     assert repr(UNSET) == "UNSET"
     assert CallToolResult([]).structured_content is Unset.UNSET
     assert CallToolResult([], structured_content=None).structured_content is None
+
+
+# -- Records, which attrs completes when they are first used ---------------------------------------------
+
+
+class Line(ValueRecord):
+    """Is made by the decorators in the tests, anew in each of them."""
+
+    __hash__ = ValueRecord.__hash__
+
+    begin: int
+    end: int = 9
+    name: ClassVar[str] = "line"
+    marks: list[int] = attrs.field(factory=list, kw_only=True, eq=False, repr=False)
+    width: int = attrs.field(default=1, kw_only=True, validator=attrs.validators.ge(0))
+
+
+def made(*, frozen: bool = False, full: bool = False) -> Any:
+    """The class as attrs makes it at once, if ``full``, or as it is until attrs completes it."""
+    if full:
+        return (attrs.frozen if frozen else attrs.define)(eq=False, repr=False)(Line)
+    return (frozen_record if frozen else record)(eq=False, repr=False)(Line)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_record_is_what_attrs_makes(frozen: bool) -> None:
+    late, full = made(frozen=frozen), made(frozen=frozen, full=True)
+    assert inspect.signature(late) == inspect.signature(full)
+    assert late.__match_args__ == full.__match_args__ == ("begin", "end")
+    assert late.name == "line"
+    assert [each.name for each in attrs.fields(late)] == [each.name for each in attrs.fields(full)]
+    for cls in (late, full):
+        line = cls(1, width=2)
+        assert repr(line) == "Line(begin=1, end=9, width=2)"
+        assert line == copy.copy(line) == attrs.evolve(line, marks=[1]) != attrs.evolve(line, end=8)
+        assert hash(line) == hash(cls(1, width=2))
+        assert attrs.asdict(line) == {"begin": 1, "end": 9, "marks": [], "width": 2}
+        assert weakref.ref(line)() is line
+        assert not hasattr(line, "__dict__")
+        with pytest.raises(ValueError, match="width"):
+            cls(1, width=-1)
+        with pytest.raises(TypeError):
+            cls()
+        with pytest.raises(AttributeError):
+            line.length = 8
+
+
+def test_a_frozen_record_cannot_be_changed() -> None:
+    line = made(frozen=True)(1)
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        line.begin = 2
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        del line.begin
+    assert line.begin == 1
+
+
+def test_a_record_checks_what_is_assigned() -> None:
+    line = made()(1)
+    line.begin = 2
+    with pytest.raises(ValueError, match="width"):
+        line.width = -1
+    assert (line.begin, line.width) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda cls: cls(1),
+        attrs.fields,
+        attrs.has,
+        inspect.signature,
+        lambda cls: cls.__match_args__,
+        lambda cls: cls.__new__(cls).__setstate__({"begin": 1}),
+    ],
+    ids=["constructor", "fields", "has", "signature", "pattern", "unpickling"],
+)
+def test_a_record_is_completed_by_the_first_question(ask: Callable[[type], object]) -> None:
+    cls = made()
+    assert not isinstance(vars(cls)["__attrs_attrs__"], tuple)
+    ask(cls)
+    assert isinstance(vars(cls)["__attrs_attrs__"], tuple)
+    assert cls(1).end == 9
+
+
+def test_a_record_of_a_record_has_the_fields_of_both() -> None:
+    base = made()
+    longer = record(eq=False, repr=False)(
+        type("Longer", (base,), {"__annotations__": {"far": "int"}, "far": 3, "__doc__": "Longer."})
+    )
+    assert repr(longer(1, 2, 4)) == "Longer(begin=1, end=2, width=1, far=4)"
+    assert repr(base(1)) == "Line(begin=1, end=9, width=1)"
+
+
+def test_records_can_be_pickled() -> None:
+    block = TextContent("x", annotations=types.Annotations(priority=1.0))
+    assert pickle.loads(pickle.dumps(block)) == block
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_two_threads_may_complete_a_record_at_once(frozen: bool) -> None:
+    cls, found = made(frozen=frozen), []
+    declaration = vars(cls)["__init__"].declaration
+    threads = [threading.Thread(target=lambda: found.append(cls(1))) for _ in range(8)]
+    # Whoever asked before it was completed may complete it again afterwards.
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    declaration.complete()
+    assert [*found, cls(1)] == [cls(1)] * 9
+    if frozen:
+        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+            found[0].begin = 2
