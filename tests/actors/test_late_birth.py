@@ -92,7 +92,8 @@ class Place:
             max_in_flight=chance.choice([1, 2, 3]) if few else 1024,
             max_waiting=chance.choice([0, 1]) if few else 1024,
             max_wait=chance.choice([0.5, 30]),
-            outbox=chance.choice([1, 2, 1024]),
+            # A writer that waits has taken one frame or both of two: whether there is room for another is not known.
+            outbox=chance.choice([1, 1024] if alone else [1, 2, 1024]),
             idle_tasks=chance.choice([0, 1, 64]),
         )
         self.noted = Noted() if chance.random() < 0.2 else None
