@@ -87,15 +87,15 @@ class Place:
     def __init__(self, chance: random.Random, alone: bool) -> None:
         self.begun: list[str] = []
         self.begun_inline: list[str] = []
-        self.few = few = alone and chance.random() < 0.5
+        few = alone and chance.random() < 0.5
         limits = Limits(
             max_in_flight=chance.choice([1, 2, 3]) if few else 1024,
             max_waiting=chance.choice([0, 1]) if few else 1024,
             max_wait=chance.choice([0.5, 30]),
-            # A writer that waits has taken one frame or both of two: whether there is room for another is not known.
-            outbox=chance.choice([1, 1024] if alone else [1, 2, 1024]),
+            outbox=chance.choice([1, 2, 1024]),
             idle_tasks=chance.choice([0, 1, 64]),
         )
+        self.blocks = alone and not few and limits.outbox > 2
         self.noted = Noted() if chance.random() < 0.2 else None
         self.server = Server("s", limits=limits, telemetry=self.noted, state_key=bytes(32))
         if chance.random() < 0.3:
@@ -328,15 +328,15 @@ def _message(chance: random.Random, modern: bool, ids: list[Any], before: list[A
     return json.dumps(message, separators=None if spaced else (",", ":")).encode()
 
 
-def conversation(chance: random.Random, alone: bool, few: bool) -> list[tuple[str, Any]]:
+def conversation(chance: random.Random, alone: bool, blocks: bool) -> list[tuple[str, Any]]:
     """Returns the steps of one conversation: bursts, pauses, times in which the peer takes nothing, the end.
 
     Args:
         alone: Whether each message arrives alone. In a burst a call may be begun before or after the messages behind it
             are looked at. So no peer can know whether a call has left its place, and its id, when the next one comes,
             and whether a cancellation in the same burst comes in time: none of that is part of a burst here.
-        few: Whether few calls may be in flight. Which of them have left their places while the peer takes nothing is as
-            little known.
+        blocks: Whether there are times in which the peer takes nothing. If few calls may be in flight, or few frames
+            may wait, it is as little known which of them have left their places meanwhile.
     """
     modern = chance.random() < 0.5
     steps: list[tuple[str, Any]] = []
@@ -354,7 +354,7 @@ def conversation(chance: random.Random, alone: bool, few: bool) -> list[tuple[st
         before = ids.copy()
         steps.append(("send", [_message(chance, modern, ids, before, alone) for _ in range(number)]))
         step = chance.random()
-        if step < 0.15 and alone and not few:
+        if step < 0.15 and blocks:
             steps.append(("block", None))
         elif step < 0.3:
             steps.append(("take", None))
@@ -401,7 +401,7 @@ async def _hold(number: int, alone: bool, seen: Seen, clock: MockClock) -> None:
     seen.begun, seen.begun_inline = place.begun, place.begun_inline
     async with trio.open_nursery() as nursery:
         await nursery.start(place.server.serve, Serves(wire))
-        for step, value in conversation(chance, alone, place.few):
+        for step, value in conversation(chance, alone, place.blocks):
             if step == "send":
                 wire.burst(value)
             elif step == "block":
@@ -410,8 +410,9 @@ async def _hold(number: int, alone: bool, seen: Seen, clock: MockClock) -> None:
                 wire.takes.set()
             elif step == "sleep":
                 await wait_all_tasks_blocked()
-                # In small steps at first: what is due at different times must not come due together.
-                for seconds in (0.15, 0.15, 0.3, *([value / 5] * 5)):
+                # What is due at different times must not come due together: calls wait for 0.5 or 30 seconds, and sleep
+                # for 1 or 50.
+                for seconds in (*([0.11] * 12), *([value / 20] * 20)):
                     clock.jump(seconds)
                     await wait_all_tasks_blocked()
             else:
