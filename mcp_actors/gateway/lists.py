@@ -100,7 +100,10 @@ class UpstreamLists:
         self.tables = tables
         self.claims = {name: NameClaims(kind.what) for name, kind in LIST_KINDS.items()}
         self.known: dict[tuple[str, str], UpstreamListing] = {}
-        """The list of each upstream that was read last, over whichever connection; kept while the upstream is away."""
+        """The list of each upstream that was read last, over whichever connection; kept while the upstream is away.
+
+        Over a connection of one caller a server may list what no other caller should see: see `newest`.
+        """
         self._nursery = nursery
         self._changes = changes
         self._kept: dict[UpstreamConnection, dict[str, _KeptList]] = {}
@@ -161,7 +164,7 @@ class UpstreamLists:
         Cancelled, the lists that are being read are read all the same.
         """
         actors = list(actors)
-        found: dict[str, UpstreamListing] = {}
+        found: dict[str, UpstreamListing | None] = {}
         waiting: list[UpstreamActor] = []
         for actor in actors:
             kept = self._kept_for(actor, ctx, kind)
@@ -177,12 +180,23 @@ class UpstreamLists:
             for actor in waiting:
                 if actor.settings.name not in found:
                     self._without(actor, ctx, kind, found)
-        # One that was replaced while another one was waited for has lost its names already.
-        return {
-            name: listing if listing.uses else self.known.get((name, kind.name), listing)
-            for actor in actors
-            if (listing := found.get(name := actor.settings.name)) is not None
-        }
+        for actor in actors:
+            listing = found.get(actor.settings.name)
+            if listing is not None and not listing.uses:
+                # It was replaced while another one was waited for, and has lost its names already.
+                found[actor.settings.name] = self.newest(actor, ctx, kind)
+        ordered = ((each.settings.name, found.get(each.settings.name)) for each in actors)
+        return {name: listing for name, listing in ordered if listing is not None}
+
+    def newest(self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind) -> UpstreamListing | None:
+        """Returns the list of an upstream that a caller may know and that was read last, ``None`` without one.
+
+        It is that of the caller's own connection. Only where all callers have the same is it any other connection's.
+        """
+        kept = self._kept_for(actor, ctx, kind)
+        if kept is not None and kept.listing is not None:
+            return kept.listing
+        return self.known.get((actor.settings.name, kind.name)) if actor.is_shared else None
 
     def claim(self, kind: ListKind, listings: Mapping[str, UpstreamListing]) -> None:
         """Gives the names in lists to their upstreams, unless another upstream already has them."""
@@ -253,7 +267,11 @@ class UpstreamLists:
         return None if connection is None else self._kept.get(connection, {}).get(kind.name)
 
     def _without(
-        self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind, found: dict[str, UpstreamListing]
+        self,
+        actor: UpstreamActor,
+        ctx: Context[Any],
+        kind: ListKind,
+        found: dict[str, UpstreamListing | None],
     ) -> None:
         """The list of an upstream did not come: the one before it is used while there is a connection."""
         name = actor.settings.name
@@ -272,7 +290,11 @@ class UpstreamLists:
             )
 
     async def _obtain(
-        self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind, found: dict[str, UpstreamListing]
+        self,
+        actor: UpstreamActor,
+        ctx: Context[Any],
+        kind: ListKind,
+        found: dict[str, UpstreamListing | None],
     ) -> None:
         with self._delayed_by(actor):
             async with actor.borrowed(ctx) as connection:

@@ -17,7 +17,7 @@ begins behind that entry, or where it would be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -146,16 +146,18 @@ class UpstreamRoutes:
             route = self.listed(ctx, kind, uri)
             return [] if route is None else [route]
         able = [
-            each for each in self._actors if not tables[each].is_excluded(uri) and self._may_read(each, uri)
+            each
+            for each in self._actors
+            if not tables[each].is_excluded(uri) and self._may_read(ctx, each, uri)
         ]
-        matching = next((each for each in able if self._has_template(each, uri)), None)
+        matching = next((each for each in able if self._has_template(ctx, each, uri)), None)
         if matching is not None:
             route = self._checked(ctx, kind, matching, uri)
             return [] if route is None else [route]
         scheme = uri.partition(":")[0].lower()
         seen = [each.settings.name for each in self.seen_by(ctx)]
         unlisted = [each for each in able if each in seen and tables[each].is_offered(uri)]
-        unlisted.sort(key=lambda each: not self._uses(each, scheme))
+        unlisted.sort(key=lambda each: not self._uses(ctx, each, scheme))
         routes = (self._checked(ctx, kind, each, uri) for each in unlisted)
         return [each for each in routes if each is not None]
 
@@ -176,26 +178,28 @@ class UpstreamRoutes:
         """Reads the lists of resources and templates of all upstreams of which nothing is known yet."""
         for name in ("resources", "templates"):
             unknown = [
-                actor for actor in self.seen_by(ctx) if (actor.settings.name, name) not in self._lists.known
+                each for each in self.seen_by(ctx) if self._known(ctx, each.settings.name, name) is None
             ]
             if unknown:
                 await self._lists.of_all(ctx, LIST_KINDS[name], unknown)
-            known = {each: self._lists.known.get((each, name)) for each in self._actors}
+            known = {each: self._known(ctx, each, name) for each in self._actors}
             self._lists.claim(LIST_KINDS[name], {each: list for each, list in known.items() if list})
 
-    def _may_read(self, upstream: str, uri: str) -> bool:
-        """Whether the patterns let a URI through, or one of a template that they let through."""
-        return self._lists.tables[upstream].is_offered(uri) or self._has_template(upstream, uri)
+    def _known(self, ctx: Context[Any], upstream: str, kind: str) -> UpstreamListing | None:
+        return self._lists.newest(self._actors[upstream], ctx, LIST_KINDS[kind])
 
-    def _has_template(self, upstream: str, uri: str) -> bool:
-        listing = self._lists.known.get((upstream, "templates"))
+    def _may_read(self, ctx: Context[Any], upstream: str, uri: str) -> bool:
+        """Whether the patterns let a URI through, or one of a template that they let through."""
+        return self._lists.tables[upstream].is_offered(uri) or self._has_template(ctx, upstream, uri)
+
+    def _has_template(self, ctx: Context[Any], upstream: str, uri: str) -> bool:
+        listing = self._known(ctx, upstream, "templates")
         return listing is not None and any(
             each.match(uri) is not None for each in listing.templates if each.text in listing.held
         )
 
-    def _uses(self, upstream: str, scheme: str) -> bool:
-        known = self._lists.known
-        listings: Iterator[Any] = (known.get((upstream, name)) for name in ("resources", "templates"))
+    def _uses(self, ctx: Context[Any], upstream: str, scheme: str) -> bool:
+        listings = (self._known(ctx, upstream, name) for name in ("resources", "templates"))
         return any(each is not None and scheme in each.schemes for each in listings)
 
     def _checked(self, ctx: Context[Any], kind: ListKind, upstream: str, own: str) -> Route | None:

@@ -247,6 +247,11 @@ class UpstreamActor:
         finally:
             self.give_back(connection)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether one connection serves all callers, who see the same over it; false as long as that is unknown."""
+        return bool(self._shares)
+
     def open_connection(self, ctx: Context[Any]) -> UpstreamConnection | None:
         """Returns the connection that a call of this caller would have now, to look at; ``None`` without one."""
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mcp_actors import Client, Context, Limits, Server
+from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors.errors import InputRequired, InsufficientScope, MissingCapability, ResourceNotFound, RpcError
 from mcp_actors.gateway import Gateway, Upstream, held_calls
 from mcp_actors.tasks import Tasks
@@ -86,6 +89,84 @@ async def test_each_session_has_the_lists_of_its_own_session_at_the_server() -> 
         await anext(changes)
         assert await names_of(one) == ["u_secret"]
         assert await names_of(other) == ["u_log_in"]
+
+
+class OwnLists:
+    """An upstream that lists to each of its sessions what was said in it, and another one that lists when it may."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, Any] = {}
+        self.gate = trio.Event()
+        self.own, self.slow = Server("own", capabilities=["tools", "resources"]), make_server("slow", "late")
+        self.own.add_tool(self.log_in, name="log_in", description="Says who somebody is.")
+        for method, member in (("tools/list", "tools"), ("resources/list", "resources")):
+            self.own._features.handlers[method] = partial(self._of_session, member)
+        handlers = self.slow._features.handlers
+        listed = handlers["tools/list"]
+
+        async def when_open(ctx: Context) -> Any:
+            await self.gate.wait()
+            return listed(ctx)
+
+        handlers["tools/list"] = lambda ctx: Continuation(when_open, ctx)
+
+    async def log_in(self, name: str, ctx: Context) -> None:
+        assert ctx.session is not None
+        ctx.session.get(list[str]).append(name)
+        self.sessions[name] = ctx.session
+
+    def change(self, name: str) -> None:
+        self.sessions[name].notify("notifications/tools/list_changed", {})
+
+    def _of_session(self, member: str, ctx: Context) -> dict[str, Any]:
+        assert ctx.session is not None
+        names = [f"of_{each}" for each in ctx.session.get(list[str])]
+        if member == "tools":
+            return {"tools": [{"name": each, "inputSchema": {"type": "object"}} for each in names]}
+        return {"resources": [{"name": each, "uri": f"own://{each}"} for each in names]}
+
+
+@pytest.mark.parametrize("number", range(60))
+async def test_no_caller_is_listed_what_only_another_one_may_see(
+    number: int, autojump_clock: MockClock
+) -> None:
+    chance, lists = random.Random(number), OwnLists()
+    gateway = Gateway(
+        [
+            Upstream(name="own", target=lists.own, era="legacy", sessions=chance.choice(["own", "auto"])),
+            Upstream(name="slow", target=lists.slow),
+        ]
+    )
+    seen: list[tuple[str, list[str]]] = []
+
+    async def list_tools(name: str) -> None:
+        seen.append((name, await names_of(clients[name])))
+
+    async with served(gateway) as way, AsyncExitStack() as stack:
+        clients = {
+            name: await stack.enter_async_context(way.client(None, era="legacy")) for name in ("ann", "bob")
+        }
+        for name, client in clients.items():
+            await client.call_tool("own_log_in", {"name": name})
+        async with trio.open_nursery() as nursery:
+            for _ in range(12):
+                name = chance.choice(["ann", "bob"])
+                step = chance.choice(["list", "list", "change", "wait"])
+                if step == "list":
+                    nursery.start_soon(list_tools, name)
+                elif step == "change":
+                    lists.change(name)
+                else:
+                    await trio.testing.wait_all_tasks_blocked()
+            await trio.testing.wait_all_tasks_blocked()
+            lists.gate.set()
+        for name, client in clients.items():
+            await list_tools(name)
+            assert [each.uri async for each in client.resources()] == [f"own://of_{name}"]
+    assert {name for name, _ in seen} == {"ann", "bob"}
+    for name, names in seen:
+        # Of a list that has changed twice while it was read, nothing may be known any more.
+        assert names in ([f"own_of_{name}", "slow_late"], ["slow_late"]), name
 
 
 async def test_parameters_that_are_sent_in_headers_are_so_on_both_sides(nursery: trio.Nursery) -> None:
