@@ -103,8 +103,7 @@ class Signature(msgspec.Struct, eq=False, dict=True):
     @property
     def returns_content(self) -> bool:
         """Whether the function returns a sequence of content blocks, which may be empty."""
-        bare, _ = strip(self._returned)
-        return _is_sequence(typing.get_origin(bare)) and _is_unstructured(bare)
+        return _is_sequence_of(strip(self._returned)[0], _is_content)
 
     @functools.cached_property
     def encode_output(self) -> Callable[[Any], Any]:
@@ -310,11 +309,15 @@ def _is_unstructured(tp: Any) -> bool:
         return all(_is_unstructured(each) for each in args)
     if isinstance(origin, type) and issubclass(origin, (*BLOCKS, *MEDIA, CallToolResult)):
         return True
-    return _is_sequence(origin) and any(_is_content(each) for each in args)
+    # A sequence of anything may be one of blocks. Its schema would say no more than that it is an array.
+    return _is_sequence_of(bare, lambda each: _is_content(each) or strip(each)[0] in (Any, object))
 
 
-def _is_sequence(origin: Any) -> bool:
-    return isinstance(origin, type) and (origin in _SEQUENCES or issubclass(origin, (list, tuple)))
+def _is_sequence_of(bare: Any, accepts: Callable[[Any], bool]) -> bool:
+    """Whether it is a sequence with items that are accepted; ``list`` without a parameter is one of anything."""
+    origin, args = typing.get_origin(bare) or bare, typing.get_args(bare)
+    is_sequence = isinstance(origin, type) and (origin in _SEQUENCES or issubclass(origin, (list, tuple)))
+    return is_sequence and any(accepts(each) for each in args or (Any,))
 
 
 def _is_content(tp: Any) -> bool:

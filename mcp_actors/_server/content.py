@@ -32,8 +32,8 @@ def as_blocks(value: Any) -> list[ContentBlock] | None:
     """``value`` as content, or ``None`` when it is not meant as content.
 
     Content is a block, an `Image`, `Audio` or `File`, a string, or a sequence or iterator of these. A list of strings
-    alone is a value, not content. Raises `UnreadFiles` for one with paths in it, see `with_files_read`, and
-    `ValueError` for bytes of an unknown kind.
+    alone is a value, not content. Raises `UnreadFiles` for one with paths in it, see `with_files_read`, `ValueError`
+    for bytes of an unknown kind, and `InvalidResult` for a sequence in which there are other values beside blocks.
     """
     if isinstance(value, str):
         return [TextContent(value)]
@@ -50,7 +50,10 @@ def as_blocks(value: Any) -> list[ContentBlock] | None:
             elif isinstance(item, str):
                 blocks.append(TextContent(item))
             else:
-                return None
+                raise InvalidResult(
+                    f"an object of the class {type(item).__name__} is among content blocks; return text in its place, "
+                    "or CallToolResult(blocks, structured_content=...)"
+                )
         return blocks
     return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -418,6 +418,31 @@ async def test_any_other_value_is_structured_with_its_json_as_text(
     result = await returned(value)
     assert result.structured_content == structured
     assert result.content == [TextContent(text)]
+
+
+@pytest.mark.parametrize("hint", [list, tuple, Sequence, list[Any], list[object], Sequence[Any], Any, object])
+async def test_a_sequence_of_anything_is_sent_by_what_is_in_it(tools: Tools, hint: Any) -> None:
+    returns: list[Any] = [["a", IMAGE], ["a", "b"], []]
+
+    async def items() -> Any:
+        return returns.pop(0)
+
+    items.__annotations__["return"] = hint
+    assert tools.add(items).output_schema is None
+    found = [await call(tools, "items") for _ in range(3)]
+    assert [(each.content, each.structured_content) for each in found] == [
+        ([TextContent("a"), IMAGE], UNSET),
+        ([TextContent('["a","b"]')], ["a", "b"]),
+        ([TextContent("[]")], []),
+    ]
+
+
+@pytest.mark.parametrize("value", [[1, IMAGE], (IMAGE, {"a": 1}), iter([None, IMAGE])])
+async def test_other_values_among_blocks_are_refused_with_what_to_write(value: Any) -> None:
+    with pytest.raises(
+        InvalidResult, match=r"among content blocks; return text in its place, or CallToolResult"
+    ):
+        await returned(value)
 
 
 async def test_a_whole_result_is_sent_as_it_is() -> None:
