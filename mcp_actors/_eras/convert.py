@@ -111,6 +111,17 @@ def class_reader(converter: BaseConverter, cls: type, absent: frozenset[str]) ->
     return read
 
 
+def _result_reader(read: Hook) -> Hook:
+    """The hook for results of tools. Some servers send structured content and nothing else."""
+
+    def read_result(value: Any, _: Any = None) -> Any:
+        if value.__class__ is dict and "structuredContent" in value and "content" not in value:
+            value = {"content": [], **value}
+        return read(value)
+
+    return read_result
+
+
 def _text_reader(read: Hook) -> Hook:
     """The hook for blocks of text. Nearly all have no other members than these two."""
 
@@ -523,6 +534,8 @@ def make_converter(
 
     def reader(cls: type) -> Hook:
         read = class_reader(converter, cls, absent_from(absent_by_class, cls))
+        if cls is CallToolResult:
+            return _result_reader(read)
         return _text_reader(read) if cls is TextContent else read
 
     converter.register_structure_hook_factory(is_vocabulary, reader)

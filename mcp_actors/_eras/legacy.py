@@ -256,21 +256,74 @@ def _joined(blocks: list[t.SamplingContent]) -> t.SamplingContent:
     return blocks[0] if len(blocks) == 1 else TextContent("\n".join(map(_description, blocks)))
 
 
+WRAPPED = "result"
+"""The member under which a value that is not an object is put into structured content, as other SDKs do."""
+
+
 def tool_with_object_output(tool: Tool) -> Tool:
-    """Returns the tool without an output schema of another type than object, which only stateless revisions have."""
-    if tool.output_schema is None or tool.output_schema.get("type") == "object":
-        return tool
-    return attrs.evolve(tool, output_schema=None)
+    """Returns the tool with an output schema of the type object, as revisions with sessions allow no other.
 
-
-def object_output_only(result: CallToolResult | t.ToolResultContent) -> CallToolResult | t.ToolResultContent:
-    """Returns the result without structured content of another type than object, which only stateless revisions have.
-
-    Its text stays in ``content``.
+    The schema of a value that is never an object becomes that of an object with the value as `WRAPPED`. Where a value
+    may be either, and where references would no longer lead to the same place, the tool has none.
     """
+    schema = tool.output_schema
+    if schema is None or schema.get("type") == "object":
+        return tool
+    return attrs.evolve(tool, output_schema=None if _may_be_object(schema) else _wrapping(schema))
+
+
+def _may_be_object(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return True
+    kind, choices = schema.get("type"), schema.get("enum")
+    if kind is not None:
+        return "object" in kind if isinstance(kind, list) else kind == "object"
+    if "const" in schema:
+        return isinstance(schema["const"], dict)
+    if isinstance(choices, list):
+        return any(isinstance(each, dict) for each in choices)
+    parts = schema.get("anyOf", schema.get("oneOf"))
+    return not isinstance(parts, list) or any(map(_may_be_object, parts))
+
+
+def _wrapping(schema: dict[str, Any]) -> dict[str, Any] | None:
+    value = dict(schema)
+    definitions = value.pop("$defs", None)
+    if not _refers_to_definitions(value) or not _refers_to_definitions(definitions):
+        return None
+    # The mark by which FastMCP knows that the value is meant and not the object.
+    wrapping = {
+        "type": "object",
+        "properties": {WRAPPED: value},
+        "required": [WRAPPED],
+        "x-fastmcp-wrap-result": True,
+    }
+    return wrapping if definitions is None else {**wrapping, "$defs": definitions}
+
+
+def _refers_to_definitions(value: Any) -> bool:
+    """Whether all references of a schema lead to its own definitions, wherever else the rest of it stands."""
+    if isinstance(value, list):
+        return all(map(_refers_to_definitions, value))
+    if not isinstance(value, dict):
+        return True
+    reference = value.get("$ref", "#/$defs/")
+    is_own = isinstance(reference, str) and reference.startswith("#/$defs/")
+    return is_own and "$dynamicRef" not in value and all(map(_refers_to_definitions, value.values()))
+
+
+def result_with_object(result: CallToolResult) -> CallToolResult:
+    """Returns the result with an object as structured content: another value is put into one, as `WRAPPED`."""
     if result.structured_content is UNSET or isinstance(result.structured_content, dict):
         return result
-    return attrs.evolve(result, structured_content=UNSET)
+    return attrs.evolve(result, structured_content={WRAPPED: result.structured_content})
+
+
+def content_with_object(content: t.ToolResultContent) -> t.ToolResultContent:
+    """Returns the block without structured content that is no object. Its text stays in ``content``."""
+    if content.structured_content is UNSET or isinstance(content.structured_content, dict):
+        return content
+    return attrs.evolve(content, structured_content=UNSET)
 
 
 def form_with_plain_enums(params: t.ElicitFormParams) -> t.ElicitFormParams:
@@ -422,8 +475,8 @@ CHANGES_BY_REVISION = (
         },
         {
             "Tool": tool_with_object_output,
-            "CallToolResult": object_output_only,
-            "ToolResultContent": object_output_only,
+            "CallToolResult": result_with_object,
+            "ToolResultContent": content_with_object,
             "InputRequiredResult": refuse_input_required,
         },
     ),
@@ -488,10 +541,13 @@ def _make_seal(converter: Callable[[], Any], describe: Hook, *, structured: bool
     def seal(result: Any, method: Method, stamp: Mapping[str, Any]) -> Any:
         """The result as this revision has it. Takes an object, a plain dict (left as it is) or ``None`` for ``{}``."""
         if result.__class__ is ValueResult:
-            # Structured content is an object, or is left out: see `object_output_only`.
-            value = result.value
-            has_object = structured and value.__class__ is dict
-            return _ValueOfSession([TextBlock(result.text)], value if has_object else msgspec.UNSET)
+            # Structured content is an object: see `result_with_object`.
+            value = result.value if structured else UNSET
+            if value is UNSET:
+                value = msgspec.UNSET
+            elif value.__class__ is not dict:
+                value = {WRAPPED: value}
+            return _ValueOfSession([TextBlock(result.text)], value)
         if result is None:
             return {}
         body: dict[str, Any]
@@ -503,10 +559,12 @@ def _make_seal(converter: Callable[[], Any], describe: Hook, *, structured: bool
         for name in RESULT_STAMPS:
             body.pop(name, None)
         # An object of the vocabulary is right already; a plain dict may come from anywhere.
-        if method.name == "tools/call" and not (
-            structured and isinstance(body.get("structuredContent"), dict)
-        ):
-            body.pop("structuredContent", None)
+        if method.name == "tools/call" and "structuredContent" in body:
+            value = body["structuredContent"]
+            if not structured:
+                del body["structuredContent"]
+            elif not isinstance(value, dict):
+                body["structuredContent"] = {WRAPPED: value}
         return body
 
     return seal

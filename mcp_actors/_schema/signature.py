@@ -316,8 +316,11 @@ def _is_unstructured(tp: Any) -> bool:
 def _is_sequence_of(bare: Any, accepts: Callable[[Any], bool]) -> bool:
     """Whether it is a sequence with items that are accepted; ``list`` without a parameter is one of anything."""
     origin, args = typing.get_origin(bare) or bare, typing.get_args(bare)
-    is_sequence = isinstance(origin, type) and (origin in _SEQUENCES or issubclass(origin, (list, tuple)))
-    return is_sequence and any(accepts(each) for each in args or (Any,))
+    if origin in _SEQUENCES or origin in (list, tuple):
+        args = args or (Any,)
+    elif not (isinstance(origin, type) and issubclass(origin, (list, tuple))):
+        return False
+    return any(map(accepts, args))
 
 
 def _is_content(tp: Any) -> bool:

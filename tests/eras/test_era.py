@@ -281,14 +281,17 @@ def test_sessions_get_no_stamps(era: Era) -> None:
     assert plain["ttlMs"] == 3
 
 
-def test_structured_content_for_sessions() -> None:
-    results = [CallToolResult([], value) for value in ({"a": 1}, [1], None)]
-    for version, era in LEGACY.items():
-        kept = ["structuredContent" in seal(era, "tools/call", result) for result in results]
-        assert kept == [version >= "2025-06-18", False, False]
-        plain = {"content": [], "structuredContent": {"a": 1}}
-        assert ("structuredContent" in seal(era, "tools/call", plain)) == (version >= "2025-06-18")
-        assert "structuredContent" not in seal(era, "tools/call", {"content": [], "structuredContent": 3})
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [({"a": 1}, {"a": 1}), ([1], {"result": [1]}), (3, {"result": 3}), (None, {"result": None})],
+)
+@pytest.mark.parametrize("era", LEGACY.values(), ids=lambda era: era.version)
+def test_structured_content_for_sessions_is_an_object(era: Era, value: Any, sent: Any) -> None:
+    expected = {"structuredContent": sent} if era.version >= "2025-06-18" else {}
+    for result in (CallToolResult([], value), {"content": [], "structuredContent": value}):
+        sealed = seal(era, "tools/call", result)
+        assert sealed == {"content": [], **expected}
+    assert "structuredContent" not in seal(era, "tools/call", CallToolResult([]))
 
 
 JSON_VALUES = st.recursive(
@@ -326,6 +329,55 @@ def test_output_schemas_for_sessions() -> None:
         one, other = seal(era, "tools/list", listed)["tools"]
         assert ("outputSchema" in one) == (version >= "2025-06-18")
         assert "outputSchema" not in other
+
+
+NUMBER: dict[str, Any] = {"type": "integer"}
+POINTS = {"type": "array", "items": {"$ref": "#/$defs/P"}}
+WRAPPING = {"type": "object", "required": ["result"], "x-fastmcp-wrap-result": True}
+
+
+@pytest.mark.parametrize(
+    ("schema", "sent"),
+    [
+        ({"type": "object", "title": "T"}, {"type": "object", "title": "T"}),
+        (NUMBER, {**WRAPPING, "properties": {"result": NUMBER}}),
+        ({"enum": [1, "a"]}, {**WRAPPING, "properties": {"result": {"enum": [1, "a"]}}}),
+        ({"const": 1}, {**WRAPPING, "properties": {"result": {"const": 1}}}),
+        (
+            {"anyOf": [NUMBER, {"type": ["null", "string"]}]},
+            {**WRAPPING, "properties": {"result": {"anyOf": [NUMBER, {"type": ["null", "string"]}]}}},
+        ),
+        (
+            {**POINTS, "$defs": {"P": {"type": "object"}}},
+            {**WRAPPING, "properties": {"result": POINTS}, "$defs": {"P": {"type": "object"}}},
+        ),
+        # The value may be an object, which is sent as it is.
+        ({}, None),
+        ({"type": ["object", "null"]}, None),
+        ({"anyOf": [NUMBER, {"type": "object"}]}, None),
+        ({"$ref": "#/$defs/P", "$defs": {"P": NUMBER}}, None),
+        ({"enum": [1, {}]}, None),
+        ({"const": {}}, None),
+        # References that lead elsewhere after the move.
+        ({"type": "array", "items": {"$ref": "#"}}, None),
+        ({"type": "array", "items": {"$dynamicRef": "#a"}}, None),
+        ({"type": "array", "items": {"$ref": 1}}, None),
+    ],
+)
+def test_output_schemas_for_sessions_are_of_objects(
+    schema: dict[str, Any], sent: dict[str, Any] | None
+) -> None:
+    for version, era in LEGACY.items():
+        (tool,) = seal(era, "tools/list", ListToolsResult([Tool("t", {}, output_schema=schema)]))["tools"]
+        assert tool.get("outputSchema") == (sent if version >= "2025-06-18" else None)
+
+
+@pytest.mark.parametrize("era", [*LEGACY.values(), LATEST_MODERN], ids=lambda era: era.version)
+def test_a_result_may_lack_content_if_it_has_structured_content(era: Era) -> None:
+    read = era.structure({"structuredContent": {"a": 1}}, CallToolResult)
+    assert read.content == []
+    with pytest.raises(ValueError, match="lacks 'content'"):
+        era.structure({"isError": True}, CallToolResult)
 
 
 def test_a_session_is_not_asked_by_a_result() -> None:
@@ -512,10 +564,7 @@ ROWS: list[tuple[Any, str, str]] = [
 
 # Here the revisions before know the member, but not such a value of it.
 VALUES: list[tuple[Any, str, str]] = [
-    (CallToolResult([], 3), "structuredContent", "2026-07-28"),
-    (CallToolResult([], None), "structuredContent", "2026-07-28"),
-    (Tool("t", {}, output_schema={"type": "array"}), "outputSchema", "2026-07-28"),
-    (Tool("t", {}, output_schema={"anyOf": []}), "outputSchema", "2026-07-28"),
+    (Tool("t", {}, output_schema={"anyOf": [{}]}), "outputSchema", "2026-07-28"),
 ]
 
 

@@ -609,9 +609,9 @@ async def result(peer: ScriptedPeer, version: str, method: str, **params: Any) -
 ANSWERS: list[tuple[str, dict[str, Any], tuple[str | int, ...], str]] = [
     ("tools/list", {}, ("tools", 0, "annotations"), "2025-03-26"),
     ("tools/list", {}, ("tools", 0, "icons"), "2025-11-25"),
-    ("tools/list", {}, ("tools", 1, "outputSchema"), MODERN),  # what is no object has none before
+    ("tools/list", {}, ("tools", 1, "outputSchema"), "2025-06-18"),
     ("tools/call", {"name": "point"}, ("structuredContent",), "2025-06-18"),
-    ("tools/call", {"name": "numbers"}, ("structuredContent",), MODERN),
+    ("tools/call", {"name": "numbers"}, ("structuredContent",), "2025-06-18"),
     ("tools/call", {"name": "media"}, ("content", 0, "annotations", "lastModified"), "2025-06-18"),
     (
         "tools/call",

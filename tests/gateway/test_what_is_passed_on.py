@@ -77,7 +77,7 @@ _NO_STATELESS_NOTICE = (
 )
 _NO_END = "A stateless server tells no end of a visit; the client is asked again, or gets the result."
 _CALLS_AGAIN = "A stateless client is told no end of a visit: its retry waits for it."
-_OBJECTS = "Revisions with sessions have objects only; the text of the result is kept."
+_OBJECTS = "Revisions with sessions have objects only: another value is put into one, under `result`."
 _URL_ERROR = "The stateless revisions have no such error: their servers ask by an input-required result."
 _NO_TASKS = "A stateless server lists no tool as one for tasks: the call of a session is plain, and waits for the task."
 _REFUSED = "The server refuses such a client, which is sent the refusal (-32021)."
@@ -272,7 +272,7 @@ async def shows_any_json(world: World, kept: bool) -> None:
 
     async with world.connected(server_with(tool)) as client:
         result = await call(client)
-    assert result.get("structuredContent") == ([1] if kept else None)
+    assert result["structuredContent"] == ([1] if kept else {"result": [1]})
     assert result["content"][0]["text"] == "[1]"
 
 
