@@ -483,6 +483,9 @@ class TransportHandler:
         beats = Beats(config.limits.beat)
         start_again(nursery, BEATS, beats.run)
         self._pool = TaskPool(nursery, SHARED_IDLE_TASKS)
+        # Several connections are read in a turn, and none of them knows of the others: their calls are better begun
+        # one after the other, behind the reading.
+        self._pool.is_eager = False
         self.responder = MethodDispatch(scope, config.features, config.stamp, beats, config.telemetry)
         self._negotiation = self._negotiate(None)
         self.stateless = StatelessCalls(

@@ -9,9 +9,12 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import MockClock, memory_stream_pair
 
+from mcp_transports.http.h1.byte_stream import WrappedByteStream
+from mcp_transports.http.h1.connection import Connection, ServerState
 from mcp_transports.http.h1.limits import HttpLimits
-from mcp_transports.http.h1.parser import RequestParser
+from mcp_transports.http.h1.parser import ParserPool, RequestParser
 from mcp_transports.http.h1.request import MalformedRequest, Request
 from mcp_transports.http.h1.response import Response
 from tests.transports.http.test_whole_server import (
@@ -140,6 +143,116 @@ def test_any_cuts_give_the_same_requests(sizes: list[int], data: st.DataObject) 
         parser.feed(wire[start:end])
     found = [(each.path, len(each.body)) for each in parser.ready if isinstance(each, Request)]
     assert found == [(f"/{size}", size) for size in sizes]
+
+
+# -- heads that come again -------------------------------------------------------------------------------------------
+
+WHOLE = [
+    post(b"{}"),
+    post(b"[]"),
+    post(b"[1]"),
+    post(b""),
+    post(b"\r\n\r\n"),
+    post(b"{}", b"X-A: 1\r\nX-A: 2"),
+    post(b"{}", b"Connection: keep-alive"),
+    post(b"{}", b"Connection: close"),
+    post(b"{}", b"Expect: 100-continue"),
+    post(b"{}", b"Connection: Upgrade\r\nUpgrade: h2c"),
+    post(b"{}", path=b"/b?c"),
+    post(b"{}").replace(b"HTTP/1.1", b"HTTP/1.0"),
+    post(b"{}", b"Connection: keep-alive").replace(b"HTTP/1.1", b"HTTP/1.0"),
+    b"\r\n" + post(b"{}"),
+    b"\r\n\r\n" + post(b"{}"),
+    post(b"{}") + GET,
+    post(b"x" * 5000),
+    GET,
+    b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{",
+    b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}",
+    b"",
+]
+
+
+def read(data: bytes, pool: ParserPool | None) -> list[Request | MalformedRequest]:
+    """Reads what a connection between two requests receives, with the heads that are known, as a connection does."""
+    known = None if pool is None else pool.repeated(memoryview(data))
+    if known is not None:
+        return [known]
+    parser = RequestParser(HttpLimits())
+    parser.feed(memoryview(data))
+    if pool is not None and parser.ready and parser.state == "between":
+        pool.learn(memoryview(data), parser.ready)
+    return parser.ready
+
+
+@given(st.lists(st.sampled_from(WHOLE), max_size=30))
+def test_a_request_is_the_same_whether_its_head_is_known_or_not(reads: list[bytes]) -> None:
+    pool = ParserPool(HttpLimits())
+    for data in reads:
+        found = read(data, pool)
+        assert found == read(data, None)
+        for each in found:
+            # What an application does to its request must reach no other one.
+            if isinstance(each, Request):
+                each.headers["x-a"] = "changed"
+
+
+def test_each_head_with_a_length_is_known_when_it_comes_again() -> None:
+    pool = ParserPool(HttpLimits())
+    for data in WHOLE:
+        read(data, pool)
+    known = [data for data in WHOLE if pool.repeated(data) is not None]
+    assert known == [*WHOLE[:7], WHOLE[10], WHOLE[12], WHOLE[13]]
+    pool.forget_heads()
+    assert not any(pool.repeated(data) for data in WHOLE)
+
+
+def test_few_heads_are_known_and_no_long_ones() -> None:
+    pool = ParserPool(HttpLimits())
+    wire = [post(b"{}", b"X-A: %d" % number) for number in range(1000)]
+    for data in wire:
+        read(data, pool)
+    assert sum(pool.repeated(data) is not None for data in wire) == 64
+    pool.forget_heads()
+    long = post(b"{}", b"X-A: " + b"a" * 5000)
+    read(long, pool)
+    assert pool.repeated(long) is None
+
+
+async def test_no_head_is_known_for_longer_than_a_tick(autojump_clock: MockClock) -> None:
+    state = ServerState(echo, HttpLimits())
+    data = post(b"{}", b"Authorization: Bearer secret")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(state.ticker.run)
+        client, server = memory_stream_pair()
+        nursery.start_soon(Connection(state, WrappedByteStream(server, "memory", secure=False)).serve)
+        await client.send_all(data)
+        assert (await client.receive_some()).endswith(b"POST / {}")
+        await client.aclose()
+        assert state.parsers.repeated(data) is not None
+        await trio.sleep(1.1)
+        assert state.parsers.repeated(data) is None
+        nursery.cancel_scope.cancel()
+    read(data, state.parsers)
+    state.close()
+    assert state.parsers.repeated(data) is None
+
+
+async def test_connections_share_what_is_known_of_heads() -> None:
+    seen: list[Request] = []
+
+    def app(request: Request, response: Response) -> None:
+        seen.append(request)
+        echo(request, response)
+
+    async with serving(app) as served:
+        for _ in range(2):
+            peer = await served.connect()
+            for body in (b"one", b"two", b"three", b"six"):
+                assert await ask(peer, post(body)) == (200, b"POST / " + body)
+        assert served.server.statistics().requests == 8
+    assert len({id(each.headers) for each in seen}) == len(seen)
+    assert len({each.peer for each in seen}) == 2
 
 
 @pytest.mark.parametrize("framing", ["length", "chunked"])

@@ -515,14 +515,33 @@ class Connection:
 
     def received(self, data: bytes | memoryview) -> bool:
         """Takes bytes of the peer, and returns whether more may be read before a request is answered."""
-        state, server, pipeline, parser = self.state, self._server, self._pipeline, self._parser
+        state, pipeline = self.state, self._pipeline
         if state is not _IDLE and state is not _READING and state is not _ANSWERING:
             return True  # dropped
+        request = None if self._parser is not None else self._server.parsers.repeated(data)
+        if request is None:
+            self._parse(data)
+        else:
+            pipeline.waiting.append(request)
+            self._change(_REQUEST)
+        if pipeline.waiting and self._response is None and not self._output.full:
+            self._answer_waiting()
+        else:
+            self._go_on()
+        if self.state is not _ANSWERING:
+            return True
+        pipeline.read_ahead += len(data)
+        return not pipeline.is_full
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        server, pipeline, parser = self._server, self._pipeline, self._parser
         if parser is None:
             parser = self._parser = server.parsers.take()
         before = parser.state
         parser.feed(data)
         if parser.ready:
+            if before == "between" == parser.state:
+                server.parsers.learn(data, parser.ready)
             pipeline.waiting += parser.ready
             parser.ready.clear()
             self._change(_REQUEST)
@@ -538,14 +557,6 @@ class Connection:
                 pipeline.held = held = pipeline.held or HeldBodies(server.parsers.bodies, self._stream.peer)
                 if (reason := held.charge(parser.message)) is not None:
                     self._refuse_unfinished(parser, 503, reason)
-        if pipeline.waiting and self._response is None and not self._output.full:
-            self._answer_waiting()
-        else:
-            self._go_on()
-        if self.state is not _ANSWERING:
-            return True
-        pipeline.read_ahead += len(data)
-        return not pipeline.is_full
 
     def _restart_clock(self, parser: RequestParser, before: str) -> None:
         """Sets the deadline of a request that is half read, of which ``before`` was read before."""
@@ -809,11 +820,15 @@ class ServerState:
         """Whether every answer that begins from now on closes its connection; ``"accepting"`` where new connections
         still get one."""
         self.clock = HttpClock(limits)
-        self.ticker: Ticker[Connection] = Ticker(self.clock.tick, self.clock.refresh)
+        self.ticker: Ticker[Connection] = Ticker(self.clock.tick, self._tick)
         self.poller = open_poller()
         self.parsers = ParserPool(limits)
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
         self.requests = self.refused = self.rejected = self.lost = 0
+
+    def _tick(self) -> None:
+        self.clock.refresh()
+        self.parsers.forget_heads()
 
     def close(self) -> None:
         """Closes the poller, and the parsers that are kept for later requests."""

@@ -45,6 +45,12 @@ _CHUNKED_HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r
 _LENGTH_HEAD = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 # Parsers kept for the next request: some more than are in the middle of a request at one time.
 _SPARE_PARSERS = 64
+_END_OF_HEAD = b"\r\n\r\n"
+# Heads that are remembered at a time, and bytes of a request up to which its head is.
+_KNOWN_HEADS = 64
+_LONGEST_REPEATED = 4096
+# What a request must not have whose head is remembered: more decides then on what belongs to it.
+_OTHER_FRAMING = frozenset({"transfer-encoding", "expect", "upgrade"})
 
 
 class _Stop(Exception):
@@ -373,15 +379,61 @@ class RequestParser:
 
 
 class ParserPool:
-    """Parsers between two requests, kept for the next request of any connection; and the budget of what they read."""
+    """Parsers between two requests, kept for the next request of any connection; and the budget of what they read.
 
-    __slots__ = ("_limits", "_spare", "bodies")
+    The requests of a client differ in their bodies, and their heads come again byte for byte. A head is parsed once a
+    tick of the clock, and the request behind the same bytes is made of what came out then.
+    """
+
+    __slots__ = ("_heads", "_limits", "_spare", "bodies")
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
         self.bodies = Budget(limits.held_bytes, limits.held_bytes_per_address)
         """The bodies of requests that are not answered yet, by address."""
         self._spare: list[RequestParser] = []
+        # By the bytes of the head; the bodies of these requests are empty. Nothing is kept here for longer than a tick,
+        # because its peer may be gone, and there may be secrets in it.
+        self._heads: dict[bytes, Request] = {}
+
+    def repeated(self, data: bytes | memoryview) -> Request | None:
+        """Returns the request that ``data`` is, whole and with nothing behind it, if its head is known."""
+        if not self._heads or len(data) > _LONGEST_REPEATED:
+            return None
+        data = bytes(data)
+        end = data.find(_END_OF_HEAD) + len(_END_OF_HEAD)
+        known = self._heads.get(data[:end])
+        if known is None or int(known.headers["content-length"]) != len(data) - end:
+            return None
+        return Request(
+            known.method,
+            known.target,
+            known.path,
+            known.query,
+            known.headers.copy(),
+            data[end:],
+            known.version,
+            known.keep_alive,
+        )
+
+    def learn(self, data: bytes | memoryview, requests: list[Request | MalformedRequest]) -> None:
+        """Remembers the head of ``data``, from which ``requests`` were read, if it is that of one whole request."""
+        (request, *others), heads = requests, self._heads
+        if others or isinstance(request, MalformedRequest) or not request.keep_alive:
+            return
+        if len(data) > _LONGEST_REPEATED or len(heads) >= _KNOWN_HEADS:
+            return
+        headers = request.headers
+        if "content-length" not in headers or not _OTHER_FRAMING.isdisjoint(headers):
+            return
+        head = bytes(data[: len(data) - len(request.body)])
+        # Blank lines may stand before a request, where one would be taken for the end of the head.
+        if head.find(_END_OF_HEAD) == len(head) - len(_END_OF_HEAD):
+            heads[head] = msgspec.structs.replace(request, headers=headers.copy(), body=b"")
+
+    def forget_heads(self) -> None:
+        """Forgets the heads that came since it was called last."""
+        self._heads.clear()
 
     def take(self) -> RequestParser:
         """Returns a parser that is between two requests."""
@@ -395,7 +447,8 @@ class ParserPool:
             parser.close()
 
     def close(self) -> None:
-        """Closes the parsers that are kept."""
+        """Closes the parsers that are kept, and forgets what they have read."""
+        self.forget_heads()
         while self._spare:
             self._spare.pop().close()
 
