@@ -350,7 +350,7 @@ PROGRAMMING = {
     "True",
     "False",
 }
-PROTOCOL = {"Literal", "TypedDict", "NamedTuple", "Annotated", "Host", "Origin"}
+PROTOCOL = {"Literal", "TypedDict", "NamedTuple", "Sequence", "Annotated", "Host", "Origin"}
 
 
 @pytest.mark.parametrize("page", ["README.md", *PAGES])
