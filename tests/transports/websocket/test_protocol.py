@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_actors.errors import LocalProtocolError
+from mcp_transports.websocket import protocol as websocket_protocol
 from mcp_transports.websocket.protocol import CloseFrame, WebSocketEvent, WebSocketProtocol, WebSocketState
 
 from .raw import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, closing, frame
@@ -187,3 +190,65 @@ def test_messages_before_a_broken_rule_are_returned() -> None:
     assert protocol.receive_data(frame(TEXT, b"1") + frame(TEXT, b"2") + frame(BINARY, b"3")) == [b"1", b"2"]
     assert protocol.our_close is not None
     assert protocol.our_close.code == 1003
+
+
+# Frames as they should be, with text near the bounds of a length, and with each part of a head wrong.
+OPCODES = st.sampled_from([TEXT, TEXT, TEXT, TEXT, CONTINUATION, BINARY, CLOSE, PING, PONG, 3])
+PAYLOADS = st.one_of(
+    st.binary(max_size=6),
+    st.sampled_from([0, 1, 125, 126, 400, 999, 1000, 1001, 2048, 2049]).map(lambda size: b"x" * size),
+    st.sampled_from(["\u20ac".encode(), b"\xff", b"{}", b"\x03\xe8ok"]),
+)
+FRAMES = st.builds(
+    frame,
+    OPCODES,
+    PAYLOADS,
+    fin=st.sampled_from([True, True, True, False]),
+    masked=st.sampled_from([True] * 9 + [False]),
+    bits=st.sampled_from([0] * 9 + [0x40]),
+    length=st.sampled_from([-1] * 9 + [0, 5, 70_000]),
+)
+# A length in more bytes than it needs, and one above what is possible.
+ODD = st.sampled_from([b"\x81\xfe\x00\x05", b"\x81\xff" + bytes(7) + b"\x05", b"\x81\xff\x80" + bytes(7)])
+
+
+def read_all(data: bytes, cuts: list[int], *, client: bool) -> list[object]:
+    """What a protocol makes of ``data`` in pieces that end at ``cuts``, at each of which its state is noted."""
+    protocol = protocol_in(State.OPEN, client=client)
+    notes: list[object] = []
+    for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+        messages = protocol.receive_data(data[begin:end]) if begin < end else []
+        while protocol.has_rest:
+            messages += protocol.receive_rest()
+        notes += [messages, protocol.state, protocol.violation, protocol.peer_close, protocol.our_close]
+        # A client masks with another key each time: the state says enough of it.
+        notes.append(protocol.has_control_to_send if client else protocol.control_to_send())
+    return notes
+
+
+@given(
+    frames=st.lists(st.one_of(FRAMES, ODD), max_size=8),
+    cuts=st.lists(st.integers(0, 200), max_size=4),
+    client=st.booleans(),
+)
+def test_a_text_frame_in_whole_is_read_as_wsproto_reads_it(
+    frames: list[bytes], cuts: list[int], client: bool
+) -> None:
+    if client:
+        # Most frames of a server have no mask.
+        frames = [
+            frame(each[0] & 15, each[6:40], masked=False) if each[1] < 0xFE else each for each in frames
+        ]
+    data = b"".join(frames)
+    cuts = sorted(min(each, len(data)) for each in cuts)
+    found = read_all(data, cuts, client=client)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(websocket_protocol, "_text_frame", lambda *_, **__: None)
+        assert found == read_all(data, cuts, client=client)
+
+
+def test_frames_in_whole_are_taken_a_turn_at_a_time() -> None:
+    protocol = protocol_in(State.OPEN)
+    messages = protocol.receive_data(frame(TEXT, b"{}") * 300)
+    assert (len(messages), protocol.has_rest) == (256, True)
+    assert (len(protocol.receive_rest()), protocol.has_rest) == (44, False)
