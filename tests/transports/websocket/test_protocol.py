@@ -252,3 +252,12 @@ def test_frames_in_whole_are_taken_a_turn_at_a_time() -> None:
     messages = protocol.receive_data(frame(TEXT, b"{}") * 300)
     assert (len(messages), protocol.has_rest) == (256, True)
     assert (len(protocol.receive_rest()), protocol.has_rest) == (44, False)
+
+
+def test_what_looks_like_a_frame_inside_of_a_message_is_text() -> None:
+    # The second byte of this letter is the first of a text frame.
+    text = "\xc1\x02{}".encode()
+    assert text[1:] == frame(TEXT, b"{}", masked=False)
+    protocol = protocol_in(State.OPEN, client=True)
+    outer = frame(TEXT, text, masked=False)
+    assert [protocol.receive_data(piece) for piece in (outer[:3], outer[3:])] == [[], [text]]
