@@ -39,6 +39,7 @@ The lifecycle of a session is the table `NEXT_STATE`, and nothing else decides w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Literal
@@ -354,6 +355,14 @@ def _size(name: str, value: Any) -> int:
 # -- connections and single exchanges ------------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=64)
+def _by_era(versions: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], str]:
+    """The legacy and the modern ones, and the one of a request without any; all sessions share what is returned."""
+    legacy = tuple(v for v in versions if v in LEGACY)
+    headerless = [version for version in legacy if version <= UNSAID_VERSION]
+    return legacy, tuple(v for v in versions if v in MODERN), max(headerless, default=UNSAID_VERSION)
+
+
 class ServerNegotiation:
     """Turns the requests of one connection into invocations: one legacy conversation, any number of modern requests.
 
@@ -372,10 +381,7 @@ class ServerNegotiation:
     ) -> None:
         self.principal = principal
         self.versions = tuple(versions)
-        self.legacy_served = tuple(v for v in versions if v in LEGACY)
-        self.modern_served = tuple(v for v in versions if v in MODERN)
-        headerless = [version for version in self.legacy_served if version <= UNSAID_VERSION]
-        self.unsaid_version = max(headerless, default=UNSAID_VERSION)
+        self.legacy_served, self.modern_served, self.unsaid_version = _by_era(self.versions)
         """The revision of a request that came by itself and names none: one that is served, if there is one."""
         self.custom = custom
         self.mirrored_params = mirrored_params

@@ -287,7 +287,7 @@ class CallStream(SessionStream):
         self.quiet = False
         self.http_request = exchange.request
         exchange.response.on_gone = self._left
-        session.streams.add(self)
+        session.streams[self] = None
         self._await_silence()
 
     def __repr__(self) -> str:
@@ -379,7 +379,7 @@ class CallStream(SessionStream):
         self._attach(exchange, first or COMMENT)
 
     def _complete(self) -> None:
-        self.session.streams.discard(self)
+        self.session.streams.pop(self, None)
         store = self.session.settings.store
         if self.name is not None and store is not None:
             with self.session.goes_on_if_raised("tell the event log of the end of a stream"):

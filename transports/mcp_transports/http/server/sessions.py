@@ -313,8 +313,9 @@ class HttpSession:
         self.id = ""
         # Weakly, since a session that has ended must not wait for the garbage collector.
         self.standalone = StandaloneStream(weakref.proxy(self))
-        # The streams of calls in flight. `in_use` looks whether a client waits for one of them.
-        self.streams: set[SessionStream] = set()
+        # The streams of calls in flight. `in_use` looks whether a client waits for one of them. An empty dictionary
+        # takes 150 bytes less than an empty set, of an idle session's five thousand.
+        self.streams: dict[SessionStream, None] = {}
         self.seen = table.tick
         self._names = 0
 
