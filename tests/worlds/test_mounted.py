@@ -73,7 +73,7 @@ async def test_agents_use_a_mounted_server(
     assert done.returncode == 0, done.stdout.decode()
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["names"] == ["add", "ask", "end", "slow", "state", "steps"]
-    assert json.loads(found["pydantic-ai"]) == {"add": "0", "steps": "all steps"}
+    assert json.loads(found["pydantic-ai"]) == {"add": 0, "steps": "all steps"}
     assert [each["text"] for each in found["langchain"]] == ["5"]
 
 

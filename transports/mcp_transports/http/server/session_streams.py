@@ -56,7 +56,7 @@ class StreamOwner(Protocol):
     settings: StreamSettings
     engine: ServerSession
     standalone: StandaloneStream
-    streams: set[SessionStream]
+    streams: dict[SessionStream, None]
 
     def touch(self) -> None: ...
 
