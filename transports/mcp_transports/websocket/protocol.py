@@ -160,7 +160,6 @@ class WebSocketProtocol:
         "_is_client",
         "_pong",
         "_unread",
-        "has_rest",
         "our_close",
         "peer_close",
         "pings",
@@ -193,11 +192,14 @@ class WebSocketProtocol:
         """The peer's Close frame, once it has come; the reason is cut to 120 characters."""
         self.violation: str | None = None
         """The rule that the peer broke, once it has; ``our_close`` has the code, if none was sent before."""
-        self.has_rest = False
-        """Whether bytes are left that `receive_rest` has to look at."""
 
     def __repr__(self) -> str:
         return f"<WebSocketProtocol {'client' if self._is_client else 'server'} {self.state.value}>"
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether bytes are left that `receive_rest` has to look at."""
+        return bool(self._unread)
 
     def opened(self) -> None:
         """Says that the opening handshake is made."""
@@ -225,7 +227,7 @@ class WebSocketProtocol:
         """Returns further messages of bytes that were taken before, as `receive_data` does, while `has_rest`."""
         messages: list[bytes] = []
         data, at = self._unread, 0
-        self._unread, self.has_rest = b"", False
+        self._unread = b""
         try:
             for _ in range(FRAMES_IN_A_TURN):
                 if self.state is WebSocketState.CLOSED:
@@ -241,8 +243,7 @@ class WebSocketProtocol:
                 if message is not None:
                     messages.append(message)
             else:
-                self.has_rest = self.state is not WebSocketState.CLOSED
-                self._unread = data[at:]
+                self._unread = data[at:] if self.state is not WebSocketState.CLOSED else b""
         except ParseFailed as error:
             self._fail(CloseFrame(int(error.code), str(error)[:_REASON_CHARACTERS]))
         return messages
