@@ -1005,11 +1005,21 @@ def _tool_params(name: str, arguments: Mapping[str, Any] | None) -> dict[str, An
     return params
 
 
+# A server may list without an end. Ten times what the largest servers list that are known, all of it in one page for
+# each hundred entries; and what a person would wait for at most.
+MOST_PAGES = 1_000
+MOST_CHARACTERS = 64 * 1024 * 1024
+MOST_SECONDS = 600.0
+
+
 class _AllPages(AsyncIterator[T], Generic[T]):
     """Iterates over every entry of a list; the next page is asked for when it is needed.
 
-    Raises `RemoteProtocolError` when the cursors go round in a circle, which would never end. One cursor is remembered
-    and compared with those that follow, and replaced after 1, 2, 4, 8… pages: that finds a circle of any length.
+    A server that has declared a list and then says that it has no such method has an empty one: several do so.
+
+    Raises `RemoteProtocolError` when the list does not end: after `MOST_PAGES`, `MOST_CHARACTERS` or `MOST_SECONDS`,
+    and when the cursors go round in a circle. One cursor is remembered and compared with those that follow, and
+    replaced after 1, 2, 4, 8… pages: that finds a circle of any length.
 
     It is not a generator, because a generator that is left before its end would have to be closed.
     """
@@ -1025,6 +1035,9 @@ class _AllPages(AsyncIterator[T], Generic[T]):
         self._pages, self._replaced_at = 0, 1
         self._has_more = True
         self._is_circle = False
+        # What the server has sent so far, and the seconds for which it was waited for.
+        self._characters = 0
+        self._seconds = 0.0
 
     async def __anext__(self) -> T:
         if not self._ready:
@@ -1038,12 +1051,41 @@ class _AllPages(AsyncIterator[T], Generic[T]):
             self._has_more = False
             if self._is_circle:
                 raise RemoteProtocolError("the server's cursors go round in a circle: its list never ends")
-            page = await self._list_page(self._cursor)
+            page = await (self._next_page() if self._pages else self._first_page())
+            if page is None:
+                break
             self._note(page.next_cursor)
             entries = self._entries(page)
+            if self._has_more:
+                self._characters += len(repr(entries))
             if entries:
                 return entries
         raise StopAsyncIteration
+
+    async def _first_page(self) -> Any:
+        try:
+            return await self._list_page(None)
+        except MethodNotFound:
+            return None
+
+    async def _next_page(self) -> Any:
+        self._require_an_end()
+        began = trio.current_time()
+        page = await self._list_page(self._cursor)
+        self._seconds += trio.current_time() - began
+        return page
+
+    def _require_an_end(self) -> None:
+        for sent, most, unit in (
+            (self._pages, MOST_PAGES, "pages"),
+            (self._characters, MOST_CHARACTERS, "characters"),
+            (self._seconds, MOST_SECONDS, "seconds"),
+        ):
+            if sent >= most:
+                raise RemoteProtocolError(
+                    f"the server's list goes on after {most:,} {unit}; ask for single pages, by their cursors, if it "
+                    "is meant to be that long"
+                )
 
     def _note(self, cursor: str | None) -> None:
         # An empty string is a cursor like any other; only its absence ends the list.

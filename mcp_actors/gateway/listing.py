@@ -22,7 +22,7 @@ from mcp_actors._eras.modern import annotated_params
 from mcp_actors._server.tools import TaskRules, ToolElsewhere
 from mcp_actors._wire.codec import encode_value
 from mcp_actors._wire.uri_template import LONGEST_URI, UriTemplate
-from mcp_actors.errors import RemoteProtocolError
+from mcp_actors.errors import MethodNotFound, RemoteProtocolError
 from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
@@ -203,7 +203,13 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
     cursor: str | None = None
     for _ in range(MAX_PAGES):
         params = {} if cursor is None else {"cursor": cursor}
-        result = await requests.send(kind.method, params, requests.options)
+        try:
+            result = await requests.send(kind.method, params, requests.options)
+        except MethodNotFound:
+            # Several servers declare a capability and have none of its lists.
+            if cursor is not None:
+                raise
+            break
         cursor = await reading.take(result)
         if cursor is None or reading.is_full:
             break
@@ -284,7 +290,7 @@ class _ListReader:
             scope = None
         return UpstreamListing(
             self.entries,
-            ttl_ms=min(ttls) if len(ttls) == len(self._ttls) else None,
+            ttl_ms=min(ttls, default=None) if len(ttls) == len(self._ttls) else None,
             cache_scope=scope,
         )
 

@@ -9,8 +9,8 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mcp_actors import Client, ConnectionLost, RemoteProtocolError
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors import Client, ConnectionLost, MethodNotFound, RemoteProtocolError
+from mcp_actors.errors import METHOD_NOT_FOUND, LocalProtocolError
 from mcp_actors.testing import ScriptedPeer, raw_server
 from mcp_actors.types import (
     ClientCapabilities,
@@ -21,7 +21,7 @@ from mcp_actors.types import (
     SamplingCapability,
     TextContent,
 )
-from tests.messages import TASKS
+from tests.messages import TASKS, error
 from tests.scripted_peers import MODERN, greet, notify, reply, scripted, tell
 
 LEGACY = "2025-11-25"
@@ -316,6 +316,50 @@ async def test_cursors_that_go_round_are_an_error(circle: list[str]) -> None:
         with pytest.raises(RemoteProtocolError, match="never ends"):
             [_ async for _ in client.tools()]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("entries", "pause", "unit"), [(0, 0, "pages"), (1, 0, "characters"), (0, 1, "seconds")]
+)
+async def test_a_list_without_an_end_is_an_error(entries: int, pause: float, unit: str) -> None:
+    tools = [{"name": "t", "description": "x" * 100_000, "inputSchema": {"type": "object"}}] * entries
+    async with scripted(LEGACY) as (client, peer), trio.open_nursery() as nursery:
+
+        async def play() -> None:
+            number = 0
+            while True:
+                request = await peer.receive()
+                await trio.sleep(pause)
+                await reply(peer, request, {"tools": tools, "nextCursor": str(number)})
+                number += 1
+
+        nursery.start_soon(play)
+        with pytest.raises(RemoteProtocolError, match=rf"goes on after [\d,.]+ {unit}; ask for single pages"):
+            [_ async for _ in client.tools()]
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", ["tools", "resources", "resource_templates", "prompts"])
+async def test_a_list_that_the_server_has_no_method_for_is_empty(kind: str) -> None:
+    async with scripted(LEGACY) as (client, peer), trio.open_nursery() as nursery:
+
+        async def play() -> None:
+            await peer.send(error((await peer.receive())["id"], METHOD_NOT_FOUND, "Method not found"))
+
+        nursery.start_soon(play)
+        assert [each async for each in getattr(client, kind)()] == []
+
+
+async def test_a_method_that_is_gone_in_the_middle_of_a_list_is_an_error() -> None:
+    async with scripted(LEGACY) as (client, peer), trio.open_nursery() as nursery:
+
+        async def play() -> None:
+            await reply(peer, await peer.receive(), {"tools": [], "nextCursor": "a"})
+            await peer.send(error((await peer.receive())["id"], METHOD_NOT_FOUND, "Method not found"))
+
+        nursery.start_soon(play)
+        with pytest.raises(MethodNotFound):
+            [_ async for _ in client.tools()]
 
 
 async def listing(client: Client, peer: ScriptedPeer, asked: list[str], result: dict[str, Any]) -> None:
