@@ -220,8 +220,9 @@ async def a_state(peer: ScriptedPeer) -> str:
 async def test_a_tampered_state_is_refused() -> None:
     async with raw_client(make_server()) as peer:
         state = await a_state(peer)
+        other = "B" if state[0] == "A" else "A"
         for id, bad in enumerate(
-            (state[:-1], state + "A", "A" + state[1:], "", "!", "ü", state.swapcase(), " " + state)
+            (state[:-1], state + "A", other + state[1:], "", "!", "ü", state.swapcase(), " " + state)
         ):
             error = (await ask_tool(peer, id, "twice", **HELLO, requestState=bad))["error"]
             assert error["code"] == -32602, bad
