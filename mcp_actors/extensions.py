@@ -7,6 +7,7 @@ By default none is on. A `ServerExtension` is given to ``Server(extensions=[…]
 from __future__ import annotations
 
 from mcp_actors._client.client_extension import AnsweredCall, AskedRequest, ClientExtension
+from mcp_actors._server.context import holder_of
 from mcp_actors._server.server_extension import (
     ServerExtension,
     Serving,
@@ -14,7 +15,6 @@ from mcp_actors._server.server_extension import (
     ask_client,
     check_answer,
     detached,
-    holder_of,
     outcome,
     progress_token_of,
     read_answer,

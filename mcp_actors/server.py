@@ -9,7 +9,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, Generic, TypeGuard, TypeVar, Unpack, overload
+from typing import Any, Generic, TypeGuard, TypeVar, Unpack, get_args, overload
 
 import trio
 
@@ -43,10 +43,10 @@ from mcp_actors._server.process import (
 )
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.questions import FormResult
-from mcp_actors._server.resources import Resources, check_uri
+from mcp_actors._server.resources import Resources, Unscreened, check_uri
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT, state_key_of_environment
-from mcp_actors._server.tools import TaskRules, Tools
+from mcp_actors._server.tools import Arguments, TaskRules, Tools
 from mcp_actors.abc import ServerTransport, SharedState, Telemetry
 from mcp_actors.abc.discovery import find_application, server_transport
 from mcp_actors.abc.http import AsgiServer
@@ -76,6 +76,7 @@ __all__ = [
     "SessionStatistics",
     "SyncContext",
     "TaskRules",
+    "Unscreened",
     "stop_if_loaded",
     "stopped_at_run",
 ]
@@ -132,6 +133,13 @@ class Server(Generic[StateT]):
         mask_errors: Whether clients are sent a reference in place of the text of an exception that a function raises;
             the log has both. By default only clients that the transport has authenticated are, as they are
             rarely those of the server's operator. A `ToolError` is always sent as it is.
+        lists_all: Whether lists show callers also what they lack the scopes for. By default they do not, so that a
+            model does not try it; a call of it says which scope is missing in any case.
+        inline_refs: Whether the schemas that are made of type hints are written without ``$ref``, as many hosts cannot
+            read one; those of classes that contain themselves keep it. A schema that the program gives stays as it is.
+        arguments: What becomes of arguments that do not fit a tool: ``"repair"``, the default, makes of a text what it
+            can stand for alone, such as ``3`` of ``"3"`` where no text is taken, tells the model so in the result, and
+            counts it; ``"strict"`` refuses them as all others.
         shared: The place of what outlives a session: tasks, events for clients that come back, and what makes several
             processes one server. By default it is a `~mcp_actors.shared.MemoryShared`, and ends with the process.
         telemetry: Receives each call in both directions, the sessions and what the server holds: a
@@ -143,7 +151,7 @@ class Server(Generic[StateT]):
         LocalProtocolError: Two extensions have the same id, or something else of the same name.
         ValueError: ``versions`` is empty or has an unknown version, ``state_key`` or that of the environment is too
             short or malformed, ``page_size`` is less than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the
-            two, or ``capabilities`` has an unknown name.
+            two, ``arguments`` is neither of its, or ``capabilities`` has an unknown name.
     """
 
     def __init__(
@@ -167,6 +175,9 @@ class Server(Generic[StateT]):
         extensions: Mapping[str, Any] | Sequence[OfferedExtension] | None = None,
         experimental: Mapping[str, Any] | None = None,
         mask_errors: bool | None = None,
+        lists_all: bool = False,
+        inline_refs: bool = True,
+        arguments: Arguments = "repair",
         shared: SharedState | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -183,6 +194,7 @@ class Server(Generic[StateT]):
                 page_size=page_size,
                 ttl_ms=ttl_ms,
                 cache_scope=cache_scope,
+                arguments=arguments,
             )
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
@@ -206,7 +218,9 @@ class Server(Generic[StateT]):
             on_last_unsubscribed=lambda uri: self.on_unsubscribe(uri),
         )
         only_declared = extensions if isinstance(extensions, Mapping) else None
-        self._features = Features(bus, page_size, only_declared, experimental, capabilities)
+        self._features = Features(
+            bus, page_size, only_declared, experimental, capabilities, lists_all, inline_refs, arguments
+        )
         self._lifespan = lifespan
         self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
@@ -803,6 +817,7 @@ def _check_settings(
     page_size: object,
     ttl_ms: object,
     cache_scope: object,
+    arguments: object,
     **kinds: Any,
 ) -> None:
     """Raises `TypeError` or `ValueError` for the first argument that cannot be used."""
@@ -822,6 +837,8 @@ def _check_settings(
         raise ValueError(f"ttl_ms={ttl_ms!r}: write a number of milliseconds, or 0 to promise nothing")
     if cache_scope not in ("private", "public"):
         raise ValueError(f'cache_scope={cache_scope!r}: write "private" or "public"')
+    if arguments not in get_args(Arguments):
+        raise ValueError(f'arguments={arguments!r}: write "repair" or "strict"')
     if lifespan is not None:
         _check_lifespan(lifespan)
 

@@ -523,7 +523,7 @@ def test_a_repeated_name_is_found() -> None:
 
 
 # What the product may consist of: it may shrink, and whoever needs more of something changes the house map first.
-@pytest.mark.parametrize(("what", "most"), [("files", 380), ("rooms", 26), ("arrows", 130)])
+@pytest.mark.parametrize(("what", "most"), [("files", 390), ("rooms", 26), ("arrows", 130)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most

@@ -84,6 +84,7 @@ PRINTING = [
     "beside.py",
     "ask_sync.py",
     "plot.py",
+    "exact.py",
     "routes.py",
     "traced.py",
     "measured.py",

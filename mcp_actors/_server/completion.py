@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import attrs
 import msgspec
-import trio
 
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation
@@ -22,6 +21,7 @@ from mcp_actors._server.invoke import (
     Function,
     Handler,
     Loop,
+    WorkerThreads,
     function,
     string_param,
     uri_param,
@@ -56,13 +56,13 @@ class Completions:
         *,
         injected: type,
         for_sync: ForSync,
-        limiter: trio.CapacityLimiter,
+        threads: WorkerThreads,
         prompts: Prompts,
         resources: Resources,
     ) -> None:
         self._injected = injected
         self._for_sync = for_sync
-        self._limiter = limiter
+        self._threads = threads
         self._prompts = prompts
         self._resources = resources
         self._entries: dict[_Key, _CompletionEntry] = {}
@@ -103,7 +103,7 @@ class Completions:
             injected_name=injected_name,
             for_sync=self._for_sync,
             inline=inline,
-            limiter=self._limiter,
+            threads=self._threads,
             draw=_completion,
             loop=loop,
         )

@@ -22,7 +22,7 @@ from mcp_actors.supervision.logging import logger
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import LoggingLevel
 
-__all__ = ["Context", "SyncContext", "check_scopes", "principal_of", "request_of"]
+__all__ = ["Context", "SyncContext", "check_scopes", "has_scopes", "holder_of", "principal_of", "request_of"]
 
 
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
@@ -391,18 +391,37 @@ def principal_of(call: InboundCall) -> Principal | None:
     return call.invocation.principal
 
 
-def check_scopes(call: InboundCall, needed: frozenset[str]) -> None:
-    """Checks that the caller has all ``needed`` scopes.
+def holder_of(ctx: Context[Any]) -> str | None:
+    """Returns who is charged for what a call makes the server keep: its principal or, without one, its address.
+
+    ``None`` where neither is known, as in memory.
+
+    Args:
+        ctx: The call.
+    """
+    memory = ctx.call.owner.limiters.memory
+    return None if memory is None else memory.holder(ctx.call.invocation)
+
+
+def has_scopes(call: InboundCall, needed: frozenset[str]) -> bool:
+    """Whether the caller has all ``needed`` scopes.
 
     A binding that does not authenticate, such as stdio, has no scopes to check: its peer is the user. A caller over
     HTTP or a WebSocket that is not authenticated has none.
+    """
+    if not needed:
+        return True
+    principal = principal_of(call)
+    if principal is None:
+        return request_of(call) is None
+    return needed <= principal.scopes
+
+
+def check_scopes(call: InboundCall, needed: frozenset[str]) -> None:
+    """Checks that the caller has all ``needed`` scopes; see `has_scopes`.
 
     Raises:
         InsufficientScope: One is missing.
     """
-    if needed:
-        principal = principal_of(call)
-        if principal is None and request_of(call) is None:
-            return
-        if principal is None or not needed <= principal.scopes:
-            raise InsufficientScope(needed)
+    if not has_scopes(call, needed):
+        raise InsufficientScope(needed)

@@ -10,7 +10,6 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import attrs
 import msgspec
-import trio
 
 from mcp_actors._actors.dispatcher import Dispatcher, prepare_unanswered, start_unanswered
 from mcp_actors._actors.event_bus import EventBus
@@ -18,8 +17,8 @@ from mcp_actors._actors.inbound_call import CallOwner, Continuation
 from mcp_actors._eras.era import EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.completion import Completions
-from mcp_actors._server.context import Context, SyncContext
-from mcp_actors._server.invoke import LOOPS, Function, Handler, Loop, ServingLoop, function
+from mcp_actors._server.context import Context, SyncContext, holder_of
+from mcp_actors._server.invoke import LOOPS, Function, Handler, Loop, ServingLoop, WorkerThreads, function
 from mcp_actors._server.middleware import Around, Middleware, NotificationMiddleware, through
 from mcp_actors._server.options import ToolOptions
 from mcp_actors._server.prompts import Prompts
@@ -27,7 +26,7 @@ from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.subscriptions import ListenMember, listen_handler
-from mcp_actors._server.tools import Tools
+from mcp_actors._server.tools import Arguments, RepairCount, Tools
 from mcp_actors.abc import OpenState, Outlet
 from mcp_actors.abc.discovery import find_extension
 from mcp_actors.errors import LocalProtocolError
@@ -79,30 +78,37 @@ class Features:
         extensions: Mapping[str, Any] | None,
         experimental: Mapping[str, Any] | None,
         declared: Collection[FeatureName],
+        lists_all: bool,
+        inline_refs: bool,
+        arguments: Arguments,
     ) -> None:
         unknown = sorted(set(declared) - set(get_args(FeatureName)))
         if unknown or isinstance(declared, str):
             known = ", ".join(get_args(FeatureName))
             raise ValueError(f"capabilities must be a list of names out of {known}, not {declared!r}")
         self.loop = ServingLoop()
-        limiter = trio.CapacityLimiter(WORKER_THREADS)
+        threads = WorkerThreads(WORKER_THREADS, holder_of)
         same: dict[str, Any] = {
             "injected": Context,
             "for_sync": SyncContext.of,
-            "limiter": limiter,
+            "threads": threads,
             "page_size": page_size,
+            "lists_all": lists_all,
         }
         self.tools = Tools(on_change=lambda: self._changed("tools"), **same)
+        self.tools.inline_refs = inline_refs
+        if arguments == "repair":
+            self.tools.repairs = RepairCount()
         self.resources = Resources(on_change=lambda: self._changed("resources"), **same)
         self.prompts = Prompts(on_change=lambda: self._changed("prompts"), **same)
         self.completions = Completions(
             injected=Context,
             for_sync=SyncContext.of,
-            limiter=limiter,
+            threads=threads,
             prompts=self.prompts,
             resources=self.resources,
         )
-        self.notifications = NotificationHandlers(limiter)
+        self.notifications = NotificationHandlers(threads)
         self.custom: dict[str, Method] = {}
         self._custom_scopes: dict[str, frozenset[str]] = {}
         self.middleware: list[Middleware] = []
@@ -332,9 +338,9 @@ class _NotificationEntry(msgspec.Struct, frozen=True, eq=False):
 class NotificationHandlers:
     """The functions that take notifications, by the method of the notification."""
 
-    def __init__(self, limiter: trio.CapacityLimiter) -> None:
+    def __init__(self, threads: WorkerThreads) -> None:
         self.middleware: list[Middleware] = []
-        self._limiter = limiter
+        self._threads = threads
         self._entries: dict[str, _NotificationEntry] = {}
 
     def __repr__(self) -> str:
@@ -360,7 +366,7 @@ class NotificationHandlers:
             injected_name=signature.injected_name,
             for_sync=SyncContext.of,
             inline=inline,
-            limiter=self._limiter,
+            threads=self._threads,
             loop=loop,
         )
         names = frozenset(signature.input_schema.get("properties", ()))

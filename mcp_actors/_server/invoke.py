@@ -1,9 +1,9 @@
 """Calls functions of the user: awaited, in a worker thread, or in place on the event loop.
 
 - An ``async def`` is awaited. It never runs in place: once begun it could not be moved to a task of its own.
-- A plain ``def`` runs in a worker thread, under a limiter that all features of a server share, in a copy of the
-  caller's context variables. Cancelling the call abandons the thread: the call ends at once, while the function runs
-  on to its end, holding its place in the limiter, and its result is dropped.
+- A plain ``def`` runs in one of the `WorkerThreads` that all features of a server share, in a copy of the caller's
+  context variables. Cancelling the call abandons the thread: the call ends at once, while the function runs on to its
+  end, holding its thread, and its result is dropped.
 - An ``async def`` declared with ``loop="asyncio"`` is awaited in an asyncio loop, which
   `mcp_actors._server.asyncio_context` does.
 - A plain ``def`` declared ``inline`` runs on the event loop, in the session's own turn, without any task: right for
@@ -16,7 +16,7 @@ import inspect
 import os
 import queue
 from collections.abc import Awaitable, Callable, Mapping
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -33,6 +33,8 @@ __all__ = [
     "Handler",
     "Loop",
     "ServingLoop",
+    "ThreadUse",
+    "WorkerThreads",
     "check_async",
     "function",
     "in_loop",
@@ -41,6 +43,7 @@ __all__ = [
     "name_of",
     "on_loop",
     "string_param",
+    "thread_use",
     "uri_param",
 ]
 
@@ -70,7 +73,7 @@ def function(
     injected_name: str | None,
     for_sync: ForSync,
     inline: bool,
-    limiter: trio.CapacityLimiter,
+    threads: WorkerThreads,
     draw: Callable[[Any], Any] | None = None,
     loop: Loop = None,
 ) -> Function:
@@ -97,7 +100,7 @@ def function(
     if draw is not None:
         call = _drawn(call, draw)
     if not inline:
-        return Function(_threaded(call, injected_name, for_sync, limiter), inline=False)
+        return Function(_threaded(call, injected_name, for_sync, threads), inline=False)
     return Function(_in_place(call, injected_name, for_sync), inline=True)
 
 
@@ -200,12 +203,10 @@ def _drawn(call: Callable[..., Any], draw: Callable[[Any], Any]) -> Callable[...
 
 
 def _threaded(
-    call: Callable[..., Any], injected_name: str | None, for_sync: ForSync, limiter: trio.CapacityLimiter
+    call: Callable[..., Any], injected_name: str | None, for_sync: ForSync, threads: WorkerThreads
 ) -> Callable[[Any, dict[str, Any]], Awaitable[Any]]:
     async def run(ctx: Any, arguments: dict[str, Any]) -> Any:
-        boxed = await trio.to_thread.run_sync(
-            lambda: [call(**arguments)], abandon_on_cancel=True, limiter=limiter
-        )
+        boxed = await threads.run(ctx, lambda: [call(**arguments)])
         # A plain wrapper round an async function gives its coroutine back, which belongs on the loop. It comes in a
         # box, since Trio takes a coroutine out of a thread for a mistake.
         value = boxed[0]
@@ -223,6 +224,121 @@ def _threaded(
             handed.end()
 
     return run_with_context
+
+
+class WorkerThreads:
+    """The threads of a server that plain functions run in.
+
+    One caller has half of them at most, those included that run on after their calls were cancelled, so that the other
+    half is there for others. Callers that nothing is known of, as in memory and over stdio, share all of them.
+
+    Args:
+        number: How many there are.
+        caller_of: Returns who makes a call, of its context; ``None`` if that is not known.
+    """
+
+    def __init__(self, number: int, caller_of: Callable[[Any], str | None] = lambda ctx: None) -> None:
+        self._all = trio.CapacityLimiter(number)
+        self._share = max(1, number // 2)
+        self._caller_of = caller_of
+        # Of callers that have a thread or wait for one.
+        self._shares: dict[str, trio.CapacityLimiter] = {}
+
+    def __repr__(self) -> str:
+        return f"<WorkerThreads {self.running}/{self._all.total_tokens}>"
+
+    @property
+    def running(self) -> int:
+        """The threads that are in use."""
+        return self._all.borrowed_tokens
+
+    @property
+    def waiting(self) -> int:
+        """The calls that wait for one, behind others of their caller or of all callers."""
+        limiters = (self._all, *self._shares.values())
+        return sum(each.statistics().tasks_waiting for each in limiters)
+
+    async def run(self, ctx: Any, function: Callable[[], Any]) -> Any:
+        """Runs ``function`` in a thread and returns its result; cancelled, it leaves it alone."""
+        limiter: Any = _ThreadOfCall(self, self._caller_of(ctx), thread_use.get())
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=limiter)
+
+    async def acquire(self, borrower: object, caller: str | None) -> None:
+        """Waits for a thread, and for one of the caller's first."""
+        if caller is None:
+            await self._all.acquire_on_behalf_of(borrower)
+            return
+        share = self._shares.setdefault(caller, trio.CapacityLimiter(self._share))
+        try:
+            await share.acquire_on_behalf_of(borrower)
+            try:
+                await self._all.acquire_on_behalf_of(borrower)
+            except BaseException:
+                share.release_on_behalf_of(borrower)
+                raise
+        except BaseException:
+            self._forget(caller, share)
+            raise
+
+    def release(self, borrower: object, caller: str | None) -> None:
+        """Gives a thread back."""
+        self._all.release_on_behalf_of(borrower)
+        if caller is not None:
+            share = self._shares[caller]
+            share.release_on_behalf_of(borrower)
+            self._forget(caller, share)
+
+    def _forget(self, caller: str, share: trio.CapacityLimiter) -> None:
+        if not share.borrowed_tokens and not share.statistics().tasks_waiting:
+            self._shares.pop(caller, None)
+
+
+class ThreadUse:
+    """The threads that run for one call, which may go on when the call has ended."""
+
+    __slots__ = ("_then", "running")
+
+    def __init__(self) -> None:
+        self.running = 0
+        self._then: Callable[[], object] | None = None
+
+    def when_over(self, then: Callable[[], object]) -> None:
+        """Calls ``then`` when no thread runs any more: at once, if there is none."""
+        if self.running:
+            self._then = then
+        else:
+            then()
+
+    def ended(self) -> None:
+        """A thread has ended."""
+        self.running -= 1
+        if not self.running and self._then is not None:
+            self._then()
+
+
+thread_use: ContextVar[ThreadUse | None] = ContextVar("thread_use", default=None)
+"""What is told of the threads of the call whose task this is, by middleware that has to know."""
+
+
+class _ThreadOfCall:
+    """The limiter of one thread, for Trio, which acquires it before the thread begins and releases it at its end."""
+
+    __slots__ = ("_caller", "_threads", "_use")
+
+    def __init__(self, threads: WorkerThreads, caller: str | None, use: ThreadUse | None) -> None:
+        self._threads = threads
+        self._caller = caller
+        self._use = use
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        await self._threads.acquire(borrower, self._caller)
+        if self._use is not None:
+            self._use.running += 1
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        self._threads.release(borrower, self._caller)
+        if self._use is not None:
+            self._use.ended()
 
 
 def _in_place(

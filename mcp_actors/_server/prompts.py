@@ -73,7 +73,7 @@ class Prompts(Registry[_PromptEntry]):
             injected_name=signature.injected_name,
             for_sync=self._for_sync,
             inline=inline,
-            limiter=self._limiter,
+            threads=self._threads,
             loop=loop,
         )
         by_name = {argument.name: argument for argument in arguments}
@@ -95,8 +95,10 @@ class Prompts(Registry[_PromptEntry]):
         return {"prompts/list": self._list, "prompts/get": self._get}
 
     def _list(self, ctx: Context) -> t.ListPromptsResult:
-        entries, cursor = page(self.listing(), ctx.params, kind="prompts", size=self._page_size)
-        return t.ListPromptsResult([entry.prompt for entry in entries], cursor)
+        entries, cursor = page(self.seen_by(ctx), ctx.params, kind="prompts", size=self._page_size)
+        return t.ListPromptsResult(
+            [entry.prompt for entry in entries], cursor, cache_scope=self.list_cache_scope
+        )
 
     def _get(self, ctx: Context) -> t.GetPromptResult | Continuation:
         name = string_param(ctx.params, "name")

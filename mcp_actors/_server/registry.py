@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, Protocol, Required, TypedDict, TypeVar
 
 import msgspec
-import trio
 
-from mcp_actors._server.invoke import ForSync
+from mcp_actors._server.context import Context, has_scopes
+from mcp_actors._server.invoke import ForSync, WorkerThreads
 from mcp_actors.errors import LocalProtocolError, invalid_params
+from mcp_actors.types import CacheScope
 
 __all__ = ["DEFAULT_PAGE_SIZE", "NO_SCOPES", "Listed", "Registered", "Registry", "RegistryOptions", "page"]
 
@@ -48,12 +49,14 @@ class RegistryOptions(TypedDict, total=False):
     """The class whose annotation marks the parameter that is handed the call's context."""
     for_sync: Required[ForSync]
     """Makes the context of a sync function of that of its call."""
-    limiter: Required[trio.CapacityLimiter]
+    threads: Required[WorkerThreads]
     """Bounds the worker threads."""
     on_change: Callable[[], None] | None
     """Is called after each change, when the new state can already be seen."""
     page_size: int
     """Entries on one page of the list."""
+    lists_all: bool
+    """Whether entries are listed to callers who lack the scopes for them."""
 
 
 class Registry(Generic[E]):
@@ -70,15 +73,17 @@ class Registry(Generic[E]):
         *,
         injected: type,
         for_sync: ForSync,
-        limiter: trio.CapacityLimiter,
+        threads: WorkerThreads,
         on_change: Callable[[], None] | None = None,
         page_size: int = DEFAULT_PAGE_SIZE,
+        lists_all: bool = False,
     ) -> None:
         self.on_change = on_change
         self._injected = injected
         self._for_sync = for_sync
-        self._limiter = limiter
+        self._threads = threads
         self._page_size = page_size
+        self._lists_all = lists_all
         self.version = 0
         self.scoped = False
         """Whether any entry ever needed a scope."""
@@ -123,6 +128,23 @@ class Registry(Generic[E]):
             version, listing = self.version, tuple(self.by_key.values())
             self._listing = (version, listing)
         return listing
+
+    def seen_by(self, ctx: Context, entries: Sequence[E] | None = None) -> Sequence[E]:
+        """The entries, or those of ``entries``, that a caller has the scopes for."""
+        entries = self.listing() if entries is None else entries
+        if self.is_same_for_all:
+            return entries
+        return tuple(each for each in entries if has_scopes(ctx.call, each.scopes))
+
+    @property
+    def is_same_for_all(self) -> bool:
+        """Whether all callers are listed the same."""
+        return not self.scoped or self._lists_all
+
+    @property
+    def list_cache_scope(self) -> CacheScope | None:
+        """The promise of a list for caches that several users share; ``None`` for that of the server."""
+        return None if self.is_same_for_all else "private"
 
     def _changed(self) -> None:
         self.version += 1

@@ -6,15 +6,17 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
+from urllib.parse import unquote
 
 import msgspec
 
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._schema.signature import InvalidArguments, read_signature
+from mcp_actors._schema.fields import strip
+from mcp_actors._schema.signature import InvalidArguments, function_hints, read_signature
 from mcp_actors._server.content import TextArgument, text_arguments
-from mcp_actors._server.context import Context
+from mcp_actors._server.context import Context, has_scopes
 from mcp_actors._server.invoke import Function, Handler, Loop, function, is_async, name_of, uri_param
 from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions, page
 from mcp_actors._wire.codec import encode_value
@@ -22,7 +24,7 @@ from mcp_actors._wire.uri_template import UriTemplate
 from mcp_actors.errors import ResourceNotFound
 from mcp_actors.types import Annotations, BlobResourceContents, Icon, Resource, TextResourceContents
 
-__all__ = ["Resources", "check_uri"]
+__all__ = ["Resources", "Unscreened", "check_uri", "leads_away"]
 
 # RFC 3986 section 3.1; the variables of a template may produce it.
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{"
@@ -48,6 +50,8 @@ class _ResourceEntry(msgspec.Struct, frozen=True, eq=False):
     encode: Callable[[Any], Any]
     lister: Function | None
     scopes: frozenset[str]
+    unscreened: frozenset[str]
+    """The variables that may have any value."""
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -56,6 +60,7 @@ class _Row(msgspec.Struct, frozen=True):
     key: str
     serial: int
     resource: Resource
+    scopes: frozenset[str]
 
 
 class Resources(Registry[_ResourceEntry]):
@@ -97,7 +102,7 @@ class Resources(Registry[_ResourceEntry]):
 
         A ``uri`` with ``{`` in it is a template: ``call`` takes its variables, as text, by name. What it returns is
         text, bytes, contents, a list of contents, or any typed value, which is sent as JSON. It raises
-        `ResourceNotFound` when there is nothing.
+        `ResourceNotFound` when there is nothing. A value that `leads_away` names nothing: see `Unscreened`.
 
         ``list``, for templates only, is a function without arguments (or with the context) that returns the
         resources of the family that exist now, as `Resource` objects: ``resources/list`` shows them too. It is called
@@ -136,7 +141,7 @@ class Resources(Registry[_ResourceEntry]):
             injected_name=signature.injected_name,
             for_sync=self._for_sync,
             inline=inline,
-            limiter=self._limiter,
+            threads=self._threads,
             loop=loop,
         )
         self.insert(
@@ -151,6 +156,7 @@ class Resources(Registry[_ResourceEntry]):
                 encode=signature.encode_output,
                 lister=None if list is None else self._lister(list, uri, loop),
                 scopes=frozenset(scopes),
+                unscreened=unscreened_parameters(call),
             )
         )
         return listed
@@ -212,7 +218,7 @@ class Resources(Registry[_ResourceEntry]):
             injected_name=signature.injected_name,
             for_sync=self._for_sync,
             inline=False,
-            limiter=self._limiter,
+            threads=self._threads,
             draw=tuple,
             loop=loop if is_async(call) else None,
         )
@@ -223,7 +229,7 @@ class Resources(Registry[_ResourceEntry]):
         split, rows, templates = self._parts
         if split is not entries:
             rows = tuple(
-                _Row(entry.key, entry.serial, entry.listed)
+                _Row(entry.key, entry.serial, entry.listed, entry.scopes)
                 for entry in entries
                 if isinstance(entry.listed, Resource)
             )
@@ -235,36 +241,42 @@ class Resources(Registry[_ResourceEntry]):
         rows, templates = self._split()
         if any(entry.lister is not None for entry in templates):
             return Continuation(self._list_dynamic, ctx)
-        return self._page(rows, ctx)
+        return self._page(self._seen(rows, ctx), ctx)
 
     async def _list_dynamic(self, ctx: Context) -> t.ListResourcesResult:
         return self._page(await self.rows(ctx), ctx)
 
     async def rows(self, ctx: Context) -> Sequence[_Row]:
-        """Returns the lines of ``resources/list``, those that functions list at run time included."""
-        rows, templates = self._split()
+        """Returns the lines of ``resources/list`` that a caller sees, with those that functions list at run time."""
+        rows, _ = self._split()
         known = {row.key: row for row in rows}
-        for entry in templates:
+        for entry in self.templates_seen_by(ctx):
             if entry.lister is None:
                 continue
             found: Iterable[Resource] = await entry.lister.call(ctx, {})
             for resource in found:
                 if resource.uri not in known:
-                    known[resource.uri] = _Row(resource.uri, _FIRST_DYNAMIC_SERIAL + len(known), resource)
-        return tuple(known.values())
+                    serial = _FIRST_DYNAMIC_SERIAL + len(known)
+                    known[resource.uri] = _Row(resource.uri, serial, resource, entry.scopes)
+        return self._seen(tuple(known.values()), ctx)
 
-    def template_entries(self) -> Sequence[_ResourceEntry]:
-        """Returns the entries of ``resources/templates/list``."""
-        return self._split()[1]
+    def templates_seen_by(self, ctx: Context) -> Sequence[_ResourceEntry]:
+        """Returns the entries of ``resources/templates/list`` that a caller sees."""
+        return self.seen_by(ctx, self._split()[1])
+
+    def _seen(self, rows: Sequence[_Row], ctx: Context) -> Sequence[_Row]:
+        return rows if self.is_same_for_all else [row for row in rows if has_scopes(ctx.call, row.scopes)]
 
     def _page(self, rows: Sequence[_Row], ctx: Context) -> t.ListResourcesResult:
         shown, cursor = page(rows, ctx.params, kind="resources", size=self._page_size)
-        return t.ListResourcesResult([row.resource for row in shown], cursor)
+        return t.ListResourcesResult(
+            [row.resource for row in shown], cursor, cache_scope=self.list_cache_scope
+        )
 
     def _list_templates(self, ctx: Context) -> t.ListResourceTemplatesResult:
-        shown, cursor = page(self._split()[1], ctx.params, kind="templates", size=self._page_size)
+        shown, cursor = page(self.templates_seen_by(ctx), ctx.params, kind="templates", size=self._page_size)
         templates = [entry.listed for entry in shown if isinstance(entry.listed, t.ResourceTemplate)]
-        return t.ListResourceTemplatesResult(templates, cursor)
+        return t.ListResourceTemplatesResult(templates, cursor, cache_scope=self.list_cache_scope)
 
     def _read(self, ctx: Context) -> t.ReadResourceResult | Continuation:
         uri = uri_param(ctx.params)
@@ -279,6 +291,10 @@ class Resources(Registry[_ResourceEntry]):
             return entry, {}
         for entry in self._split()[1]:
             if entry.template is not None and (variables := entry.template.match(uri)) is not None:
+                for name, each in variables.items():
+                    if leads_away(each) and name not in entry.unscreened:
+                        # No template further down is asked either: its function would be handed the same.
+                        return None
                 return entry, dict(variables)
         return None
 
@@ -344,3 +360,55 @@ def _contents(value: Any, uri: str, entry: _ResourceEntry) -> TextResourceConten
     except Exception as error:
         raise InvalidResult(str(error)) from error
     return TextResourceContents(uri, text, mime_type or "application/json")
+
+
+# -- The screen for values of templates ------------------------------------------------------------------------------
+#
+# Functions put them into paths of files. What is refused does not depend on the system, so that a server behaves the
+# same everywhere.
+
+# Windows opens the device, whatever stands behind a dot or a colon, and in any folder.
+_DEVICES = re.compile(
+    r"(con|prn|aux|nul|conin\$|conout\$|com[0-9\u00b9\u00b2\u00b3]|lpt[0-9\u00b9\u00b2\u00b3]) *([.:]|\Z)",
+    re.IGNORECASE,
+)
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+def leads_away(value: str) -> bool:
+    """Whether a value would, as a path, lead out of the folder that it is looked up in, or to no file at all.
+
+    These are ``..`` as a component, absolute paths and those with a drive, a NUL, and the devices of Windows, in the
+    value itself and in whatever further decoding of its percent signs makes of it.
+    """
+    if value.isalnum():
+        return _DEVICES.match(value) is not None
+    while True:
+        parts = value.replace("\\", "/").split("/")
+        # Windows drops blanks and dots at the end of a name.
+        if "\0" in value or any(part.rstrip(" ") == ".." or _DEVICES.match(part) for part in parts):
+            return True
+        if (not parts[0] and len(parts) > 1) or _DRIVE.match(value):
+            return True
+        decoded = unquote(value)
+        if decoded == value:
+            return False
+        value = decoded
+
+
+class Unscreened:
+    """Marks a variable of a template whose function takes any value: ``path: Annotated[str, Unscreened()]``.
+
+    The function itself then has to keep out what leads elsewhere, such as ``../secret`` and ``/etc/passwd``.
+    """
+
+    def __repr__(self) -> str:
+        return "Unscreened()"
+
+
+def unscreened_parameters(call: Callable[..., Any]) -> frozenset[str]:
+    """Returns the parameters of a function that are marked with `Unscreened`."""
+    hints = function_hints(call)
+    return frozenset(
+        name for name, hint in hints.items() if any(isinstance(each, Unscreened) for each in strip(hint)[1])
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -127,6 +127,8 @@ class ServerStatistics(ValueRecord):
     """The events of all conversations since the server was first served, those that have ended included."""
     upstreams: tuple[UpstreamStatistics, ...] = ()
     """The servers behind it, where it is a gateway."""
+    repaired: Mapping[str, int] = attrs.field(factory=dict)
+    """Calls that were made with repaired arguments, by tool."""
 
 
 class ServerRuntime:
@@ -414,6 +416,7 @@ class ServerRuntime:
             self.transport_statistics(),
             totals,
             self.upstreams(),
+            {} if (repairs := self.features.tools.repairs) is None else dict(repairs.calls),
         )
 
 

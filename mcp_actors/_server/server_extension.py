@@ -40,7 +40,6 @@ __all__ = [
     "check_answer",
     "detached",
     "has_asked",
-    "holder_of",
     "outcome",
     "progress_token_of",
     "read_answer",
@@ -510,18 +509,6 @@ class Serving:
 
 
 # -- The parts of a call that functions of extensions need beside its `Context` ---
-
-
-def holder_of(ctx: Context) -> str | None:
-    """Returns who is charged for what a call makes the server keep: its principal or, without one, its address.
-
-    ``None`` where neither is known, as in memory.
-
-    Args:
-        ctx: The call.
-    """
-    memory = ctx.call.owner.limiters.memory
-    return None if memory is None else memory.holder(ctx.call.invocation)
 
 
 def has_asked(ctx: Context) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
+import attrs
 import msgspec
 import trio
 
@@ -13,6 +14,8 @@ from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._eras.era import ValueResult
 from mcp_actors._eras.modern import MirroredParam, annotated_params
+from mcp_actors._schema.references import MOST_TIMES, without_references
+from mcp_actors._schema.repair import Repair, Repaired
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
@@ -34,7 +37,7 @@ from mcp_actors.types import (
     ToolExecution,
 )
 
-__all__ = ["BeforeTask", "TaskRules", "TaskSupport", "Tools"]
+__all__ = ["Arguments", "BeforeTask", "RepairCount", "TaskRules", "TaskSupport", "Tools"]
 
 
 _ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
@@ -56,6 +59,8 @@ class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     mirrored: tuple[MirroredParam, ...]
     scopes: frozenset[str]
     rules: TaskRules | None
+    repair: RepairedArguments | None
+    """Is asked about arguments that were refused; ``None`` where they stay refused."""
 
 
 class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
@@ -72,6 +77,12 @@ class Tools(Registry[_ToolEntry]):
 
     elsewhere: Callable[[str], ToolElsewhere | None] | None = None
     """Finds a tool that is registered at another server, by its name here; ``None`` without other servers."""
+
+    inline_refs = True
+    """Whether schemas of type hints are written without references."""
+
+    repairs: RepairCount | None = None
+    """Counts calls with repaired arguments; ``None`` where arguments are not repaired."""
 
     def add(
         self,
@@ -109,7 +120,7 @@ class Tools(Registry[_ToolEntry]):
             log.warning("some clients refuse this tool name: use 1 to 128 of A-Z a-z 0-9 _ . -", tool=name)
         if input_schema is None:
             signature = read_signature(call, injected=self._injected)
-            schema, bind = signature.input_schema, signature.bind
+            schema, bind = self._published(signature.input_schema, name), signature.bind
         else:
             signature = read_signature(call, injected=self._injected, raw=True)
             schema = _object_schema(input_schema)
@@ -119,7 +130,7 @@ class Tools(Registry[_ToolEntry]):
             injected_name=signature.injected_name,
             for_sync=self._for_sync,
             inline=inline,
-            limiter=self._limiter,
+            threads=self._threads,
             loop=loop,
         )
         if timeout is not None:
@@ -130,7 +141,7 @@ class Tools(Registry[_ToolEntry]):
             schema,
             title=title,
             description=description or signature.description or title or name,
-            output_schema=signature.output_schema if output_schema is None else dict(output_schema),
+            output_schema=self._returned(signature, output_schema, name),
             annotations=annotations,
             icons=list(icons) or None,
             meta=None if meta is None else dict(meta),
@@ -144,8 +155,33 @@ class Tools(Registry[_ToolEntry]):
         )
         mirrored = annotated_params(schema)
         serial = self.next_serial()
-        self.insert(_ToolEntry(name, serial, tool, bind, ready, finish, mirrored, frozenset(scopes), rules))
+        repairs = self.repairs
+        repair = None if repairs is None else RepairedArguments(name, Repair(schema), bind, repairs)
+        self.insert(
+            _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, frozenset(scopes), rules, repair)
+        )
         return tool
+
+    def _returned(
+        self, signature: Signature, given: Mapping[str, Any] | None, tool: str
+    ) -> dict[str, Any] | None:
+        if given is not None:
+            return dict(given)
+        schema = signature.output_schema
+        return None if schema is None else self._published(schema, tool)
+
+    def _published(self, schema: dict[str, Any], tool: str) -> dict[str, Any]:
+        """A schema of type hints as clients see it."""
+        if not self.inline_refs or "$defs" not in schema:
+            return schema
+        written = without_references(schema)
+        if written is None:
+            log.warning(
+                "a schema keeps its $ref, which some hosts cannot read: written out it would be more than "
+                f"{MOST_TIMES} times as long",
+                tool=tool,
+            )
+        return written or schema
 
     def get(self, name: str) -> Tool | None:
         """The tool as clients see it, or ``None``."""
@@ -177,8 +213,8 @@ class Tools(Registry[_ToolEntry]):
         return {"tools/list": self._list, "tools/call": self._call}
 
     def _list(self, ctx: Context) -> ListToolsResult:
-        entries, cursor = page(self.listing(), ctx.params, kind="tools", size=self._page_size)
-        return ListToolsResult([entry.tool for entry in entries], cursor)
+        entries, cursor = page(self.seen_by(ctx), ctx.params, kind="tools", size=self._page_size)
+        return ListToolsResult([entry.tool for entry in entries], cursor, cache_scope=self.list_cache_scope)
 
     def _call(self, ctx: Context) -> ToolAnswer | Continuation:
         # MCP, Server Features, Tools, Error Handling: params of the wrong form and unknown tools are errors of the
@@ -198,8 +234,14 @@ class Tools(Registry[_ToolEntry]):
         if not entry.function.inline:
             return Continuation(_run, entry, ctx, arguments)
         try:
-            value = entry.function.call(ctx, entry.bind(arguments))
-        except (InvalidArguments, ToolError) as error:
+            bound = entry.bind(arguments)
+        except InvalidArguments as error:
+            if entry.repair is None or (repaired := entry.repair(arguments)) is None:
+                return failed(error)
+            return Continuation(_run_repaired, entry, ctx, repaired)
+        try:
+            value = entry.function.call(ctx, bound)
+        except ToolError as error:
             return failed(error)
         try:
             return _result(entry, value)
@@ -209,8 +251,14 @@ class Tools(Registry[_ToolEntry]):
 
 async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> ToolAnswer:
     try:
-        value = await entry.function.call(ctx, entry.bind(arguments))
-    except (InvalidArguments, ToolError) as error:
+        bound = entry.bind(arguments)
+    except InvalidArguments as error:
+        if entry.repair is None or (repaired := entry.repair(arguments)) is None:
+            return failed(error)
+        return await _run_repaired(entry, ctx, repaired)
+    try:
+        value = await entry.function.call(ctx, bound)
+    except ToolError as error:
         return failed(error)
     except ExceptionGroup as group:
         cause = tool_error_in(group)
@@ -224,6 +272,21 @@ async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> To
     except Exception as error:
         raise InvalidResult(str(error)) from error
     return await _read(entry, value)
+
+
+async def _run_repaired(entry: _ToolEntry, ctx: Context, repaired: Repaired) -> ToolAnswer:
+    if entry.function.inline:
+        try:
+            value = entry.function.call(ctx, entry.bind(repaired.arguments))
+            answer = _result(entry, value)
+        except ToolError as error:
+            answer = failed(error)
+        except UnreadFiles as unread:
+            answer = await _read(entry, unread.value)
+    else:
+        answer = await _run(entry, ctx, repaired.arguments)
+    result = answer.as_result() if isinstance(answer, ValueResult) else answer
+    return attrs.evolve(result, meta={**(result.meta or {}), REPAIRED: {"arguments": repaired.paths}})
 
 
 async def _read(entry: _ToolEntry, value: Any) -> ToolAnswer:
@@ -322,6 +385,53 @@ def _check(compiled: Validator, content: Any) -> None:
     problems = compiled.problems(content)
     if problems:
         raise ValueError(f"the result does not fit the output schema: {'; '.join(problems)}")
+
+
+# -- Arguments of another type than a tool takes, which its author lets be repaired ---
+
+REPAIRED = "mcp-actors/repaired"
+"""The member of a result's ``_meta`` that tells the model which arguments were repaired."""
+
+Arguments = Literal["repair", "strict"]
+"""What becomes of arguments that do not fit the schema of a tool."""
+
+
+class RepairCount:
+    """The calls of each tool that were made with repaired arguments."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, int] = {}
+
+    def note(self, tool: str, paths: Sequence[str]) -> None:
+        """Counts a call, and logs the first one of each tool."""
+        if tool not in self.calls:
+            log.info(
+                "a model sent arguments of another type, which are repaired from now on",
+                tool=tool,
+                arguments=paths,
+            )
+        self.calls[tool] = self.calls.get(tool, 0) + 1
+
+
+class RepairedArguments(msgspec.Struct, frozen=True, eq=False):
+    """Repairs the arguments of one tool."""
+
+    tool: str
+    repair: Repair
+    bind: Callable[[dict[str, Any]], dict[str, Any]]
+    count: RepairCount
+
+    def __call__(self, arguments: dict[str, Any]) -> Repaired | None:
+        """Returns arguments that fit, ``None`` if there are none that can be meant."""
+        found = self.repair(arguments)
+        if found is None:
+            return None
+        try:
+            self.bind(found.arguments)
+        except InvalidArguments:
+            return None
+        self.count.note(self.tool, found.paths)
+        return found
 
 
 # -- The rules by which calls of a tool become tasks that outlive their caller ---

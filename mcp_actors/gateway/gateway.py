@@ -241,11 +241,13 @@ class Gateway(Server[StateT]):
     async def _own_rows(self, kind: ListKind, ctx: Context[StateT]) -> list[ListedRow]:
         features = self._features
         if kind.name == "tools":
-            return [ListedRow(each.key, each.serial, each.tool, "") for each in features.tools]
+            return [ListedRow(each.key, each.serial, each.tool, "") for each in features.tools.seen_by(ctx)]
         if kind.name == "prompts":
-            return [ListedRow(each.key, each.serial, each.prompt, "") for each in features.prompts]
+            return [
+                ListedRow(each.key, each.serial, each.prompt, "") for each in features.prompts.seen_by(ctx)
+            ]
         if kind.name == "templates":
-            entries = features.resources.template_entries()
+            entries = features.resources.templates_seen_by(ctx)
             return [ListedRow(each.key, each.serial, each.listed, "") for each in entries]
         rows = await features.resources.rows(ctx)
         return [ListedRow(each.key, each.serial, each.resource, "") for each in rows]

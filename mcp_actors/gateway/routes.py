@@ -23,9 +23,9 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors._server.context import check_scopes
+from mcp_actors._server.context import check_scopes, has_scopes
 from mcp_actors._server.registry import page
-from mcp_actors.errors import InsufficientScope, UpstreamUnavailable
+from mcp_actors.errors import UpstreamUnavailable
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind, UpstreamListing
 from mcp_actors.gateway.lists import ListedRow, UpstreamLists
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -82,7 +82,9 @@ class UpstreamRoutes:
 
     def seen_by(self, ctx: Context[Any]) -> list[UpstreamActor]:
         """Returns the upstreams that a caller has the scopes for."""
-        return [each for each in self._actors.values() if _has_scopes(ctx, each)]
+        return [
+            each for each in self._actors.values() if has_scopes(ctx.call, frozenset(each.settings.scopes))
+        ]
 
     def sees(self, ctx: Context[Any], upstream: str, kind: ListKind, own: str) -> bool:
         """Whether a caller sees one thing of an upstream. A function that fails hides it."""
@@ -204,19 +206,8 @@ class UpstreamRoutes:
 
     def _checked(self, ctx: Context[Any], kind: ListKind, upstream: str, own: str) -> Route | None:
         actor = self._actors[upstream]
-        if actor.settings.scopes:
-            check_scopes(ctx.call, frozenset(actor.settings.scopes))
-        return Route(actor, own) if self.sees(ctx, upstream, kind, own) else None
-
-
-def _has_scopes(ctx: Context[Any], actor: UpstreamActor) -> bool:
-    if not actor.settings.scopes:
-        return True
-    try:
         check_scopes(ctx.call, frozenset(actor.settings.scopes))
-    except InsufficientScope:
-        return False
-    return True
+        return Route(actor, own) if self.sees(ctx, upstream, kind, own) else None
 
 
 @attrs.frozen

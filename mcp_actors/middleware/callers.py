@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from mcp_actors._eras.era import Invocation
-from mcp_actors._server.server_extension import holder_of
+from mcp_actors._server.context import holder_of
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.server import Context
 

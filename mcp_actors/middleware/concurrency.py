@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any, ClassVar
 
 import attrs
 import trio
 
+from mcp_actors._server.invoke import ThreadUse, thread_use
 from mcp_actors.errors import Overloaded
 from mcp_actors.middleware.callers import caller_of
 from mcp_actors.server import CallNext, Context
@@ -62,7 +64,8 @@ class ConcurrencyLimit:
     A free place goes to the caller whose turn it is, not to the call that has waited longest: a caller of a thousand
     calls waits behind itself alone. ``per_caller`` keeps places for others where calls take long. A call that finds no
     place waits; when ``waiting`` calls of its caller wait already, or after ``max_wait`` seconds, it is refused with
-    `Overloaded`, which says when to come again. Cancelled, it leaves its place or the queue at once. ``ping``,
+    `Overloaded`, which says when to come again. Cancelled, it leaves its place or the queue at once, but for a plain
+    function, which keeps the place until its thread has ended. ``ping``,
     ``initialize``, ``server/discover``, subscriptions and the requests about tasks need no place; a task that runs has
     one. Functions of notifications count as calls, and are dropped where these are refused. `caller_of` says who is a
     caller.
@@ -113,11 +116,15 @@ class ConcurrencyLimit:
             return await call_next()
         caller = await self._entered(caller_of(ctx))
         began = trio.current_time()
+        use = ThreadUse()
+        former = thread_use.set(use)
         try:
             return await call_next()
         finally:
+            thread_use.reset(former)
             self._mean += (trio.current_time() - began - self._mean) * _WEIGHT
-            self._leave(caller)
+            # A plain function runs on in its thread when its call was cancelled: until its end the place is taken.
+            use.when_over(partial(self._leave, caller))
 
     async def notification(self, ctx: Context, call_next: CallNext, /) -> Any:
         """Runs the function of a notification in a place, or drops the notification."""

@@ -179,6 +179,11 @@ def _http_refused(server: ServerStatistics) -> Iterator[Value]:
         yield number, {"status": str(status)}
 
 
+def _repaired(server: ServerStatistics) -> Iterator[Value]:
+    for tool, number in sorted(server.repaired.items()):
+        yield number, {"tool": tool}
+
+
 def _bytes(server: ServerStatistics) -> Iterator[Value]:
     yield server.totals.bytes_in, {"direction": "in"}
     yield server.totals.bytes_out, {"direction": "out"}
@@ -276,6 +281,12 @@ GAUGES: Sequence[Gauge] = (
         _counts("late"),
     ),
     Gauge("mcp_actors_malformed_total", "counter", "Frames that were no message.", _counts("malformed")),
+    Gauge(
+        "mcp_actors_arguments_repaired_total",
+        "counter",
+        "Calls with arguments of another type that were repaired, by tool.",
+        _repaired,
+    ),
     Gauge(
         "mcp_actors_connection_bytes_total",
         "counter",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
@@ -517,6 +518,38 @@ def test_a_number_out_of_range_is_refused_in_one_line_that_names_it(name: str, n
     assert str(refused.value).startswith(f"{name} is a ")
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 200
+
+
+async def test_a_plain_function_keeps_its_place_until_its_thread_has_ended() -> None:
+    """A cancelled call ends at once, and its function runs on: nobody gets around the limit by cancelling."""
+    limit, release = ConcurrencyLimit(1), threading.Event()
+    server = Server("s")
+    server.middleware(limit)
+    running: list[int] = []
+    most: list[int] = []
+
+    @server.tool
+    def work() -> str:
+        running.append(1)
+        most.append(len(running))
+        release.wait(20)
+        running.pop()
+        return "done"
+
+    async with served(server) as way, way.client("ann") as client, way.client("bob") as other:
+        for _ in range(3):
+            with trio.move_on_after(0.05):
+                await client.call_tool("work")
+        assert limit.statistics().running == 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.call_tool, "work")
+            while not limit.statistics().waiting:
+                await trio.lowlevel.checkpoint()
+            release.set()
+        while limit.statistics().running:
+            await trio.lowlevel.checkpoint()
+    assert max(most) == 1
+    assert limit.statistics() == ConcurrencyStatistics(running=0, waiting=0, callers=0, refused=0)
 
 
 @EACH

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
-import trio
 
 from mcp_actors._actors.inbound_call import Continuation
-from mcp_actors._server.invoke import Handler
+from mcp_actors._server.invoke import Handler, WorkerThreads
 
 
 @attrs.define(eq=False)
@@ -40,7 +39,7 @@ def options(**more: Any) -> dict[str, Any]:
     return {
         "injected": FakeContext,
         "for_sync": lambda ctx, inline: ctx,
-        "limiter": trio.CapacityLimiter(2),
+        "threads": WorkerThreads(2),
         **more,
     }
 

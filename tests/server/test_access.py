@@ -16,8 +16,10 @@ from mcp_actors import Client, Context, Server
 from mcp_actors.abc import FrameChannel
 from mcp_actors.client import Event
 from mcp_actors.errors import InsufficientScope, LocalProtocolError
+from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.supervision.principal import STREAM_GRACE, Principal
-from mcp_actors.testing import raw_client
+from mcp_actors.testing import connected_pair, raw_client
+from mcp_actors.types import Resource
 from mcp_transports.memory import MemoryTransport
 from tests.nodes import LocalNodes
 from tests.scripted_peers import EVERY, LEGACY, MODERN, ask, begin, scripted
@@ -82,6 +84,85 @@ async def test_the_scopes_of_an_authenticated_peer_count_whatever_the_binding(er
         with pytest.raises(InsufficientScope) as refusal:
             await client.call_tool("store")
         assert refusal.value.data == {"reason": "insufficient_scope", "scopes": ["files:write"]}
+
+
+def make_shelf(**options: Any) -> Server:
+    """Something of each kind with and without scopes, two on a page."""
+    return shelved(Server("shelf", page_size=2, **options))
+
+
+def shelved(server: Server) -> Server:
+    async def nothing() -> str:
+        return ""
+
+    async def found(name: str) -> str:
+        return name
+
+    def listed(scheme: str) -> Any:
+        return lambda: [Resource(f"{scheme}://listed", "listed")]
+
+    several: tuple[list[str], ...] = ([], ["a"], ["b"], ["a", "b"], [])
+    for number, scopes in enumerate(several):
+        server.add_tool(nothing, name=f"t{number}", scopes=scopes)
+        server.add_prompt(nothing, name=f"p{number}", scopes=scopes)
+        server.add_resource(f"r{number}://x", nothing, scopes=scopes)
+        server.add_resource(f"l{number}://{{name}}", found, scopes=scopes, list=listed(f"l{number}"))
+    return server
+
+
+async def shown(client: Client) -> tuple[list[str], ...]:
+    return (
+        [each.name async for each in client.tools()],
+        [each.name async for each in client.prompts()],
+        sorted([each.uri.partition(":")[0] async for each in client.resources()]),
+        [each.uri_template.partition(":")[0] async for each in client.resource_templates()],
+    )
+
+
+def numbered(kinds: str, numbers: str) -> list[str]:
+    return [f"{kind}{number}" for kind in kinds for number in numbers]
+
+
+@pytest.mark.parametrize("is_gateway", [False, True])
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize(
+    ("scopes", "numbers"),
+    [(None, "01234"), ([], "04"), (["a"], "014"), (["b", "c"], "024"), (["a", "b"], "01234")],
+)
+async def test_what_a_caller_may_not_use_is_not_listed(
+    scopes: list[str] | None, numbers: str, era: str, is_gateway: bool
+) -> None:
+    transport = Authenticating(None if scopes is None else Principal("ann", scopes=scopes))
+    gateway = Gateway([Upstream(name="u", target=Server("u"))], page_size=2)
+    server = shelved(gateway) if is_gateway else make_shelf()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, transport)
+        async with Client(transport, era=era) as client:
+            lists = tuple(numbered(kinds, numbers) for kinds in ("t", "p", "lr", "l"))
+            assert await shown(client) == lists
+        nursery.cancel_scope.cancel()
+
+
+async def test_all_is_listed_if_the_program_wants_that_and_a_call_says_what_is_missing() -> None:
+    transport = Authenticating(Principal("ann"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(make_shelf(lists_all=True).serve, transport)
+        async with Client(transport) as client:
+            assert await shown(client) == tuple(numbered(kinds, "01234") for kinds in ("t", "p", "lr", "l"))
+            with pytest.raises(InsufficientScope) as caught:
+                await client.call_tool("t3")
+            assert caught.value.data == {"reason": "insufficient_scope", "scopes": ["a", "b"]}
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("lists_all", "scope"), [(False, "private"), (True, "public")])
+async def test_a_list_that_differs_by_caller_is_not_kept_for_others(lists_all: bool, scope: str) -> None:
+    server = make_shelf(cache_scope="public", lists_all=lists_all)
+    async with connected_pair(server, era="modern") as client:
+        pages: list[Any] = [await client.list_tools(), await client.list_prompts()]
+        pages += [await client.list_resources(), await client.list_resource_templates()]
+        assert [each.cache_scope for each in pages] == [scope] * 4
+        assert (await client.read_resource("r0://x")).cache_scope == "public"
 
 
 async def test_a_subscription_ends_some_time_after_its_access(

@@ -324,12 +324,12 @@ class Model(pydantic.BaseModel):
 # stands in ``schema/test_convert.py``.
 ROWS: list[tuple[Any, list[tuple[Any, Any]], list[Any]]] = [
     (str, [("", ""), ("3", "3"), ('{"a":1}', '{"a":1}')], [3, None, True, [], {}]),
-    (int, [(3, 3), (0, 0), (2**60, 2**60)], ["3", 3.5, True, None]),
-    (Annotated[int, Meta(ge=1, le=14)], [(1, 1), (14, 14)], [0, 15, "1"]),
-    (Data, [({"x": 1}, Data(1)), ({"x": 1, "label": "a"}, Data(1, "a"))], [{}, {"x": "1"}, 1]),
-    (Model, [({"x": 1}, Model(x=1))], [{}, {"x": "1"}, {"x": 1, "label": "too long"}]),
+    (int, [(3, 3), (0, 0), (2**60, 2**60)], ["three", "3.5", 3.5, True, None]),
+    (Annotated[int, Meta(ge=1, le=14)], [(1, 1), (14, 14)], [0, 15, "15"]),
+    (Data, [({"x": 1}, Data(1)), ({"x": 1, "label": "a"}, Data(1, "a"))], [{}, {"x": "a"}, 1]),
+    (Model, [({"x": 1}, Model(x=1))], [{}, {"x": "a"}, {"x": 1, "label": "too long"}]),
     (Any, [(None, None), ([1], [1]), ("3", "3")], []),
-    (list[Data], [([{"x": 1}], [Data(1)])], [[{"x": "1"}]]),
+    (list[Data], [([{"x": 1}], [Data(1)])], [[{"x": "a"}]]),
 ]
 
 
@@ -440,7 +440,7 @@ async def test_a_raw_schema_and_a_dict() -> None:
         (tool,) = (await ask(peer, MODERN, 1, "tools/list"))["result"]["tools"]
         assert tool["inputSchema"] == schema  # word for word
         assert (await call(peer, MODERN, 2, "raw", n=9))["result"]["structuredContent"] == {"n": 9}
-        for id, arguments in enumerate(({"n": 0}, {"n": "1"}, {}, {"n": 6, "kind": "a"})):
+        for id, arguments in enumerate(({"n": 0}, {"n": "0"}, {}, {"n": 6, "kind": "a"})):
             result = (await call(peer, MODERN, f"r{id}", "raw", **arguments))["result"]
             assert result["isError"] is True
         # What does not fit the output schema is the tool's own mistake.

@@ -7,16 +7,17 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+from urllib.parse import unquote
 
 import pytest
-import trio
 
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._server.completion import Completions
+from mcp_actors._server.invoke import WorkerThreads
 from mcp_actors._server.prompts import Prompts
-from mcp_actors._server.resources import Resources
+from mcp_actors._server.resources import Resources, Unscreened
 from mcp_actors.errors import LocalProtocolError, ResourceNotFound, RpcError
 from mcp_actors.types import (
     BlobResourceContents,
@@ -210,6 +211,73 @@ async def test_what_is_not_there_is_not_found(resources: Resources, uri: str) ->
     assert caught.value.data == {"uri": uri}
 
 
+# Values that lead out of a folder, and to no file; each as it is written in a URI.
+LEAD_AWAY = [
+    *(
+        "..%2f..%2fetc%2fpasswd",
+        "%2e%2e/x",
+        "a/..",
+        "a/../b",
+        "..%5cx",
+        "..%20/x",
+        "..",
+        "a%5c..%5c..",
+        "...%2f..%2f",
+    ),
+    *("/etc/passwd", "%2fetc%2fpasswd", "%5c%5cserver%5cshare", "C:%5cx", "c:x", "C%3A/x"),
+    *("a%00b", "%00", "a%2500b", "%252e%252e%252fx", "%25252e%25252e%25252fx"),
+    *("con", "NUL.txt", "a/Prn", "lpt1:", "COM\u00b2", "aux%20.c", "CONIN$"),
+]
+STAY = [
+    "a",
+    "a..b",
+    "..a",
+    "a...",
+    ".",
+    "a/./b",
+    ".hidden",
+    "console",
+    "ab:c",
+    "company",
+    "nulls",
+    "100%25",
+    "caf\u00e9/x",
+    "...",
+]
+
+
+@pytest.mark.parametrize("value", LEAD_AWAY)
+async def test_a_value_that_leads_away_names_nothing(resources: Resources, value: str) -> None:
+    async def file(path: str) -> str:
+        raise AssertionError(f"called with {path!r}")
+
+    resources.add("file:///{+path}", file)
+    resources.add("{+path}", file)
+    uri = f"file:///{value}"
+    with pytest.raises(ResourceNotFound):
+        await read(resources, uri)
+    assert not resources.covers(uri)
+
+
+@pytest.mark.parametrize("value", STAY)
+async def test_a_value_that_stays_is_handed_over(resources: Resources, value: str) -> None:
+    async def file(path: str) -> str:
+        return path
+
+    resources.add("file:///{+path}", file)
+    assert [each.text for each in await read(resources, f"file:///{value}")] == [unquote(value)]
+
+
+async def test_a_variable_may_be_let_through(resources: Resources) -> None:
+    async def file(name: str, path: Annotated[str, Unscreened()]) -> str:
+        return f"{name} {path}"
+
+    resources.add("file://{name}/{+path}", file)
+    assert [each.text for each in await read(resources, "file://a/../x")] == ["a ../x"]
+    with pytest.raises(ResourceNotFound):
+        await read(resources, "file://../x")
+
+
 @pytest.mark.parametrize("uri", [None, 7, ["a:1"]])
 async def test_a_uri_that_is_no_string_is_an_error_of_the_protocol(resources: Resources, uri: Any) -> None:
     with pytest.raises(RpcError, match="'uri' must be a string") as caught:
@@ -307,7 +375,7 @@ def completions() -> Completions:
     return Completions(
         injected=FakeContext,
         for_sync=lambda ctx, inline: ctx,
-        limiter=trio.CapacityLimiter(1),
+        threads=WorkerThreads(1),
         prompts=prompts,
         resources=resources,
     )

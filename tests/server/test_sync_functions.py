@@ -22,6 +22,7 @@ from mcp_actors.testing import raw_client
 from mcp_actors.types import ElicitResult
 from tests.client.task_scripts import TaskScript, completed, playing
 from tests.messages import MODERN
+from tests.middleware.callers import served
 
 ERAS = ["legacy", "modern"]
 
@@ -430,3 +431,34 @@ def test_any_course_of_a_task_ends_with_a_result_or_an_error_and_no_question_is_
     assert sorted(answered) == sorted(set(answered))
     assert outcome in ("done", "TaskCancelled", "RemoteProtocolError")
     assert script.methods.count("tools/call") == 1
+
+
+async def test_a_caller_has_half_of_the_threads_whatever_it_cancels() -> None:
+    server, release = Server("threads"), threading.Event()
+
+    @server.tool
+    def block() -> str:
+        release.wait(20)
+        return "late"
+
+    @server.tool
+    def quick() -> str:
+        return "quick"
+
+    async with served(server) as way, way.client("ann") as hostile, way.client("bob") as other:
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(64):
+                    nursery.start_soon(hostile.call_tool, "block")
+                while server._features.tools._threads.running < 20:
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+            with trio.fail_after(5):
+                assert (await other.call_tool("quick")).text == "quick"
+            assert server._features.tools._threads.running == 20
+        finally:
+            release.set()
+        while server._features.tools._threads.running:
+            await trio.lowlevel.checkpoint()
+        assert (await hostile.call_tool("quick")).text == "quick"
+    assert server._features.tools._threads._shares == {}

@@ -17,6 +17,7 @@ import trio.testing
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._eras.era import ValueResult
+from mcp_actors._server.invoke import WorkerThreads
 from mcp_actors._server.tools import Tools
 from mcp_actors.errors import LocalProtocolError, MissingCapability, RpcError, ToolError
 from mcp_actors.types import UNSET, CallToolResult, ImageContent, TextContent, ToolAnnotations
@@ -259,8 +260,8 @@ async def test_a_plain_function_runs_in_a_worker_thread_with_the_context_variabl
 
 
 async def test_worker_threads_are_bounded_and_a_cancelled_call_abandons_its_own() -> None:
-    limiter = trio.CapacityLimiter(1)
-    tools = Tools(**{**options(), "limiter": limiter})
+    threads = WorkerThreads(1)
+    tools = Tools(**{**options(), "threads": threads})
     release = threading.Event()
 
     def block() -> str:
@@ -270,15 +271,15 @@ async def test_worker_threads_are_bounded_and_a_cancelled_call_abandons_its_own(
     tools.add(block)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call, tools, "block")
-        while limiter.borrowed_tokens < 1:
+        while threads.running < 1:
             await trio.lowlevel.checkpoint()
         nursery.start_soon(call, tools, "block")
-        while limiter.statistics().tasks_waiting < 1:
+        while threads.waiting < 1:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
-    assert limiter.borrowed_tokens == 1
+    assert threads.running == 1
     release.set()
-    while limiter.borrowed_tokens:
+    while threads.running:
         await trio.lowlevel.checkpoint()
 
 
