@@ -321,7 +321,9 @@ async def test_cursors_that_go_round_are_an_error(circle: list[str]) -> None:
 @pytest.mark.parametrize(
     ("entries", "pause", "unit"), [(0, 0, "pages"), (1, 0, "characters"), (0, 1, "seconds")]
 )
-async def test_a_list_without_an_end_is_an_error(entries: int, pause: float, unit: str) -> None:
+async def test_a_list_without_an_end_is_an_error(
+    entries: int, pause: float, unit: str, autojump_clock: MockClock
+) -> None:
     tools = [{"name": "t", "description": "x" * 100_000, "inputSchema": {"type": "object"}}] * entries
     async with scripted(LEGACY) as (client, peer), trio.open_nursery() as nursery:
 
