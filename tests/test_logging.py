@@ -355,3 +355,31 @@ def test_an_object_that_contains_itself_is_shown() -> None:
     tool.extra["self"] = tool
 
     assert "'self': ..." in repr(tool)
+
+
+LEFT_OPEN = """
+    import trio
+    from mcp_actors import Client, Server
+
+    client = Client(Server("s"))
+
+    async def main() -> None:
+        await client.__aenter__()
+
+    try:
+        trio.run(main)
+    except BaseException:
+        print("ended")
+"""
+
+
+def test_a_program_that_ends_inside_of_a_client_ends_and_is_told_so() -> None:
+    """What goes with the interpreter logs that its tasks have crashed, when no thread can be started any more."""
+    ended = run(LEFT_OPEN, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert ended.stdout == b"ended\n"
+    told = [
+        line
+        for line in ended.stderr.splitlines()
+        if line.startswith(b"the program has ended inside of a Client")
+    ]
+    assert len(told) == 1

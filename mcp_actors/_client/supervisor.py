@@ -15,8 +15,11 @@ rest of the program goes on as if the nursery had been closed.
 
 from __future__ import annotations
 
+import atexit
+import functools
 import math
 import random
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -63,7 +66,7 @@ from mcp_actors.supervision.containment import (
     start_again,
     start_and_wait,
 )
-from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.logging import log, write_to_stderr
 from mcp_actors.supervision.task_kinds import (
     CLIENT_CONNECTION,
     CLIENT_LIFE,
@@ -539,6 +542,8 @@ class BlockNursery:
         self._opening = trio.open_nursery()
         self._nursery = await self._opening.__aenter__()
         self._innermost = getattr(self._nursery.parent_task, INNERMOST_SCOPE, None)
+        _watch_the_end()
+        _opened.add(self)
         return self._nursery
 
     @property
@@ -572,6 +577,23 @@ class BlockNursery:
             raise elsewhere
         with one_error():
             await opening.__aexit__(None, None, None)
+
+
+# Those that were opened; one that is closed has no nursery.
+_opened: weakref.WeakSet[BlockNursery] = weakref.WeakSet()
+
+
+@functools.cache
+def _watch_the_end() -> None:
+    atexit.register(_name_what_is_open)
+
+
+def _name_what_is_open() -> None:
+    """Names the mistake of a program that ends inside of a block: what Trio says of it are errors of its own."""
+    for owner in sorted({each._owner for each in _opened if each._nursery is not None}):
+        write_to_stderr(
+            f"the program has ended inside of a {owner}: write 'async with {owner}(...)', so that the block is left"
+        )
 
 
 def _give_up(nursery: trio.Nursery) -> None:

@@ -66,8 +66,9 @@ class StderrWriter:
         if stream is None:
             return
         line = line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} …"
-        if not _has_descriptor(stream):
-            # A stream in memory, as tests put one there, cannot block.
+        # A stream in memory, as tests put one there, cannot block. And once the interpreter ends, which lets objects of
+        # programs go that were never closed, a thread that is started never begins, and nobody would wait for it.
+        if not _has_descriptor(stream) or not threading.main_thread().is_alive():
             _write(line)
             return
         with self._changed:
