@@ -19,6 +19,7 @@ import atexit
 import functools
 import math
 import random
+import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -542,8 +543,10 @@ class BlockNursery:
         self._opening = trio.open_nursery()
         self._nursery = await self._opening.__aenter__()
         self._innermost = getattr(self._nursery.parent_task, INNERMOST_SCOPE, None)
-        _watch_the_end()
-        _opened.add(self)
+        # A loop in another thread goes on until the end of the interpreter, and whoever made it stops it.
+        if threading.current_thread() is threading.main_thread():
+            _watch_the_end()
+            _opened.add(self)
         return self._nursery
 
     @property

@@ -60,7 +60,7 @@ def test_call_as_json(mcp: Mcp, socket_url: str) -> None:
 def test_text_becomes_what_the_tool_wants(mcp: Mcp, socket_url: str) -> None:
     result = mcp("call", socket_url, "add", "a=2", "b=40")
     assert (result.returncode, result.stdout, result.stderr) == (0, "42\n", "")
-    raw = mcp("call", socket_url, "add", 'a:="2"')
+    raw = mcp("call", socket_url, "add", 'a:="two"')
     assert (raw.returncode, raw.stdout) == (1, "")
     assert "a: expected integer, got string" in raw.stderr
 

@@ -321,7 +321,7 @@ for line in sys.stdin:
     elif message.get("method") == "tools/list":
         answer = {"result": {"tools": [{"name": "hello", "inputSchema": {"type": "object"}}]}}
     else:
-        answer = {"error": {"code": -32601, "message": "Method not found"}}
+        answer = {"error": {"code": -32603, "message": "it is away"}}
     if "id" in message:
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
 """

@@ -152,9 +152,9 @@ async def _typed_tools(stage: DemoStage) -> str:
 
 async def _strict_arguments(stage: DemoStage) -> str:
     async with Client(stage.url) as client:
-        result = await client.call_tool("forecast", {"city": "Berlin", "days": "2"})
+        result = await client.call_tool("forecast", {"city": "Berlin", "days": "two"})
         _require(bool(result.is_error) and "days" in _text(result), result)
-        return f'forecast(city="Berlin", days="2"), and the model reads: {_text(result)}'
+        return f'forecast(city="Berlin", days="two"), and the model reads: {_text(result)}'
 
 
 async def _failures(stage: DemoStage) -> str:
