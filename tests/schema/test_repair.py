@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors._schema.repair import MOST_TEXT, Repair
-from mcp_actors._schema.validate import compile_schema
+from mcp_actors._schema.validate import Validator, compile_schema
 
 INT, TEXT, NUMBER, BOOLEAN = ({"type": kind} for kind in ("integer", "string", "number", "boolean"))
 LIST = {"type": "array", "items": TEXT}
@@ -124,6 +124,70 @@ def test_what_is_repaired(schema: dict[str, Any], value: Any, found: Any) -> Non
 )
 def test_what_stays(schema: dict[str, Any], value: Any) -> None:
     assert repaired(schema, value) is None
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999"])
+def test_a_number_that_a_message_cannot_hold_is_none(value: str) -> None:
+    assert repaired(NUMBER, value) is None
+
+
+def test_a_text_obeys_the_limits_of_messages() -> None:
+    nested: dict[str, Any] = {"type": "array", "items": {"$ref": "#/$defs/N"}}
+    assert repaired({"$ref": "#/$defs/N"}, "[" * 9 + "]" * 9, **{"$defs": {"N": nested}}) is not None
+    assert repaired({"$ref": "#/$defs/N"}, "[" * 900 + "]" * 900, **{"$defs": {"N": nested}}) is None
+    assert repaired(LIST, '["\\ud800"]') is None
+
+
+def test_alternatives_of_one_type_are_told_from_those_of_another() -> None:
+    lists = [{"type": "array", "items": INT, "maxItems": 1}, {"type": "array", "items": BOOLEAN}]
+    repair = Repair({"type": "object", "properties": {"a": {"anyOf": [LINE, DOT, *lists]}}})
+    assert repair({"a": {"kind": "dot", "at": {"x": "1"}}}) == (
+        {"a": {"kind": "dot", "at": {"x": 1}}},
+        ["a.at.x"],
+    )
+    assert repair({"a": ["true", "false"]}) == ({"a": [True, False]}, ["a[0]", "a[1]"])
+    assert repair({"a": ["7"]}) == ({"a": [7]}, ["a[0]"])
+    assert repair({"a": [7]}) is None
+
+
+def test_alternatives_inside_of_alternatives_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each level has two ways to read the next one, so sixty levels would take for ever."""
+    looks = []
+    monkeypatch.setattr(Validator, "is_valid", lambda *_: looks.append(1))
+    sides = {each: {"$ref": "#/$defs/Node"} for each in ("left", "right")}
+    node = {"anyOf": [{"type": "object", "properties": {**sides, f"is_{each}": INT}} for each in "ab"]}
+    value: Any = {"is_a": "x", "is_b": "x"}
+    for _ in range(60):
+        value = {"left": value, "is_a": "1"}
+    assert repaired({"$ref": "#/$defs/Node"}, value, **{"$defs": {"Node": node}}) is None
+    assert 0 < len(looks) < 2000
+
+
+def test_types_of_alternatives_that_lead_round_are_looked_up_once() -> None:
+    both = {"anyOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/A"}]}
+    assert repaired({"$ref": "#/$defs/A"}, "3", **{"$defs": {"A": both}}) is None
+
+
+def test_what_is_large_is_not_looked_at() -> None:
+    numbers = {"type": "array", "items": INT}
+    assert repaired(numbers, ["1"] * 900) is not None
+    assert repaired(numbers, ["1"] * 1000) is None
+    assert repaired(numbers, json.dumps(["1"] * 5000)) is None
+    assert repaired({"type": "array", "items": BOOLEAN}, [f'"{"x" * 1000}"'] * 300) is None
+    # A long text where text is taken is of no weight.
+    assert repaired(TEXT, "x" * 2 * MOST_TEXT) is None
+    whole = {"type": "object", "properties": {"text": TEXT, "number": INT}}
+    assert Repair(whole)({"text": "x" * 2 * MOST_TEXT, "number": "1"}) is not None
+
+
+def test_few_and_short_paths_are_told() -> None:
+    name = "n" * 100_000
+    schema = {"type": "object", "additionalProperties": {"type": "array", "items": INT}}
+    found = Repair(schema)({name: ["1"] * 500})
+    assert found is not None
+    assert found.arguments == {name: [1] * 500}
+    assert len(found.paths) == 10
+    assert max(map(len, found.paths)) <= 200
 
 
 def test_a_null_is_left_out_where_a_member_is_optional_and_takes_none() -> None:
