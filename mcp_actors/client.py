@@ -1005,8 +1005,8 @@ def _tool_params(name: str, arguments: Mapping[str, Any] | None) -> dict[str, An
     return params
 
 
-# A server may list without an end. Ten times what the largest servers list that are known, all of it in one page for
-# each hundred entries; and what a person would wait for at most.
+# A server may list without an end. With the hundred entries that a page usually has, these are a hundred thousand, more
+# than any server is known to list; and as many seconds as a person would wait at most.
 MOST_PAGES = 1_000
 MOST_CHARACTERS = 64 * 1024 * 1024
 MOST_SECONDS = 600.0

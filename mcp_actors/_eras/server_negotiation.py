@@ -357,7 +357,7 @@ def _size(name: str, value: Any) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _by_era(versions: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...], str]:
-    """The legacy and the modern ones, and the one of a request without any; all sessions share what is returned."""
+    """The legacy and the modern ones, and `ServerNegotiation.unsaid_version`; sessions share what is returned."""
     legacy = tuple(v for v in versions if v in LEGACY)
     headerless = [version for version in legacy if version <= UNSAID_VERSION]
     return legacy, tuple(v for v in versions if v in MODERN), max(headerless, default=UNSAID_VERSION)
@@ -382,7 +382,7 @@ class ServerNegotiation:
         self.principal = principal
         self.versions = tuple(versions)
         self.legacy_served, self.modern_served, self.unsaid_version = _by_era(self.versions)
-        """The revision of a request that came by itself and names none: one that is served, if there is one."""
+        """``unsaid_version`` is that of a request that came by itself and names none: a served one, if there is one."""
         self.custom = custom
         self.mirrored_params = mirrored_params
         self.legacy = LegacySessionState(self.legacy_served, on_operating, account)

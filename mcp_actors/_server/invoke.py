@@ -268,7 +268,9 @@ class WorkerThreads:
         if caller is None:
             await self._all.acquire_on_behalf_of(borrower)
             return
-        share = self._shares.setdefault(caller, trio.CapacityLimiter(self._share))
+        share = self._shares.get(caller)
+        if share is None:
+            share = self._shares[caller] = trio.CapacityLimiter(self._share)
         try:
             await share.acquire_on_behalf_of(borrower)
             try:
@@ -294,26 +296,36 @@ class WorkerThreads:
 
 
 class ThreadUse:
-    """The threads that run for one call, which may go on when the call has ended."""
+    """The threads that run for one call, which may go on when the call has ended.
 
-    __slots__ = ("_then", "running")
+    All middleware of the call shares one (`of`).
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_call", "_then", "running")
+
+    def __init__(self, call: object) -> None:
         self.running = 0
-        self._then: Callable[[], object] | None = None
+        self._call = call
+        self._then: list[Callable[[], object]] = []
+
+    @classmethod
+    def of(cls, call: object) -> ThreadUse:
+        """Returns that of a call. One that another call has left in this context is not meant."""
+        use = thread_use.get()
+        return use if use is not None and use._call is call else cls(call)
 
     def when_over(self, then: Callable[[], object]) -> None:
         """Calls ``then`` when no thread runs any more: at once, if there is none."""
         if self.running:
-            self._then = then
+            self._then.append(then)
         else:
             then()
 
     def ended(self) -> None:
         """A thread has ended."""
         self.running -= 1
-        if not self.running and self._then is not None:
-            self._then()
+        while not self.running and self._then:
+            self._then.pop()()
 
 
 thread_use: ContextVar[ThreadUse | None] = ContextVar("thread_use", default=None)

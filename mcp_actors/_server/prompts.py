@@ -95,7 +95,9 @@ class Prompts(Registry[_PromptEntry]):
         return {"prompts/list": self._list, "prompts/get": self._get}
 
     def _list(self, ctx: Context) -> t.ListPromptsResult:
-        entries, cursor = page(self.seen_by(ctx), ctx.params, kind="prompts", size=self._page_size)
+        entries, cursor = page(
+            self.seen_by(ctx, self.listing()), ctx.params, kind="prompts", size=self._page_size
+        )
         return t.ListPromptsResult(
             [entry.prompt for entry in entries], cursor, cache_scope=self.list_cache_scope
         )

@@ -40,6 +40,7 @@ class Registered(Listed, Protocol):
 
 
 E = TypeVar("E", bound=Registered)
+R = TypeVar("R", bound=Registered)
 
 
 class RegistryOptions(TypedDict, total=False):
@@ -129,9 +130,8 @@ class Registry(Generic[E]):
             self._listing = (version, listing)
         return listing
 
-    def seen_by(self, ctx: Context, entries: Sequence[E] | None = None) -> Sequence[E]:
-        """The entries, or those of ``entries``, that a caller has the scopes for."""
-        entries = self.listing() if entries is None else entries
+    def seen_by(self, ctx: Context, entries: Sequence[R]) -> Sequence[R]:
+        """Those of ``entries`` that a caller has the scopes for."""
         if self.is_same_for_all:
             return entries
         return tuple(each for each in entries if has_scopes(ctx.call, each.scopes))

@@ -16,7 +16,7 @@ from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.fields import strip
 from mcp_actors._schema.signature import InvalidArguments, function_hints, read_signature
 from mcp_actors._server.content import TextArgument, text_arguments
-from mcp_actors._server.context import Context, has_scopes
+from mcp_actors._server.context import Context
 from mcp_actors._server.invoke import Function, Handler, Loop, function, is_async, name_of, uri_param
 from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions, page
 from mcp_actors._wire.codec import encode_value
@@ -241,7 +241,7 @@ class Resources(Registry[_ResourceEntry]):
         rows, templates = self._split()
         if any(entry.lister is not None for entry in templates):
             return Continuation(self._list_dynamic, ctx)
-        return self._page(self._seen(rows, ctx), ctx)
+        return self._page(self.seen_by(ctx, rows), ctx)
 
     async def _list_dynamic(self, ctx: Context) -> t.ListResourcesResult:
         return self._page(await self.rows(ctx), ctx)
@@ -258,14 +258,11 @@ class Resources(Registry[_ResourceEntry]):
                 if resource.uri not in known:
                     serial = _FIRST_DYNAMIC_SERIAL + len(known)
                     known[resource.uri] = _Row(resource.uri, serial, resource, entry.scopes)
-        return self._seen(tuple(known.values()), ctx)
+        return self.seen_by(ctx, tuple(known.values()))
 
     def templates_seen_by(self, ctx: Context) -> Sequence[_ResourceEntry]:
         """Returns the entries of ``resources/templates/list`` that a caller sees."""
         return self.seen_by(ctx, self._split()[1])
-
-    def _seen(self, rows: Sequence[_Row], ctx: Context) -> Sequence[_Row]:
-        return rows if self.is_same_for_all else [row for row in rows if has_scopes(ctx.call, row.scopes)]
 
     def _page(self, rows: Sequence[_Row], ctx: Context) -> t.ListResourcesResult:
         shown, cursor = page(rows, ctx.params, kind="resources", size=self._page_size)
@@ -373,17 +370,20 @@ _DEVICES = re.compile(
     re.IGNORECASE,
 )
 _DRIVE = re.compile(r"[A-Za-z]:")
+# A proxy decodes a URI once and a careless function once more; a peer could make each of 8,000 characters a decoding.
+MOST_DECODINGS = 8
 
 
 def leads_away(value: str) -> bool:
     """Whether a value would, as a path, lead out of the folder that it is looked up in, or to no file at all.
 
     These are ``..`` as a component, absolute paths and those with a drive, a NUL, and the devices of Windows, in the
-    value itself and in whatever further decoding of its percent signs makes of it.
+    value itself and in whatever further decoding of its percent signs makes of it. One that can be decoded more than
+    `MOST_DECODINGS` times is meant for nothing else.
     """
     if value.isalnum():
         return _DEVICES.match(value) is not None
-    while True:
+    for _ in range(MOST_DECODINGS + 1):
         parts = value.replace("\\", "/").split("/")
         # Windows drops blanks and dots at the end of a name.
         if "\0" in value or any(part.rstrip(" ") == ".." or _DEVICES.match(part) for part in parts):
@@ -394,6 +394,7 @@ def leads_away(value: str) -> bool:
         if decoded == value:
             return False
         value = decoded
+    return True
 
 
 class Unscreened:

@@ -213,7 +213,9 @@ class Tools(Registry[_ToolEntry]):
         return {"tools/list": self._list, "tools/call": self._call}
 
     def _list(self, ctx: Context) -> ListToolsResult:
-        entries, cursor = page(self.seen_by(ctx), ctx.params, kind="tools", size=self._page_size)
+        entries, cursor = page(
+            self.seen_by(ctx, self.listing()), ctx.params, kind="tools", size=self._page_size
+        )
         return ListToolsResult([entry.tool for entry in entries], cursor, cache_scope=self.list_cache_scope)
 
     def _call(self, ctx: Context) -> ToolAnswer | Continuation:

@@ -241,11 +241,11 @@ class Gateway(Server[StateT]):
     async def _own_rows(self, kind: ListKind, ctx: Context[StateT]) -> list[ListedRow]:
         features = self._features
         if kind.name == "tools":
-            return [ListedRow(each.key, each.serial, each.tool, "") for each in features.tools.seen_by(ctx)]
+            tools = features.tools.seen_by(ctx, features.tools.listing())
+            return [ListedRow(each.key, each.serial, each.tool, "") for each in tools]
         if kind.name == "prompts":
-            return [
-                ListedRow(each.key, each.serial, each.prompt, "") for each in features.prompts.seen_by(ctx)
-            ]
+            prompts = features.prompts.seen_by(ctx, features.prompts.listing())
+            return [ListedRow(each.key, each.serial, each.prompt, "") for each in prompts]
         if kind.name == "templates":
             entries = features.resources.templates_seen_by(ctx)
             return [ListedRow(each.key, each.serial, each.listed, "") for each in entries]

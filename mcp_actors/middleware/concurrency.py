@@ -116,7 +116,7 @@ class ConcurrencyLimit:
             return await call_next()
         caller = await self._entered(caller_of(ctx))
         began = trio.current_time()
-        use = ThreadUse()
+        use = ThreadUse.of(ctx.call)
         former = thread_use.set(use)
         try:
             return await call_next()

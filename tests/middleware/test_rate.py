@@ -520,6 +520,30 @@ def test_a_number_out_of_range_is_refused_in_one_line_that_names_it(name: str, n
     assert len(str(refused.value)) < 200
 
 
+async def test_each_of_several_limits_keeps_the_place_of_a_plain_function() -> None:
+    limits, release = [ConcurrencyLimit(2), ConcurrencyLimit(3)], threading.Event()
+    server = Server("s")
+    for each in limits:
+        server.middleware(each)
+    began = threading.Event()
+
+    @server.tool
+    def work() -> None:
+        began.set()
+        release.wait(20)
+
+    async with served(server) as way, way.client("ann") as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "work")
+            await trio.to_thread.run_sync(began.wait)
+            nursery.cancel_scope.cancel()
+        await client.ping()
+        assert [each.statistics().running for each in limits] == [1, 1]
+        release.set()
+        while any(each.statistics().running for each in limits):
+            await trio.lowlevel.checkpoint()
+
+
 async def test_a_plain_function_keeps_its_place_until_its_thread_has_ended() -> None:
     """A cancelled call ends at once, and its function runs on: nobody gets around the limit by cancelling."""
     limit, release = ConcurrencyLimit(1), threading.Event()

@@ -259,6 +259,15 @@ async def test_a_value_that_leads_away_names_nothing(resources: Resources, value
     assert not resources.covers(uri)
 
 
+async def test_a_value_that_is_decoded_without_an_end_names_nothing(resources: Resources) -> None:
+    async def file(path: str) -> str:
+        return path
+
+    resources.add("file:///{+path}", file)
+    for times, found in ((7, True), (9, False), (4000, False)):
+        assert resources.covers(f"file:///%{'25' * times}41") is found
+
+
 @pytest.mark.parametrize("value", STAY)
 async def test_a_value_that_stays_is_handed_over(resources: Resources, value: str) -> None:
     async def file(path: str) -> str:
