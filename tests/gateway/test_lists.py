@@ -15,6 +15,7 @@ from mcp_actors.gateway import Gateway, SessionPolicy, Upstream
 from mcp_actors.gateway.lists import LIST_PAUSE, LIST_TIMEOUT
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.tasks import Tasks
+from mcp_actors.testing import connected_pair
 from mcp_actors.types import (
     Annotations,
     Icon,
@@ -75,6 +76,22 @@ async def names_of(client: Client) -> list[str]:
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_server_that_has_no_method_for_a_list_that_it_declared_has_none(era: Any) -> None:
+    half = make_server("half", "x", capabilities=["resources", "prompts"])
+    for method in ("resources/list", "resources/templates/list", "prompts/list"):
+        del half._features.handlers[method]
+    gateway = Gateway(
+        [Upstream(name="half", target=half, era=era), Upstream(name="a", target=make_library("a", "aa"))]
+    )
+    with capture_logs() as logs:
+        async with connected_pair(gateway) as client:
+            assert [each.name async for each in client.tools()] == ["half_x"]
+            assert [each.uri async for each in client.resources()] == ["aa://index"]
+            assert [each.name async for each in client.prompts()] == ["a_greet"]
+    assert [each["event"] for each in logs if each["log_level"] in ("warning", "error")] == []
 
 
 @pytest.mark.parametrize("era", ERAS)
