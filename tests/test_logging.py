@@ -53,6 +53,19 @@ def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
         os.close(writing)
 
 
+def test_a_pipe_that_nobody_reads_holds_no_thread_up_that_outlives_the_main_one() -> None:
+    """A server may run in a thread whose program has nothing more to do itself."""
+    work = "import threading\ndef work():\n    threading.main_thread().join()\n"
+    flood = textwrap.indent(textwrap.dedent(FLOOD), "    ")
+    program = f"{work}{flood}\nthreading.Thread(target=work).start()"
+    reading, writing = os.pipe()
+    try:
+        assert run(program, stderr=writing, stdout=subprocess.PIPE).stdout == b"done\n"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
 def test_a_pipe_that_is_broken_ends_nobody() -> None:
     reading, writing = os.pipe()
     os.close(reading)

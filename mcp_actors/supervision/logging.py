@@ -68,7 +68,7 @@ class StderrWriter:
         line = line if len(line) <= LINE_CHARACTERS else f"{line[:LINE_CHARACTERS]} …"
         # A stream in memory, as tests put one there, cannot block. And once the interpreter ends, which lets objects of
         # programs go that were never closed, a thread that is started never begins, and nobody would wait for it.
-        if not _has_descriptor(stream) or not threading.main_thread().is_alive():
+        if not _has_descriptor(stream) or sys.is_finalizing() or not self._has_thread():
             _write(line)
             return
         with self._changed:
@@ -77,10 +77,20 @@ class StderrWriter:
                 return
             self._lines.append(line)
             self._size += len(line)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="mcp-actors log", daemon=True)
-                self._thread.start()
             self._changed.notify_all()
+
+    def _has_thread(self) -> bool:
+        """Whether there is a thread that writes; it is started by the first line."""
+        with self._changed:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="mcp-actors log", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    # Functions that run at the end of a program cannot start one from CPython 3.12 on.
+                    return False
+                self._thread = thread
+        return True
 
     log = debug = info = warn = warning = error = critical = exception = fatal = failure = err = msg
 
