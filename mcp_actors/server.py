@@ -52,6 +52,7 @@ from mcp_actors.abc.discovery import find_application, server_transport
 from mcp_actors.abc.http import AsgiServer
 from mcp_actors.bridges.bridged_call import calling_bridge, refuse_asyncio
 from mcp_actors.shared import MemoryShared
+from mcp_actors.supervision import descriptors
 from mcp_actors.supervision.arguments import instance_of, require, require_trio
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel, ServerCapabilities
 
@@ -606,7 +607,8 @@ class Server(Generic[StateT]):
         The signals are SIGINT and SIGTERM, and on Windows SIGBREAK too. At the signal the server stops as by `stop`; a
         second one cancels what is left at once. They are caught while this runs in the main thread; no other thread
         gets signals, so there only `stop`, or the end of every transport, ends it. The garbage collector makes full
-        passes rarely. A program that has a Trio loop uses `serve`.
+        passes rarely, and the process may open as many files as the system allows it, 65,536 at most (the soft limit
+        of ``RLIMIT_NOFILE`` is raised). A program that has a Trio loop uses `serve`, which does neither.
 
         Without targets, and with a terminal as standard input and error, a line on standard error says first how to
         try the server and how to stop it.
@@ -631,6 +633,7 @@ class Server(Generic[StateT]):
         refuse_asyncio("server.run()", "await mcp_actors.asyncio.serve(server, ...)")
         if not targets:
             write_terminal_hint(self.name)
+        descriptors.raise_limit()
         with rare_full_passes():
             serve = partial(self.serve, *(targets or ("stdio:",)), task_status=task_status)
             trio.run(serve_until_signal, self, serve)

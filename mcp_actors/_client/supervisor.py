@@ -67,6 +67,7 @@ from mcp_actors.supervision.containment import (
     start_again,
     start_and_wait,
 )
+from mcp_actors.supervision.descriptors import may_open
 from mcp_actors.supervision.logging import log, write_to_stderr
 from mcp_actors.supervision.task_kinds import (
     CLIENT_CONNECTION,
@@ -264,6 +265,11 @@ class Supervisor:
     ) -> None:
         """Makes a connection, hands its session to those who use it, and returns when it has ended."""
         failure: Exception | None = None
+        if not may_open():
+            raise ConnectFailed(
+                "this process has no descriptors left for another connection: raise its limit (ulimit -n), or keep "
+                "fewer connections open"
+            )
         with one_error(), trio.CancelScope() as self._attempt:
             async with transport.connect() as channel, trio.open_nursery() as nursery:
                 session, negotiation = self._new_session(channel)

@@ -63,18 +63,22 @@ class Budget:
     def charge(self, holder: str | None, amount: int) -> Limited | None:
         """Charges ``amount`` to ``holder`` and returns ``None``, or charges nothing and returns the limit in the way.
 
+        With both in the way it is the holder's, for whom others need not make room.
+
         Args:
             holder: Whose it is; ``None`` if that is unknown, and then only the limit for all is applied.
             amount: In the unit of the budget.
         """
-        if self.held + amount > self.limit:
+        held = 0 if holder is None else self._by_holder.get(holder, 0) + amount
+        over: Limited | None = None
+        if held > self.holder_limit:
+            over = "holder"
+        elif self.held + amount > self.limit:
+            over = "all"
+        if over is not None:
             self._refused += 1
-            return "all"
+            return over
         if holder is not None:
-            held = self._by_holder.get(holder, 0) + amount
-            if held > self.holder_limit:
-                self._refused += 1
-                return "holder"
             self._by_holder[holder] = held
         self.held += amount
         return None

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import tempfile
@@ -258,6 +259,16 @@ async def test_the_ways_to_fail_without_a_peer(autojump_clock: MockClock) -> Non
             raise AssertionError("never reached")
     with pytest.raises(ValueError, match="era"):
         Client(make_server(), era="2099-01-01")
+
+
+async def test_a_process_without_descriptors_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (lowest + 1, hard))
+    with pytest.raises(ConnectFailed, match=r"no descriptors left .* raise its limit \(ulimit -n\)"):
+        async with Client(Server("s")):
+            pass
 
 
 async def test_both_clocks_name_themselves(autojump_clock: MockClock) -> None:

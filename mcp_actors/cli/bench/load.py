@@ -31,11 +31,9 @@ from mcp_actors.cli.bench.recorder import CallFigures, LoadRecorder, Slice, enco
 from mcp_actors.cli.bench.results import Document, JobFailure, ResultRow
 from mcp_actors.cli.bench.targets import PipedServers, has_raw_field, raw_field
 from mcp_actors.errors import McpError
+from mcp_actors.supervision.descriptors import raise_limit
 from mcp_actors.supervision.histogram import Histogram
 from mcp_actors.supervision.platform import STOP_SIGNALS
-
-if sys.platform != "win32":
-    import resource
 
 __all__ = [
     "BUSY_SHARE",
@@ -465,10 +463,7 @@ def _transport(plan: LoadPlan) -> ClientTransport | None:
 
 def main() -> int:
     """Runs the load. The exit code is 1 without a result; the last line then says why."""
-    if sys.platform != "win32":
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if hard != resource.RLIM_INFINITY:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    raise_limit()
     load = RunningLoad(LoadPlan.from_json(sys.stdin.readline()), _write)
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: load.stop())

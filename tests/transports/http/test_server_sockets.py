@@ -23,9 +23,11 @@ import trio
 import trustme
 
 from mcp_actors import Client
+from mcp_actors.supervision import descriptors
 from mcp_actors.types import ElicitFormParams, ElicitResult
 from mcp_transports._sockets import InvalidSocketPath, ListenError
 from mcp_transports.http.client import HttpClientTransport
+from mcp_transports.http.h1 import http_server
 from mcp_transports.http.h1.http_server import HttpListener, open_tcp, open_unix
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import HEADERS_OF_EVERY_RESPONSE, Response
@@ -193,7 +195,7 @@ async def test_tls() -> None:
 
 
 async def test_more_connections_than_allowed() -> None:
-    async with serving(echo, connections=3, connections_per_address=3) as served:
+    async with serving(echo, connections=3, connections_per_address=4) as served:
         peers = [await served.connect() for _ in range(3)]
         for peer in peers:
             await peer.send(GET)
@@ -273,6 +275,67 @@ async def test_one_address_leaves_connections_to_others(times: int) -> None:
         for peer in peers:
             await peer.aclose()
         await eventually(lambda: served.server.statistics().by_address.held == 1)
+
+
+async def test_the_connection_that_was_silent_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_SILENT_TIME", 0.0)
+    async with serving(echo, connections=3, connections_per_address=3) as served:
+        silent = await served.connect()
+        await eventually(lambda: served.server.statistics().connections == 1)
+        begun = await served.connect()
+        await begun.send(GET[:10])
+        idle = await served.connect()
+        await idle.send(GET)
+        assert (await idle.answer()).status == 200
+        for leaves in (silent, idle):
+            late = await served.connect()
+            await late.send(GET)
+            assert (await late.answer()).status == 200
+            assert await leaves.ended()
+        # Half a request is not silence.
+        await begun.send(GET[10:])
+        assert (await begun.answer()).status == 200
+        assert served.server.statistics().by_address.held == 3
+
+
+async def test_connections_leave_descriptors_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(echo) as served:
+        first = await served.connect()
+        await first.send(GET)
+        assert (await first.answer()).status == 200
+        monkeypatch.setattr(descriptors, "room_for_peers", lambda: 1)
+        answer = await (await served.connect()).answer()
+        assert answer.status == 503
+        assert await first.stream.send_all(GET) is None
+        assert (await first.answer()).status == 200
+        assert served.server.statistics().by_address.held == 1
+
+
+def test_others_are_answered_beside_more_silent_connections_than_the_process_may_open(tmp_path: Path) -> None:
+    program = tmp_path / "small.py"
+    program.write_text("from mcp_actors import Server\nserver = Server('small')\n")
+    serve = f"{sys.executable} -m mcp_actors serve {program} --listen http://127.0.0.1:0/mcp"
+    with subprocess.Popen(
+        ["sh", "-c", f"ulimit -n 256 && exec {serve}"], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[-1]
+        host, port = url.removeprefix("http://").removesuffix("/mcp").split(":")
+        try:
+            silent = [socket.create_connection((host, int(port)), 30, ("127.0.0.2", 0)) for _ in range(400)]
+
+            async def call() -> None:
+                for _ in range(20):
+                    with trio.fail_after(30):
+                        async with Client(url) as client:
+                            await client.ping()
+
+            trio.run(call)
+            for each in silent:
+                each.close()
+        finally:
+            process.terminate()
+        assert "Traceback" not in process.communicate(timeout=30)[1]
 
 
 async def test_no_descriptors_left_is_no_reason_to_stop(autojump_clock: trio.testing.MockClock) -> None:

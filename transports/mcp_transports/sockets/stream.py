@@ -61,6 +61,8 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         self._sending_broke = self._receiving_broke = False
         self._sending_ended = self._receiving_ended = False
         self._more_expected = False
+        self.has_received = False
+        """Whether the peer has sent anything yet."""
         self._sends = 0
         self._waiter = None if poller is None else Waiter(poller, connected.fileno())
         if is_tcp:
@@ -119,6 +121,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         except OSError as error:
             self._sending_broke = self._receiving_broke = True
             raise trio.BrokenResourceError(f"receiving failed: {error.strerror}") from error
+        self.has_received = True
         if not data:
             self._receiving_ended = True
             if self._sending_broke:
@@ -188,6 +191,10 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         if not self._sending_ended:
             self._sending_ended = True
             self._shut_down(socket.SHUT_WR)
+
+    def cut(self) -> None:
+        """Breaks the connection: whoever receives from it sees its end. It still has to be closed."""
+        self._shut_down(socket.SHUT_RDWR)
 
     def expect_more(self) -> None:
         """Says that the peer is still sending what will not be read: closing waits for the end of that."""

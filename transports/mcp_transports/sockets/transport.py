@@ -23,6 +23,7 @@ import trio
 from mcp_actors.abc import FrameChannel, ServerHandler
 from mcp_actors.abc.framing import DEFAULT_HELD_BYTES, DEFAULT_MAX_MESSAGE_BYTES
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
+from mcp_actors.supervision import descriptors
 from mcp_actors.supervision.budget import Account, Budget, BudgetStatistics, holder_of
 from mcp_actors.supervision.containment import start, start_again
 from mcp_actors.supervision.logging import log
@@ -58,6 +59,8 @@ __all__ = [
 # A connection costs a descriptor, and a process may usually have 1024 of them; it needs some for
 # itself.
 DEFAULT_MAX_CONNECTIONS = 1000
+# Seconds without a byte after which a connection counts as silent: a client begins as soon as it is connected.
+_SILENT_TIME = 1.0
 # Seconds. Longer than any handshake over a working network; a peer that takes longer is most likely no client.
 DEFAULT_CONNECT_TIMEOUT = 10.0
 # Seconds until a server that listens, but whose queue of connections is full, is tried again.
@@ -119,11 +122,12 @@ class _SocketTransport(ABC):
         """
         if self._server is not None:
             raise LocalProtocolError(f"{self.url} is served already")
+        most, most_per_peer = self._max_connections
         self._server = server = SocketServer(
             handler,
             ssl_context=self._ssl_context,
             handshake_timeout=self._connect_timeout,
-            connections=Budget(*self._max_connections),
+            connections=Budget(min(most, descriptors.room_for_peers()), most_per_peer),
             unfinished=Budget(self._held_bytes),
             max_message_bytes=self._max_message_bytes,
         )
@@ -185,8 +189,9 @@ class TcpTransport(_SocketTransport):
         server_hostname: (clients) whose certificate is expected; the URL's host if absent.
         connect_timeout: (clients) seconds for a connection to come about, TLS included; (servers) for a peer's TLS
             handshake. 10 by default.
-        max_connections: (servers) more are closed as soon as they were accepted; 1000 by default, because a process
-            may usually have 1024 descriptors.
+        max_connections: (servers) 1000 by default, because a process may usually have 1024 descriptors, and never more
+            than it may open, less an eighth. Over it a connection that has sent nothing is closed, the oldest first,
+            if it is a second old; otherwise the new one is.
         max_connections_per_peer: (servers) the part of ``max_connections`` that one address may have, of IPv6 a network
             of 64 bits; the half by default, so that one client leaves the other half to others.
         max_message_bytes: the longest message in either direction, 16 MiB by default; see `LineChannel`.
@@ -263,8 +268,8 @@ class UnixTransport(_SocketTransport):
             Linux's abstract names, to which every user of the machine may connect.
         mode: (servers) the socket's permissions, 0o600 by default: only this user connects.
         connect_timeout: (clients) seconds that a busy server has to accept; 10 by default.
-        max_connections: (servers) more are closed as soon as they were accepted; 1000 by default. Peers have no
-            addresses here, so that one may have all of them.
+        max_connections: (servers) as for `TcpTransport`. Peers have no addresses here, so that one may have all of
+            them.
         max_message_bytes: the longest message in either direction, 16 MiB by default; see `LineChannel`.
         held_bytes: (servers) bytes of messages that have come in part, from 16 KiB each on, of all connections; 512 MiB
             by default, and for one peer the half. Over it the connection whose message was about to grow is answered
@@ -386,6 +391,10 @@ class SocketServer:
         self._unfinished = unfinished
         self._max_message_bytes = max_message_bytes
         self._poller = open_poller()
+        # By the time at which they came, with their holders, and with those that are not silent any more in between.
+        self._silent: dict[ConnectedSocket, tuple[float, str | None]] = {}
+        # They are not charged any more, although their tasks have not ended yet.
+        self._cut: set[ConnectedSocket] = set()
         self._accepted = self._turned_away = self._failed = 0
 
     def statistics(self) -> SocketStatistics:
@@ -436,7 +445,7 @@ class SocketServer:
         for accepted, address in arrived:
             peer = listener.describe(address)
             holder = listener.holder_of(peer)
-            if self._connections.charge(holder, 1) is not None:
+            if not self._admit(accepted, holder):
                 self._turned_away += 1
                 accepted.close()
             else:
@@ -450,17 +459,50 @@ class SocketServer:
                     about=f"of {peer}",
                 )
 
+    def _admit(self, accepted: socket.socket, holder: str | None) -> bool:
+        """Charges a new connection, after it has cut one that was silent where that is the only way."""
+        over = self._connections.charge(holder, 1)
+        if over is None:
+            if descriptors.leaves_room(accepted.fileno()):
+                return True
+            self._connections.release(holder, 1)
+        if not self._cut_silent(holder if over == "holder" else None):
+            return False
+        return self._connections.charge(holder, 1) is None
+
+    def _cut_silent(self, holder: str | None) -> bool:
+        """Cuts the connection that has been silent longest, of one holder or, with ``None``, of anybody."""
+        latest = trio.current_time() - _SILENT_TIME
+        for stream, (came_at, whose) in list(self._silent.items()):
+            if stream.has_received:
+                del self._silent[stream]
+            elif came_at > latest:
+                return False
+            elif holder is None or holder == whose:
+                del self._silent[stream]
+                self._cut.add(stream)
+                self._connections.release(whose, 1)
+                stream.cut()
+                return True
+        return False
+
     async def _serve_one(self, accepted: socket.socket, peer: str, holder: str | None) -> None:
         account = Account(self._unfinished, holder_of(peer))
+        stream = ConnectedSocket(accepted, self._poller)
+        self._silent[stream] = trio.current_time(), holder
         try:
-            channel = await self._open_channel(ConnectedSocket(accepted, self._poller), peer, account)
+            channel = await self._open_channel(stream, peer, account)
             if channel is not None:
                 self._accepted += 1
                 async with channel:
                     await self._handler(channel)
         finally:
             account.keep(0)
-            self._connections.release(holder, 1)
+            self._silent.pop(stream, None)
+            if stream in self._cut:
+                self._cut.discard(stream)
+            else:
+                self._connections.release(holder, 1)
 
     async def _open_channel(
         self, stream: ConnectedSocket, peer: str, account: Account

@@ -34,6 +34,7 @@ from mcp_actors.supervision.containment import Containment, TaskKind, start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import HTTP_FLUSH, HTTP_RESPONSE, HTTP_SERVE, SOCKET_CONNECTION
 from mcp_transports._poller import Ticker, open_poller
+from mcp_transports._sockets import ListeningSocket
 from mcp_transports.http.h1.byte_stream import RECEIVE_BYTES, ByteStream
 from mcp_transports.http.h1.limits import HttpClock, HttpLimits
 from mcp_transports.http.h1.parser import HeldBodies, ParserPool, RequestParser
@@ -400,10 +401,12 @@ class Connection:
     Args:
         server: The state that it shares with the other connections.
         stream: The byte stream, which `serve` closes.
+        listener: Where it was accepted, if it was.
     """
 
     __slots__ = (
         "_corked",
+        "_listener",
         "_nursery",
         "_output",
         "_parser",
@@ -418,9 +421,11 @@ class Connection:
 
     _nursery: trio.Nursery
 
-    def __init__(self, server: ServerState, stream: ByteStream) -> None:
+    def __init__(
+        self, server: ServerState, stream: ByteStream, listener: ListeningSocket | None = None
+    ) -> None:
         limits = server.limits
-        self._server, self._stream = server, stream
+        self._server, self._stream, self._listener = server, stream, listener
         self.state = _IDLE
         self._parser: RequestParser | None = None  # none between two requests: idle connections are small
         self._pipeline = Pipeline(limits)
@@ -445,6 +450,20 @@ class Connection:
     def busy(self) -> bool:
         """Whether an answer is outstanding or unsent."""
         return self._response is not None or self._output.unsent > 0
+
+    @property
+    def holder(self) -> str | None:
+        """The holder of the budget for connections; ``None`` where peers have no addresses."""
+        return None if self._listener is None else self._listener.holder_of(self._stream.peer)
+
+    @property
+    def silent_since(self) -> float:
+        """The time since which no request has begun; infinite if there is one, or the stream was not accepted."""
+        if self.state is not _IDLE or self._listener is None or self._output.unsent:
+            return math.inf
+        limits, clock = self._server.limits, self._server.clock
+        began_at_once = self._stream.secure and self.read_deadline <= clock.in_seconds(limits.head_time)
+        return self.read_deadline - clock.tick - (limits.head_time if began_at_once else limits.idle_time)
 
     @property
     def unsent(self) -> int:

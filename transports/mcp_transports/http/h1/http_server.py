@@ -7,6 +7,7 @@ for a WebSocket, and by their path.
 
 from __future__ import annotations
 
+import heapq
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -15,6 +16,7 @@ from functools import partial
 
 import trio
 
+from mcp_actors.supervision import descriptors
 from mcp_actors.supervision.budget import Budget, Limited
 from mcp_actors.supervision.containment import Containment, start, start_again
 from mcp_actors.supervision.logging import log
@@ -39,6 +41,11 @@ __all__ = ["HttpListener", "HttpServer", "PortShare", "open_tcp", "open_unix", "
 
 # Seconds between two looks at whether the last connection has ended, once nothing is accepted any more.
 _LOOK_AGAIN = 0.1
+# Seconds without a request after which a connection counts as silent: a client sends one as soon as it is connected.
+_SILENT_TIME = 1.0
+# Searching all connections takes some milliseconds where there are thousands: each search finds several.
+_FOUND_AT_ONCE = 256
+_SEARCHES_PER_TICK = 8
 # Connections come and go less often than requests.
 _TOO_MANY_RETRY_AFTER = 5  # seconds
 _TOO_MANY: dict[Limited, bytes] = {
@@ -96,6 +103,52 @@ async def open_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> 
     return HttpListener(opened.socket, path=opened.path, inherited=opened.inherited)
 
 
+class SilentConnections:
+    """Finds the connections that have been silent longest, to close them where there is no room for another one.
+
+    A silent connection carries no request, so its client loses nothing: it connects again (RFC 9112 section 9.5).
+    """
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._found: dict[str | None, list[Connection]] = {}
+        self._searches = 0
+        self._forget_at = 0.0
+
+    def close_one(self, holder: str | None) -> Connection | None:
+        """Closes one connection, and returns it if there was one.
+
+        Args:
+            holder: Whose it is; ``None`` for anybody's.
+        """
+        clock = self._state.clock
+        if clock.now >= self._forget_at:
+            self._found.clear()
+            self._searches = 0
+            self._forget_at = clock.now + clock.tick
+        found = self._found.get(holder)
+        if not found and self._searches < _SEARCHES_PER_TICK:
+            self._searches += 1
+            found = self._found[holder] = self._search(holder)
+        while found:
+            connection = found.pop()
+            if self._is_silent(connection):
+                connection.stop()
+                return connection
+        return None
+
+    def _search(self, holder: str | None) -> list[Connection]:
+        silent = [
+            each
+            for each in self._state.ticker.members
+            if self._is_silent(each) and (holder is None or holder == each.holder)
+        ]
+        return heapq.nsmallest(_FOUND_AT_ONCE, silent, key=lambda each: each.silent_since)[::-1]
+
+    def _is_silent(self, connection: Connection) -> bool:
+        return connection.silent_since <= self._state.clock.now - _SILENT_TIME
+
+
 class HttpServer:
     """Accepts connections and hands their requests to ``app(request, response)``.
 
@@ -114,7 +167,12 @@ class HttpServer:
         self.listeners = list(listeners)
         self._state = ServerState(app, self.limits)
         # Accepted and not closed; the ticker does not yet have those whose task has not run.
-        self._connections = Budget(self.limits.connections, self.limits.connections_per_address)
+        self._connections = Budget(
+            min(self.limits.connections, descriptors.room_for_peers()), self.limits.connections_per_address
+        )
+        self._silent = SilentConnections(self._state)
+        # Closed to make room: they are not charged any more, although their tasks have not ended yet.
+        self._dropped: set[Connection] = set()
         self.answers_to_the_end = False
         """Whether connections are accepted until the last answer is given; they get one answer each. For applications
         that say how the server is, or that they take no more, while calls in flight end."""
@@ -234,13 +292,32 @@ class HttpServer:
         self._state.clock.refresh()
         for accepted, address in arrived:
             peer = listener.describe(address)
-            over = self._connections.charge(listener.holder_of(peer), 1)
+            over = self._admit(accepted, listener.holder_of(peer))
             if over is not None:
                 self._turn_away(accepted, over, secure=listener.ssl_context is not None)
             else:
                 start(
                     connections, SOCKET_CONNECTION, self._serve_socket, listener, accepted, peer, about=peer
                 )
+
+    def _admit(self, accepted: socket.socket, holder: str | None) -> Limited | None:
+        """Charges a new connection, after it has closed one that was silent where that is the only way.
+
+        Returns:
+            The limit in the way, of which descriptors are one for all.
+        """
+        over = self._connections.charge(holder, 1)
+        if over is None:
+            if descriptors.leaves_room(accepted.fileno()):
+                return None
+            self._connections.release(holder, 1)
+            over = "all"
+        dropped = self._silent.close_one(holder if over == "holder" else None)
+        if dropped is None:
+            return over
+        self._dropped.add(dropped)
+        self._connections.release(dropped.holder, 1)
+        return self._connections.charge(holder, 1)
 
     def _turn_away(self, accepted: socket.socket, over: Limited, *, secure: bool) -> None:
         self._state.rejected += 1
@@ -254,13 +331,18 @@ class HttpServer:
                     log.debug("a peer that was turned away left before", reason=error.strerror)
 
     async def _serve_socket(self, listener: HttpListener, accepted: socket.socket, peer: str) -> None:
+        connection: Connection | None = None
         try:
             with accepted:
-                handover = await Connection(self._state, self._byte_stream(listener, accepted, peer)).serve()
+                connection = Connection(self._state, self._byte_stream(listener, accepted, peer), listener)
+                handover = await connection.serve()
                 if handover is not None:
                     await handover
         finally:
-            self._connections.release(listener.holder_of(peer), 1)
+            if connection is None or connection not in self._dropped:
+                self._connections.release(listener.holder_of(peer), 1)
+            else:
+                self._dropped.discard(connection)
             if self._left is not None and not self._connections.held:
                 self._left.set()
 

@@ -72,14 +72,16 @@ class HttpLimits:
     closes first and no request crosses our close on its way. Over it: the connection is closed."""
 
     connections: int = attrs.field(default=20_000, validator=_positive)
-    """Open at once; each costs a few KiB and a descriptor. Over it: 503 with ``Retry-After``."""
+    """Open at once; each costs a few KiB and a descriptor, so there are never more than the process may open, less an
+    eighth of that for everything else. Over it the connection that has been silent longest is closed, if any has been
+    for a second; otherwise: 503 with ``Retry-After``."""
 
     connections_per_address: int | None = attrs.field(
         default=None, validator=attrs.validators.optional(_positive)
     )
     """The part of ``connections`` that one address (of IPv6 a network of 64 bits) may have; ``None`` for the half, so
-    that one client leaves the other half to others. Peers at a Unix socket have no address. Over it: 503 with
-    ``Retry-After``."""
+    that one client leaves the other half to others. Peers at a Unix socket have no address. Over it the one of its
+    connections that has been silent longest is closed; otherwise: 503 with ``Retry-After``."""
 
     pipelined_requests: int = attrs.field(default=64, validator=_positive)
     """Complete requests that wait behind one that is not answered yet. Over it nothing more is read until some are
