@@ -381,7 +381,7 @@ def _why_not(target: object) -> str:
         names = ", ".join(map(repr, servers)) if isinstance(servers, Mapping) else ""
         return (
             f"a Client has one server, not a configuration of {names[:200] or 'servers'}: write "
-            "Client([command, *args]), or Client(StdioClientTransport([command, *args], env={**os.environ, **env}))"
+            "Client([command, *args]), or Client(StdioClientTransport([command, *args], env=env))"
         )
     if hasattr(target, "serve"):
         return f"{type(target).__name__} can be served, not connected to"

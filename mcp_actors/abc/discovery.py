@@ -197,9 +197,13 @@ def _entry_points(group: str) -> Mapping[str, str]:
     return found
 
 
+# What follows them is no authority: C:\socket has no port.
+_OF_PATHS = ("unix:", "http+unix:")
+
+
 def _require_port(url: str) -> None:
     """Raises `ValueError` for a port outside of the range, the same for every binding."""
-    if "://" not in url:
+    if "://" not in url or url.lower().startswith(_OF_PATHS):
         return
     authority = re.match(r"[^:]+://(?:[^/?#]*@)?(?:\[[^\]]*\]|[^/?#:]*):([^/?#@]*)(?:[/?#]|$)", url)
     if authority and authority[1] and not (authority[1].isdecimal() and int(authority[1]) < 65536):

@@ -157,7 +157,7 @@ async def _target(connection: ConnectionOptions, view: CallView) -> str | Client
     view.server = safe(url)
     options: dict[str, Any] = {"headers": headers} if headers else {}
     if scheme.lower() == "stdio":
-        options = {"stderr": view.server_line}
+        options = {"stderr": view.server_line, "env": "inherit"}
     elif takes_headers(url) and "authorization" not in map(str.lower, headers):
         # Only such a URL needs this module, and what it imports.
         auth = await importlib.import_module("mcp_actors.cli.login").stored_auth(url)

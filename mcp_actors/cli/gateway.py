@@ -46,13 +46,9 @@ from mcp_actors.cli.serve_options import (
 from mcp_actors.errors import ConfigurationError, ConnectFailed, McpError
 from mcp_actors.gateway import SessionPolicy, UpstreamTarget, bridge_to, configured_gateway
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
-from mcp_actors.gateway.server_entry import ServerEntry
+from mcp_actors.gateway.server_entry import WITHIN, ServerEntry
 
 __all__ = ["bridge_command", "check_servers", "command", "stored_access"]
-
-
-# The files of the gateways that this process was started by, for those that it starts.
-_WITHIN = "MCP_ACTORS_WITHIN"
 
 
 GATEWAY = (Section("The gateway", ["--check", "--name"]), *sections_of("gateway"))
@@ -112,14 +108,14 @@ def _entries(config: str) -> ServerEntries:
         meant = f"; for one server: mcp-actors bridge {config} TO" if "://" in config else ""
         raise WrongUsage(f"there is no file {config}{meant}")
     path = os.path.realpath(os.path.expanduser(config))
-    outer = os.environ.get(_WITHIN, "").split(os.pathsep)
+    outer = os.environ.get(WITHIN, "").split(os.pathsep)
     if path in outer:
         raise WrongUsage(
             f"a server of {config} is a gateway that serves {config}: it would start itself for ever. Take its entry"
             f" out of the file, or give the gateway a file of its own"
         )
     entries = read_server_entries(os.path.abspath(os.path.expanduser(config)))
-    os.environ[_WITHIN] = os.pathsep.join([*filter(None, outer), path])
+    os.environ[WITHIN] = os.pathsep.join([*filter(None, outer), path])
     if not any(True for _ in entries):
         raise WrongUsage(f"{config} has no server that is not disabled")
     return entries
@@ -190,7 +186,9 @@ def _target(connection: ConnectionOptions, settings: dict[str, Any]) -> Upstream
     """Returns what the bridge connects to, with the headers or the login of a person."""
     url, headers = connection.url, connection.headers
     options: dict[str, Any] = {"headers": headers} if headers else {}
-    if takes_headers(url) and "authorization" not in map(str.lower, headers):
+    if url.partition(":")[0].lower() == "stdio":
+        options = {"env": "inherit"}
+    elif takes_headers(url) and "authorization" not in map(str.lower, headers):
         # Only such a URL needs this module, and what it imports.
         auth = trio.run(importlib.import_module("mcp_actors.cli.login").stored_auth, url)
         options |= {} if auth is None else {"auth": auth}

@@ -26,6 +26,7 @@ from mcp_actors.supervision.platform import join_words
 
 __all__ = [
     "MAX_ENV_FILE_BYTES",
+    "WITHIN",
     "WITH_HEADERS",
     "ConfigSource",
     "Expansion",
@@ -40,6 +41,9 @@ __all__ = [
 
 # -- variables in texts ------------------------------------------------------------------------------------------------
 
+# The files of the gateways that this process was started by, for those that it starts: a gateway that is one of its own
+# servers would start processes for ever.
+WITHIN = "MCP_ACTORS_WITHIN"
 _EXPRESSION = re.compile(r"\$\{([^{}]*)\}|\$\{")
 # Windows has names such as ProgramFiles(x86).
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][\w().]*)(?::-(.*))?", re.DOTALL)
@@ -360,7 +364,7 @@ class ServerEntry:
         return f"stdio:{join_words(words)}"
 
     def _process(self, expansion: Expansion) -> dict[str, Any]:
-        env = dict(expansion.environ)
+        env: dict[str, str | None] = {name: os.environ[name] for name in (WITHIN,) if name in os.environ}
         if self.env_file is not None:
             path = expansion.path(self.env_file, "envFile")
             try:
@@ -368,10 +372,7 @@ class ServerEntry:
             except UnusableFile as error:
                 expansion.fail(f"{path}: {error}", "envFile")
         for name, value in self.env.items():
-            if value is None:
-                env.pop(name, None)
-            else:
-                env[name] = expansion.of(value, f"env.{name}")
+            env[name] = None if value is None else expansion.of(value, f"env.{name}")
         options: dict[str, Any] = {"env": env, "stderr": partial(_write_line, self.name)}
         if self.cwd is not None:
             options["cwd"] = expansion.path(self.cwd, "cwd")

@@ -369,7 +369,8 @@ async def test_a_process_is_started_with_arguments_variables_and_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORD", "two words")
-    monkeypatch.setenv("TAKEN_AWAY", "x")
+    for name in ("TAKEN_AWAY", "KEPT", "USER"):
+        monkeypatch.setenv(name, "x")
     (tmp_path / ".cursor").mkdir()
     (tmp_path / "work").mkdir()
     (tmp_path / ".env").write_text("# comment\nexport FROM_FILE='a b' # c\nTOKEN=old\n")
@@ -377,7 +378,7 @@ async def test_a_process_is_started_with_arguments_variables_and_folder(
     config.write_text(
         """{"mcpServers": {"one": {
           "command": "${PYTHON}", "args": ["${SCRIPT}", "${WORD}", "${NONE:-d e}"], "cwd": "work", "envFile": ".env",
-          "env": {"TOKEN": "${env:WORD}!", "TAKEN_AWAY": null, "FOLDER": "${workspaceFolderBasename}"}
+          "env": {"TOKEN": "${env:WORD}!", "TAKEN_AWAY": null, "USER": null, "FOLDER": "${workspaceFolderBasename}"}
         }}}"""
     )
     (entry,) = read_server_entries(config)
@@ -385,12 +386,14 @@ async def test_a_process_is_started_with_arguments_variables_and_folder(
     target = entry.target(environ=environ)
     assert isinstance(target, ClientTransport)
     async with Client(target) as client:
-        names = ["FROM_FILE", "TOKEN", "TAKEN_AWAY", "FOLDER", "PATH"]
+        names = ["FROM_FILE", "TOKEN", "TAKEN_AWAY", "KEPT", "USER", "FOLDER", "PATH"]
         found = await client.call_tool("started", {"names": names}, returns=dict[str, str | None])
     assert found == {
         "FROM_FILE": "a b",
         "TOKEN": "two words!",
         "TAKEN_AWAY": None,
+        "KEPT": None,
+        "USER": None,
         "FOLDER": tmp_path.name,
         "PATH": os.environ["PATH"],
         "args": "two words|d e",

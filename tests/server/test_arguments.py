@@ -91,6 +91,7 @@ async def test_a_path_of_a_program_is_started(tmp_path: Path) -> None:
             "the port of a URL is a number from 0 to 65535, not 'notaport'",
         ),
         ("ws://h:99999/", ValueError, "the port of a URL is a number from 0 to 65535, not '99999'"),
+        (r"unix://C:\x", LocalProtocolError, r"write unix:///C:\x for an absolute path"),
         ("http://", ValueError, "the URL names no host: write http://HOST:PORT/PATH"),
         ("wss:///x", ValueError, "the URL names no host: write wss://HOST:PORT/PATH"),
         ("stdio:python 'x", ConnectFailed, "cannot be split into words: No closing quotation"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import itertools
+import json
 import os
 import select
 import signal
@@ -143,17 +144,33 @@ async def test_a_missing_working_directory_is_named(tmp_path: Path) -> None:
             pass
 
 
-async def test_environment_and_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MARK_FOR_TEST", "ours")
-    tell = "import os; print(os.environ.get('MARK_FOR_TEST'), os.getcwd(), os.getsid(0) == os.getpid())"
-    said = []
-    with trio.fail_after(TIMEOUT):
-        for options in ({}, {"env": {"MARK_FOR_TEST": "theirs"}, "cwd": tmp_path}, {"env": {}}):
-            async with python(tell, **options).connect() as channel:
-                said.append((await channel.receive()).data.decode())
+# What a child may see: secrets of this process stay here, unless its caller hands them on.
+ENVIRONMENTS: dict[str, tuple[Any, dict[str, str | None]]] = {
+    "by default": (None, {"SECRET": None, "LC_TIME": "C", "GREETING": None, "USER": "me"}),
+    "a mapping": ({"GREETING": "hello", "USER": None}, {"SECRET": None, "GREETING": "hello", "USER": None}),
+    "inherit": ("inherit", {"SECRET": "x", "GREETING": None, "USER": "me"}),
+}
 
-    here = os.getcwd()
-    assert said == [f"ours {here} True", f"theirs {tmp_path} True", f"None {here} True"]
+
+@pytest.mark.parametrize(("env", "seen"), ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
+async def test_environment_and_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: Any, seen: dict[str, str | None]
+) -> None:
+    for name, value in {"SECRET": "x", "LC_TIME": "C", "USER": "me", "HOME": "() { :; }"}.items():
+        monkeypatch.setenv(name, value)
+    code = "import os, json; print(json.dumps([dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid()]))"
+    with trio.fail_after(TIMEOUT):
+        async with python(code, env=env, cwd=tmp_path).connect() as channel:
+            environ, folder, leads = json.loads((await channel.receive()).data)
+    assert {name: environ.get(name) for name in seen} == seen
+    assert environ["PATH"] == os.environ["PATH"]
+    assert ("HOME" in environ) is (env == "inherit")  # a function of a shell is not handed on
+    assert (folder, leads) == (str(tmp_path), True)
+
+
+def test_a_word_other_than_inherit_is_no_environment() -> None:
+    with pytest.raises(TypeError, match="env is a mapping of variables, 'inherit' or None, not 'all'"):
+        StdioClientTransport(["true"], env="all")  # type: ignore[arg-type]
 
 
 async def test_the_ending_carries_exit_code_and_last_words() -> None:

@@ -186,3 +186,22 @@ def test_the_end_comes_after_what_a_dead_child_has_written(played: dict[str, Any
     assert said["received"] == [100_000]
     assert said["ending"] == "EndOfChannel"
     assert said["report"]["exit_code"] == 4
+
+
+STDERR_PROGRAM = """
+import json, locale
+from tests.windows.pretended import pretend
+from tests.windows.system import fake_msvcrt
+pretend(kernel32=lambda: None, msvcrt=fake_msvcrt())
+locale.getpreferredencoding = lambda _: "cp1252"
+from mcp_transports.stdio.child import STDERR_LINE_BYTES, StderrTail
+lines = []
+tail = StderrTail(5, lines.append)
+for each in ("Fähre".encode("cp1252"), "Fähre".encode(), b"x" * (STDERR_LINE_BYTES - 1) + "ä".encode()):
+    tail.feed(each + b"\\r\\n")
+print(json.dumps([line[-5:] for line in lines]))
+"""
+
+
+def test_standard_error_may_be_in_the_code_page() -> None:
+    assert json.loads(run_in_windows(STDERR_PROGRAM)) == ["Fähre", "Fähre", "xxxx\N{REPLACEMENT CHARACTER}"]

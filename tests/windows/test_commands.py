@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.supervision.platform import join_words, split_line, split_windows_line
+from mcp_transports.stdio.environment import child_environment
 from mcp_transports.stdio.windows import starting
-from mcp_transports.stdio.windows.starting import full_environment, words_to_start
+from mcp_transports.stdio.windows.starting import words_to_start
 
 from .pretended import run_in_windows
 
@@ -34,24 +35,24 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     monkeypatch.setattr(
         starting.os,
         "environ",
-        {"Path": "ours", "ComSpec": r"C:\Windows\cmd.exe", "SystemRoot": r"C:\Windows"},
+        {"Path": "ours", "ComSpec": r"C:\Windows\cmd.exe", "SystemRoot": r"C:\Windows", "TOKEN": "x"},
     )
     return searched
 
 
 def test_a_program_is_started_itself() -> None:
-    assert words_to_start(["node", "a b", 'say "hi"', "100%"], None) == [
+    assert words_to_start(["node", "a b", 'say "hi"', "100%"], {}) == [
         PROGRAMS["node"],
         "a b",
         'say "hi"',
         "100%",
     ]
-    assert words_to_start(["missing", "x"], None) == ["missing", "x"]
+    assert words_to_start(["missing", "x"], {}) == ["missing", "x"]
 
 
 def test_a_batch_file_is_run_by_its_interpreter_with_everything_between_marks() -> None:
     assert words_to_start(
-        ["npx", "-y", "mcp-remote", "https://x/?a=1&b=2", "C:\\dir\\", "", "(a|b)^!"], None
+        ["npx", "-y", "mcp-remote", "https://x/?a=1&b=2", "C:\\dir\\", "", "(a|b)^!"], {}
     ) == (
         r'C:\Windows\cmd.exe /d /e:on /v:off /s /c ""C:\Program Files\node\npx.CMD" "-y" "mcp-remote"'
         r' "https://x/?a=1&b=2" "C:\dir\\" "" "(a|b)^!""'
@@ -61,19 +62,21 @@ def test_a_batch_file_is_run_by_its_interpreter_with_everything_between_marks() 
 @pytest.mark.parametrize("argument", ['{"a": 1}', '" & calc & "', "%PATH%", "100%", "a\nb", "a\r", "a\0"])
 def test_a_batch_file_gets_no_argument_that_could_run_another_command(argument: str) -> None:
     with pytest.raises(ValueError, match="it is a batch file, and no argument of one can have"):
-        words_to_start(["npx", argument], None)
+        words_to_start(["npx", argument], {})
 
 
 def test_the_path_of_the_child_is_searched(windows: list[str | None]) -> None:
-    words_to_start(["npx"], None)
-    words_to_start(["npx"], {"PATH": "theirs"})
+    words_to_start(["npx"], {"Path": "theirs"})
     words_to_start(["npx"], {})
-    assert windows == ["ours", "theirs", None]
+    assert windows == ["theirs", None]
 
 
-def test_a_child_gets_the_variable_that_no_program_can_do_without() -> None:
-    assert full_environment({"A": "1"}) == {"A": "1", "SYSTEMROOT": r"C:\Windows"}
-    assert full_environment({"systemroot": "D:"}) == {"systemroot": "D:"}
+@pytest.mark.parametrize("env", [None, {}, {"A": "1"}, {"path": "theirs", "SYSTEMROOT": "D:"}])
+def test_a_child_gets_what_no_program_can_do_without(env: dict[str, str | None] | None) -> None:
+    given = child_environment(env, windows=True)
+    names = [each.upper() for each in given]
+    assert sorted({"PATH", "COMSPEC", "SYSTEMROOT", *map(str.upper, env or {})}) == sorted(names)
+    assert (env or {}).items() <= given.items()
 
 
 # -- The program ``mcp-actors`` with the branches for Windows --------------------------------------------

@@ -454,7 +454,7 @@ def _transport(plan: LoadPlan) -> ClientTransport | None:
         return None
     options: dict[str, Any] = {"headers": plan.headers} if plan.headers else {}
     if plan.url.partition(":")[0].lower() == "stdio":
-        options = {"stderr": None}
+        options = {"stderr": None, "env": "inherit"}
     elif plan.login:
         auth = trio.run(importlib.import_module("mcp_actors.cli.login").stored_auth, plan.url)
         options["auth"] = auth

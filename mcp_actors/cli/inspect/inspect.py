@@ -95,7 +95,7 @@ async def _inspect(connection: ConnectionOptions, call: bool, in_flight: int) ->
     view = CallView()
     options: dict[str, Any] = {"headers": connection.headers} if connection.headers else {}
     if connection.url.partition(":")[0].lower() == "stdio":
-        options = {"stderr": None}
+        options = {"stderr": None, "env": "inherit"}
     elif takes_headers(connection.url) and "authorization" not in map(str.lower, connection.headers):
         # Only such a URL needs this module, and what it imports.
         auth = await importlib.import_module("mcp_actors.cli.login").stored_auth(connection.url)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -47,23 +46,6 @@ __all__ = ["command", "say_what_lacks", "try_out", "with_our_entry"]
 
 # Seconds for it to start and to name itself: clients wait as long, or less.
 TRIAL_TIMEOUT = 30.0
-# What clients hand on of their environment; the rest of ours may hold secrets, and would not be there either.
-_HANDED_ON = (
-    ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
-    if sys.platform != "win32"
-    else (
-        "APPDATA",
-        "HOMEDRIVE",
-        "HOMEPATH",
-        "LOCALAPPDATA",
-        "PATH",
-        "SYSTEMDRIVE",
-        "SYSTEMROOT",
-        "TEMP",
-        "USERNAME",
-        "USERPROFILE",
-    )
-)
 
 
 def try_out(words: Sequence[str], env: Mapping[str, str]) -> str:
@@ -79,9 +61,8 @@ def try_out(words: Sequence[str], env: Mapping[str, str]) -> str:
     Raises:
         CommandFailure: It does not start, or does not answer within 30 seconds; the message has what it wrote.
     """
-    given = _environment(env)
     with tempfile.TemporaryDirectory() as folder:
-        return run_interruptible(lambda: _name(words, given, folder), "interrupted; nothing was changed")
+        return run_interruptible(lambda: _name(words, env, folder), "interrupted; nothing was changed")
 
 
 def say_what_lacks(config: str, env: Mapping[str, str]) -> None:
@@ -94,7 +75,7 @@ def say_what_lacks(config: str, env: Mapping[str, str]) -> None:
     Raises:
         ConfigurationError: The file is not a gateway's.
     """
-    environ = _environment(env)
+    environ = importlib.import_module("mcp_transports.stdio.environment").child_environment(env)
     for entry in importlib.import_module("mcp_actors.gateway.server_entries").read_server_entries(config):
         try:
             entry.target(environ=environ)
@@ -103,10 +84,6 @@ def say_what_lacks(config: str, env: Mapping[str, str]) -> None:
             gives = f"; --env {variable} hands it on" if variable in os.environ else ""
             text = f"as the client starts it, this server of the gateway cannot be used: {error}{gives}"
             click.echo(f"mcp-actors: {safe(text)}", err=True)
-
-
-def _environment(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: os.environ[name] for name in _HANDED_ON if name in os.environ} | dict(env)
 
 
 async def _name(words: Sequence[str], env: Mapping[str, str], folder: str) -> str:

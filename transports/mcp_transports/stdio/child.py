@@ -7,6 +7,7 @@ process behind.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import deque
@@ -20,6 +21,8 @@ from mcp_actors.supervision.containment import reraised, start_again
 from mcp_actors.supervision.task_kinds import CHILD_OUTPUT
 
 if sys.platform == "win32":
+    import locale
+
     from mcp_transports.stdio.windows.starting import ChildReceivePipe as ReceivePipe
     from mcp_transports.stdio.windows.starting import StartedInJob as StartedChild
     from mcp_transports.stdio.windows.starting import start_in_job as start_child
@@ -38,10 +41,15 @@ EXIT_STATUS_WAIT = 0.5
 KEPT_LINE_BYTES = 2048
 # Bytes of a line that are handed on: a long log line fits, and a line without an end does not fill the memory.
 STDERR_LINE_BYTES = 32 * 1024
+_LONGEST_CHARACTER = 4  # bytes of UTF-8
 
 
 class StderrTail:
-    """The last lines that a child wrote to stderr, as text. Bytes that are not UTF-8 are replaced."""
+    """The last lines that a child wrote to stderr, as text.
+
+    Bytes that are not UTF-8 are read in the code page of Windows, in which programs write there unless they are told
+    otherwise, and replaced elsewhere.
+    """
 
     def __init__(self, max_lines: int, on_line: Callable[[str], object] | None) -> None:
         self._lines: deque[str] = deque(maxlen=max_lines)
@@ -66,8 +74,8 @@ class StderrTail:
             self._partial = b""
 
     def _add(self, raw: bytes) -> None:
-        line = raw[:STDERR_LINE_BYTES].decode("utf-8", "replace").rstrip("\r")
-        self._lines.append(raw[:KEPT_LINE_BYTES].decode("utf-8", "replace").rstrip("\r"))
+        line = _text(raw[:STDERR_LINE_BYTES]).rstrip("\r")
+        self._lines.append(_text(raw[:KEPT_LINE_BYTES]).rstrip("\r"))
         if self._on_line is not None:
             try:
                 self._on_line(line)
@@ -77,6 +85,17 @@ class StderrTail:
                 # The callback must not end the connection; the kept lines say that it is called no more.
                 self._on_line = None
                 self._lines.append(f"[the stderr callback failed and was dropped: {error!r}]")
+
+
+def _text(raw: bytes) -> str:
+    if sys.platform == "win32":
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            if error.start > len(raw) - _LONGEST_CHARACTER:
+                return raw.decode("utf-8", "replace")  # cut within a character
+            return raw.decode(locale.getpreferredencoding(False), "replace")
+    return raw.decode("utf-8", "replace")
 
 
 class ChildProcess:
@@ -213,7 +232,7 @@ class ChildProcess:
 async def spawn(
     command: Sequence[str],
     *,
-    env: Mapping[str, str] | None,
+    env: Mapping[str, str],
     cwd: str | Path | None,
     tail: StderrTail,
 ) -> ChildProcess:
@@ -233,7 +252,7 @@ def _why_not_started(command: Sequence[str], cwd: str | Path | None, error: Exce
     what = f"cannot start {command[0]!r}"
     if not isinstance(error, OSError):
         return f"{what}: {error}"
-    if cwd is not None and error.filename == str(cwd):
+    if cwd is not None and (error.filename == str(cwd) or not os.path.isdir(cwd)):
         return f"{what}: the working directory {str(cwd)!r}: {error.strerror}"
     if isinstance(error, FileNotFoundError):
         hint = (

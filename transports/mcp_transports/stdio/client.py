@@ -17,6 +17,7 @@ from mcp_actors.supervision.containment import reraised, start
 from mcp_actors.supervision.logging import write_to_stderr
 from mcp_actors.supervision.task_kinds import CHILD_WATCH
 from mcp_transports.stdio.child import ChildProcess, StderrTail, spawn
+from mcp_transports.stdio.environment import Environment, child_environment
 
 __all__ = ["ChildChannel", "StdioClientTransport"]
 
@@ -45,9 +46,10 @@ class StdioClientTransport:
 
     Args:
         command: the program and its arguments; no shell is run.
-        env: the whole environment of the child. None, the default, hands on ours, as `subprocess` does and as
-            programs started by hand have it. To add to it, pass ``{**os.environ, …}``; for a server that you do not
-            trust, pass only the variables that it needs, because others may hold secrets.
+        env: variables for the child, beside those that every child gets: HOME, LOGNAME, PATH, SHELL, TERM, USER and
+            those of language, time zone and temporary files, or their like on Windows. None as a value takes one of
+            them away. Others of our own environment are not handed on, because they may hold secrets; ``"inherit"``
+            hands on all of them, as `subprocess` does.
         cwd: its working directory; default ours.
         grace: seconds that the child has to exit after its stdin was closed; then SIGTERM to its process group.
         kill_after: seconds after SIGTERM until SIGKILL. Both default to 2: time to write a file, short enough for
@@ -62,14 +64,14 @@ class StdioClientTransport:
 
     Raises:
         ValueError: ``command`` is empty, or a string.
-        TypeError: ``stderr`` is of another type.
+        TypeError: ``stderr`` is of another type, or ``env`` is a string other than ``"inherit"``.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         *,
-        env: Mapping[str, str] | None = None,
+        env: Environment = None,
         cwd: str | Path | None = None,
         grace: float = 2.0,
         kill_after: float = 2.0,
@@ -80,6 +82,8 @@ class StdioClientTransport:
         if isinstance(command, str) or not command:
             raise ValueError("command is a sequence of strings, the program first")
         self._command = tuple(command)
+        if isinstance(env, str) and env != "inherit":
+            raise TypeError(f"env is a mapping of variables, 'inherit' or None, not {env!r:.80}")
         self._env = env
         self._cwd = cwd
         self._grace = grace
@@ -108,7 +112,7 @@ class StdioClientTransport:
             ValueError: ``max_message_bytes`` is less than 1.
         """
         tail = StderrTail(self._stderr_lines, self._on_stderr)
-        child = await spawn(self._command, env=self._env, cwd=self._cwd, tail=tail)
+        child = await spawn(self._command, env=child_environment(self._env), cwd=self._cwd, tail=tail)
         channel = ChildChannel(
             child,
             max_message_bytes=self._max_message_bytes,

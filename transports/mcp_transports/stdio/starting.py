@@ -168,14 +168,12 @@ class StartedChild:
         )
 
 
-async def start_child(
-    command: Sequence[str], env: Mapping[str, str] | None, cwd: str | Path | None
-) -> StartedChild:
+async def start_child(command: Sequence[str], env: Mapping[str, str], cwd: str | Path | None) -> StartedChild:
     """Starts a child.
 
     Args:
         command: The program and its arguments.
-        env: Its environment; ``None`` for that of this process.
+        env: Its whole environment.
         cwd: Its working directory; ``None`` for that of this process.
 
     Raises:
@@ -196,7 +194,7 @@ async def start_child(
             stdin=child_in,
             stdout=child_out,
             stderr=child_err,
-            env=None if env is None else dict(env),
+            env=dict(env),
             cwd=cwd,
             start_new_session=True,
         )

@@ -32,7 +32,6 @@ __all__ = [
     "ChildReceivePipe",
     "ChildSendPipe",
     "StartedInJob",
-    "full_environment",
     "start_in_job",
     "words_to_start",
 ]
@@ -40,8 +39,6 @@ __all__ = [
 _BATCH = (".bat", ".cmd")
 # Nothing quotes them in a batch file: a percent sign names a variable even between quotation marks.
 _UNQUOTABLE = frozenset('"%\r\n\0')
-# Without it a program cannot load what it needs for sockets and random numbers.
-_NEEDED = "SYSTEMROOT"
 
 # Seconds that the system has to end processes.
 _REAP_TIMEOUT = 1.0
@@ -92,7 +89,7 @@ class StartedInJob:
 
 
 async def start_in_job(
-    command: Sequence[str], env: Mapping[str, str] | None, cwd: str | Path | None
+    command: Sequence[str], env: Mapping[str, str], cwd: str | Path | None
 ) -> StartedInJob:
     """Starts a child. It runs only once it is in its job, so that no process of it can escape.
 
@@ -101,7 +98,7 @@ async def start_in_job(
 
     Args:
         command: The program and its arguments.
-        env: Its environment; ``None`` for that of this process.
+        env: Its whole environment.
         cwd: Its working directory; ``None`` for that of this process.
 
     Raises:
@@ -117,7 +114,7 @@ async def start_in_job(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=None if env is None else full_environment(env),
+        env=dict(env),
         cwd=cwd,
         creationflags=flags,
     )
@@ -134,7 +131,7 @@ async def start_in_job(
 # -- The command as one line of text ---------------------------------------------------------------
 
 
-def words_to_start(command: Sequence[str], env: Mapping[str, str] | None) -> str | list[str]:
+def words_to_start(command: Sequence[str], env: Mapping[str, str]) -> str | list[str]:
     """Returns what `subprocess.Popen` is to be given, so that ``npx`` is found although it is a file ``npx.cmd``.
 
     A batch file is run by ``cmd.exe``, whose rules of quoting differ from those of all programs. Everything is put
@@ -142,14 +139,13 @@ def words_to_start(command: Sequence[str], env: Mapping[str, str] | None) -> str
 
     Args:
         command: The program and its arguments.
-        env: The environment of the child, whose path is searched; ``None`` for that of this process.
+        env: The environment of the child, whose path is searched.
 
     Raises:
         ValueError: An argument of a batch file cannot be handed over.
         OSError: The command is a batch file, and there is no interpreter of commands.
     """
-    environment = os.environ if env is None else env
-    found = shutil.which(command[0], path=_variable(environment, "PATH")) or command[0]
+    found = shutil.which(command[0], path=_variable(env, "PATH")) or command[0]
     if not found.lower().endswith(_BATCH):
         return [found, *command[1:]]
     if any(_UNQUOTABLE.intersection(each) for each in (found, *command[1:])):
@@ -161,18 +157,6 @@ def words_to_start(command: Sequence[str], env: Mapping[str, str] | None) -> str
     # /d: no command of the registry before it; /v:off: an exclamation mark is one; /s: the outer marks are taken off.
     words = " ".join(_quoted(each) for each in (found, *command[1:]))
     return f'{subprocess.list2cmdline([interpreter])} /d /e:on /v:off /s /c "{words}"'
-
-
-def full_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Returns an environment with the one variable that no program can do without.
-
-    Args:
-        env: The environment.
-    """
-    root = _variable(os.environ, _NEEDED)
-    if root is None or _variable(env, _NEEDED) is not None:
-        return dict(env)
-    return {**env, _NEEDED: root}
 
 
 def _variable(environment: Mapping[str, str], name: str) -> str | None:
