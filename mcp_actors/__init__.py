@@ -113,6 +113,7 @@ __all__ = [
     "UnexpectedResult",
     "UnsupportedVersion",
     "abc",
+    "current_context",
     "errors",
     "register_transport",
     "types",
@@ -129,6 +130,7 @@ _LATE = {
     "Image": "mcp_actors.types",
     "Server": "mcp_actors.server",
     "SyncContext": "mcp_actors.server",
+    "current_context": "mcp_actors.server",
 }
 
 # Programs that import the package alone find these in it, as they would if it had imported them.

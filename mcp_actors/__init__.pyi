@@ -35,7 +35,7 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 from mcp_actors.gateway.client_group import ClientGroup
-from mcp_actors.server import Context, Server, SyncContext
+from mcp_actors.server import Context, Server, SyncContext, current_context
 from mcp_actors.types import Audio, File, Image
 
 __all__ = [
@@ -77,6 +77,7 @@ __all__ = [
     "UnexpectedResult",
     "UnsupportedVersion",
     "abc",
+    "current_context",
     "errors",
     "register_transport",
     "types",

@@ -20,7 +20,7 @@ from mcp_actors._actors.limits import LimiterStatistics, Limits
 from mcp_actors._eras.era import Era, EraName, EventKind, Peer
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
-from mcp_actors._server.context import Context, SyncContext
+from mcp_actors._server.context import Context, SyncContext, current_context
 from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
@@ -78,6 +78,7 @@ __all__ = [
     "SyncContext",
     "TaskRules",
     "Unscreened",
+    "current_context",
     "stop_if_loaded",
     "stopped_at_run",
 ]

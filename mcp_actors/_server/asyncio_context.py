@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mcp_actors._server.context import Context, SyncContext
+from mcp_actors._server.invoke import current
 from mcp_actors.bridges.asyncio_call import AsyncioCall, asyncio_loop_of
 
 __all__ = ["AsyncioContext", "in_asyncio", "method_in_asyncio", "middleware_in_asyncio"]
@@ -39,21 +40,18 @@ def in_asyncio(
     """Returns what awaits ``call`` in the asyncio loop of a `serve`; see `mcp_actors._server.invoke`."""
 
     async def run(ctx: Context, arguments: dict[str, Any]) -> Any:
-        return await AsyncioCall(asyncio_loop_of(ctx._scope.bridge)).result(call, **arguments)
-
-    if injected_name is None:
-        return run
-    name = injected_name
-
-    async def run_with_context(ctx: Context, arguments: dict[str, Any]) -> Any:
         running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
-        arguments[name] = handed = AsyncioContext.of(ctx, False, _asyncio=running)
+        handed = AsyncioContext.of(ctx, False, _asyncio=running)
+        running.context.run(current.set, handed)
+        if injected_name is not None:
+            arguments[injected_name] = handed
         try:
             return await running.result(call, **arguments)
         finally:
             handed.end()
+            running.context.run(current.set, None)  # a cycle would have to wait for the garbage collector
 
-    return run_with_context
+    return run
 
 
 def method_in_asyncio(
@@ -64,10 +62,12 @@ def method_in_asyncio(
     async def run(params: dict[str, Any], ctx: Context) -> Any:
         running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
         handed = AsyncioContext.of(ctx, False, _asyncio=running)
+        running.context.run(current.set, handed)
         try:
             return await running.result(function, params, handed)
         finally:
             handed.end()
+            running.context.run(current.set, None)  # as above
 
     return run
 

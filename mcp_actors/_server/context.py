@@ -11,7 +11,7 @@ import trio
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.era import Era, Peer
-from mcp_actors._server.invoke import on_loop
+from mcp_actors._server.invoke import current, on_loop
 from mcp_actors._server.peer_session import PeerSession, is_wanted
 from mcp_actors._server.questions import FormResult, Questions
 from mcp_actors._server.scope import ServerScope, StateT
@@ -22,7 +22,16 @@ from mcp_actors.supervision.logging import logger
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import LoggingLevel
 
-__all__ = ["Context", "SyncContext", "check_scopes", "has_scopes", "holder_of", "principal_of", "request_of"]
+__all__ = [
+    "Context",
+    "SyncContext",
+    "check_scopes",
+    "current_context",
+    "has_scopes",
+    "holder_of",
+    "principal_of",
+    "request_of",
+]
 
 
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
@@ -415,6 +424,28 @@ def has_scopes(call: InboundCall, needed: frozenset[str]) -> bool:
     if principal is None:
         return request_of(call) is None
     return needed <= principal.scopes
+
+
+def current_context() -> Context[Any]:
+    """Returns the context of the call that is answered here, for helpers that it is not handed to.
+
+    It is the object that the function of the tool, resource, prompt, completion or method would take as ``ctx``: a
+    `Context` in the event loop, and in tasks that the function starts there; a `SyncContext` in a plain ``def``. What
+    a thread of one's own is to see has to be started with `contextvars.copy_context`, as `asyncio.to_thread` does.
+
+    Raises:
+        LocalProtocolError: No call is answered here. Middleware has a context of its own, which it is called with.
+    """
+    found = current.get()
+    if found is None:
+        raise LocalProtocolError(
+            "no call is answered here: current_context() is for what the function of a tool, resource or prompt calls"
+        )
+    if found.__class__ is tuple:
+        for_sync, ctx = found
+        found = for_sync(ctx, True)
+    context: Context[Any] = found
+    return context
 
 
 def check_scopes(call: InboundCall, needed: frozenset[str]) -> None:

@@ -18,7 +18,16 @@ from mcp_actors._eras.era import EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.context import Context, SyncContext, holder_of
-from mcp_actors._server.invoke import LOOPS, Function, Handler, Loop, ServingLoop, WorkerThreads, function
+from mcp_actors._server.invoke import (
+    LOOPS,
+    Function,
+    Handler,
+    Loop,
+    ServingLoop,
+    WorkerThreads,
+    current,
+    function,
+)
 from mcp_actors._server.middleware import Around, Middleware, NotificationMiddleware, through
 from mcp_actors._server.options import ToolOptions
 from mcp_actors._server.prompts import Prompts
@@ -157,7 +166,7 @@ class Features:
     ) -> None:
         """Adds a method of the user's own; raises `LocalProtocolError` for a name that is taken."""
         self.add_handler(
-            Method(name, dict, dict), lambda ctx: Continuation(function, ctx.params, ctx), scopes
+            Method(name, dict, dict), lambda ctx: Continuation(_method_begun, function, ctx), scopes
         )
 
     def add_handler(self, method: Method, handler: Handler, scopes: Iterable[str]) -> None:
@@ -415,3 +424,8 @@ async def _run(entry: _NotificationEntry, ctx: Context) -> None:
     outcome = entry.function.call(ctx, arguments)
     if not entry.function.inline:
         await outcome
+
+
+def _method_begun(function: Callable[[dict[str, Any], Context], Any], ctx: Context) -> Any:
+    current.set(ctx)
+    return function(ctx.params, ctx)

@@ -36,6 +36,7 @@ __all__ = [
     "ThreadUse",
     "WorkerThreads",
     "check_async",
+    "current",
     "function",
     "in_loop",
     "is_async",
@@ -57,6 +58,11 @@ Loop = Literal["asyncio"] | None
 
 ForSync = Callable[[Any, bool], Any]
 """Makes the context of a sync function, of that of its call and of whether it is inline; ``end()`` ends its use."""
+
+
+current: ContextVar[Any] = ContextVar("current", default=None)
+"""The context of the call that is answered here, as its function would be handed it; of an inline function, which may
+not ask for it, what makes it (`ForSync`) and what it is made of."""
 
 
 class Function(msgspec.Struct, frozen=True, eq=False):
@@ -183,15 +189,18 @@ def _awaited(
     call: Callable[..., Awaitable[Any]], injected_name: str | None
 ) -> Callable[[Any, dict[str, Any]], Awaitable[Any]]:
     # Plain functions that return the coroutine: an ``async def`` here would cost one more frame for each call.
-    if injected_name is None:
-        return lambda ctx, arguments: call(**arguments)
-    name = injected_name
+    set_current, name = current.set, injected_name
 
-    def with_context(ctx: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
-        arguments[name] = ctx
+    def without_context(ctx: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
+        set_current(ctx)
         return call(**arguments)
 
-    return with_context
+    def with_context(ctx: Any, arguments: dict[str, Any]) -> Awaitable[Any]:
+        set_current(ctx)
+        arguments[name] = ctx  # type: ignore[index]
+        return call(**arguments)
+
+    return without_context if name is None else with_context
 
 
 def _drawn(call: Callable[..., Any], draw: Callable[[Any], Any]) -> Callable[..., Any]:
@@ -206,24 +215,20 @@ def _threaded(
     call: Callable[..., Any], injected_name: str | None, for_sync: ForSync, threads: WorkerThreads
 ) -> Callable[[Any, dict[str, Any]], Awaitable[Any]]:
     async def run(ctx: Any, arguments: dict[str, Any]) -> Any:
-        boxed = await threads.run(ctx, lambda: [call(**arguments)])
-        # A plain wrapper round an async function gives its coroutine back, which belongs on the loop. It comes in a
-        # box, since Trio takes a coroutine out of a thread for a mistake.
-        value = boxed[0]
-        return await value if hasattr(type(value), "__await__") else value
-
-    if injected_name is None:
-        return run
-    name = injected_name
-
-    async def run_with_context(ctx: Any, arguments: dict[str, Any]) -> Any:
-        arguments[name] = handed = for_sync(ctx, False)
+        handed = for_sync(ctx, False)
+        current.set(handed)
+        if injected_name is not None:
+            arguments[injected_name] = handed
         try:
-            return await run(ctx, arguments)
+            boxed = await threads.run(ctx, lambda: [call(**arguments)])
+            # A plain wrapper round an async function gives its coroutine back, which belongs on the loop. It comes in
+            # a box, since Trio takes a coroutine out of a thread for a mistake.
+            value = boxed[0]
+            return await value if hasattr(type(value), "__await__") else value
         finally:
             handed.end()
 
-    return run_with_context
+    return run
 
 
 class WorkerThreads:
@@ -356,11 +361,15 @@ class _ThreadOfCall:
 def _in_place(
     call: Callable[..., Any], injected_name: str | None, for_sync: ForSync
 ) -> Callable[[Any, dict[str, Any]], Any]:
+    def begun(ctx: Any, arguments: dict[str, Any]) -> Any:
+        current.set((for_sync, ctx))
+        return call(**arguments)
+
     def run(ctx: Any, arguments: dict[str, Any]) -> Any:
         if injected_name is not None:
             arguments[injected_name] = for_sync(ctx, True)
         # In a copy of the session's context variables, as a task has one: what the function sets is its own.
-        value = copy_context().run(call, **arguments)
+        value = copy_context().run(begun, ctx, arguments)
         if inspect.iscoroutine(value):
             value.close()
             raise TypeError(

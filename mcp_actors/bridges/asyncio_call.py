@@ -62,7 +62,9 @@ class AsyncioCall:
 
     def __init__(self, loop: AsyncioLoop) -> None:
         self._loop = loop
-        self._context = copy_context()
+        self.context = copy_context()
+        """The context variables that the function begins with."""
+        """The context variables that the function begins with."""
         self._steps = TrioSteps.of_running_loop()
         self._thread: int | None = None
         self._task: asyncio.Task[outcome.Outcome[Any]] | None = None
@@ -185,7 +187,7 @@ class AsyncioCall:
             self._report(outcome.Error(asyncio.CancelledError()))
             return
         self._thread = threading.get_ident()
-        self._task = self._loop.loop.create_task(_outcome_of(function), context=self._context)
+        self._task = self._loop.loop.create_task(_outcome_of(function), context=self.context)
         self._task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[outcome.Outcome[Any]]) -> None:
