@@ -425,13 +425,15 @@ class Server(Generic[StateT]):
         `~mcp_actors.types.PromptMessage`, a list of these, or a whole `~mcp_actors.types.GetPromptResult`.
 
         Args:
-            function: Its parameters are the prompt's arguments: text, optional if they have a default. It takes the
-                `Context` as tools do.
+            function: Its parameters are the prompt's arguments, optional if they have a default. The protocol has
+                text for them, which is read as JSON for a parameter that takes no text: ``3``, ``true``, ``["a"]``.
+                It takes the `Context` as tools do.
             options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
                 `add_tool` has them (``scopes`` also count for completions).
 
         Raises:
-            TypeError: A parameter takes no text, or the function has no name of its own and ``name`` is missing.
+            TypeError: Nothing can be written for a parameter, or the function has no name of its own and ``name`` is
+                missing.
             LocalProtocolError: There is a prompt with this name.
         """
         with LineNamed():

@@ -14,7 +14,6 @@ from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import injected_parameter
-from mcp_actors._server.content import TextArgument
 from mcp_actors._server.context import Context
 from mcp_actors._server.invoke import (
     ForSync,
@@ -29,6 +28,7 @@ from mcp_actors._server.invoke import (
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
+from mcp_actors._server.text_arguments import TextArgument
 from mcp_actors.errors import LocalProtocolError, invalid_params
 
 __all__ = ["MAX_VALUES", "Completions"]

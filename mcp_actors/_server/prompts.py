@@ -11,10 +11,11 @@ from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
-from mcp_actors._server.content import TextArgument, UnreadFiles, as_blocks, text_arguments, with_files_read
+from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
 from mcp_actors._server.invoke import Function, Handler, Loop, function, name_of, string_param
 from mcp_actors._server.registry import Registry, page
+from mcp_actors._server.text_arguments import TextArgument, TextArguments
 from mcp_actors.errors import invalid_params
 from mcp_actors.types import Icon
 
@@ -25,8 +26,7 @@ class _PromptEntry(msgspec.Struct, frozen=True, eq=False):
     key: str
     serial: int
     prompt: t.Prompt
-    arguments: Mapping[str, TextArgument]
-    bind: Callable[[dict[str, Any]], dict[str, Any]]
+    arguments: TextArguments
     function: Function
     scopes: frozenset[str]
 
@@ -51,20 +51,21 @@ class Prompts(Registry[_PromptEntry]):
     ) -> t.Prompt:
         """Adds ``call`` as a prompt and returns how clients see it.
 
-        Its parameters are the prompt's arguments: text, optional when they have a default, described by the
-        docstring. It returns a string or a content block (one message of the user), a `PromptMessage`, a list of
-        these, or a whole `GetPromptResult`. A caller needs all ``scopes``.
+        Its parameters are the prompt's arguments, optional when they have a default, described by the docstring. They
+        come as text, which is read for parameters of other types. It returns a string or a content block (one message
+        of the user), a `PromptMessage`, a list of these, or a whole `GetPromptResult`. A caller needs all ``scopes``.
 
-        Raises `TypeError` for a parameter that takes no text, `LocalProtocolError` for a name that is taken.
+        Raises `TypeError` for a parameter that nothing can be written for, `LocalProtocolError` for a name that is
+        taken.
         """
         name = name_of(call) if name is None else name
         signature = read_signature(call, injected=self._injected)
-        arguments = text_arguments(signature.input_schema, of=f"prompt {name!r}")
+        arguments = TextArguments(signature, of=f"prompt {name!r}")
         prompt = t.Prompt(
             name,
             title=title,
             description=description or signature.description or title or name,
-            arguments=[_listed(argument) for argument in arguments] or None,
+            arguments=[_listed(argument) for argument in arguments.by_name.values()] or None,
             icons=list(icons) or None,
             meta=None if meta is None else dict(meta),
         )
@@ -76,9 +77,7 @@ class Prompts(Registry[_PromptEntry]):
             threads=self._threads,
             loop=loop,
         )
-        by_name = {argument.name: argument for argument in arguments}
-        serial = self.next_serial()
-        self.insert(_PromptEntry(name, serial, prompt, by_name, signature.bind, ready, frozenset(scopes)))
+        self.insert(_PromptEntry(name, self.next_serial(), prompt, arguments, ready, frozenset(scopes)))
         return prompt
 
     def get(self, name: str) -> t.Prompt | None:
@@ -89,7 +88,7 @@ class Prompts(Registry[_PromptEntry]):
     def argument(self, name: str, argument: str) -> TextArgument | None:
         """The argument ``argument`` of the prompt ``name``, or ``None`` when either does not exist."""
         entry = self.by_key.get(name)
-        return None if entry is None else entry.arguments.get(argument)
+        return None if entry is None else entry.arguments.by_name.get(argument)
 
     def handlers(self) -> Mapping[str, Handler]:
         return {"prompts/list": self._list, "prompts/get": self._get}
@@ -145,13 +144,13 @@ def _bound(entry: _PromptEntry, params: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in arguments.items():
         if not isinstance(value, str):
             raise invalid_params(f"argument {name!r} must be a string")
-        if name not in entry.arguments:
+        if name not in entry.arguments.by_name:
             raise invalid_params(f"unknown argument: {name}")
-    for argument in entry.arguments.values():
+    for argument in entry.arguments.by_name.values():
         if argument.required and argument.name not in arguments:
             raise invalid_params(f"missing argument: {argument.name}")
     try:
-        return entry.bind(arguments)
+        return entry.arguments.bind(arguments)
     except InvalidArguments as error:
         raise invalid_params(str(error)) from None
 

@@ -15,10 +15,10 @@ from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.fields import strip
 from mcp_actors._schema.signature import InvalidArguments, function_hints, read_signature
-from mcp_actors._server.content import TextArgument, text_arguments
 from mcp_actors._server.context import Context
 from mcp_actors._server.invoke import Function, Handler, Loop, function, is_async, name_of, uri_param
 from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions, page
+from mcp_actors._server.text_arguments import TextArgument, TextArguments
 from mcp_actors._wire.codec import encode_value
 from mcp_actors._wire.uri_template import UriTemplate
 from mcp_actors.errors import ResourceNotFound
@@ -44,8 +44,7 @@ class _ResourceEntry(msgspec.Struct, frozen=True, eq=False):
     serial: int
     listed: Resource | t.ResourceTemplate
     template: UriTemplate | None
-    arguments: Mapping[str, TextArgument]
-    bind: Callable[[dict[str, Any]], dict[str, Any]]
+    arguments: TextArguments
     function: Function
     encode: Callable[[Any], Any]
     lister: Function | None
@@ -100,9 +99,9 @@ class Resources(Registry[_ResourceEntry]):
     ) -> Resource | t.ResourceTemplate:
         """Adds what ``call`` reads under ``uri`` and returns how clients see it.
 
-        A ``uri`` with ``{`` in it is a template: ``call`` takes its variables, as text, by name. What it returns is
-        text, bytes, contents, a list of contents, or any typed value, which is sent as JSON. It raises
-        `ResourceNotFound` when there is nothing. A value that `leads_away` names nothing: see `Unscreened`.
+        A ``uri`` with ``{`` in it is a template: ``call`` takes its variables by name; what is not text is read from
+        it. What it returns is text, bytes, contents, a list of contents, or any typed value, which is sent as JSON. It
+        raises `ResourceNotFound` when there is nothing. A value that `leads_away` names nothing: see `Unscreened`.
 
         ``list``, for templates only, is a function without arguments (or with the context) that returns the
         resources of the family that exist now, as `Resource` objects: ``resources/list`` shows them too. It is called
@@ -116,10 +115,8 @@ class Resources(Registry[_ResourceEntry]):
         template = UriTemplate(uri) if "{" in uri else None
         name = name_of(call) if name is None else name
         signature = read_signature(call, injected=self._injected)
-        arguments = {
-            each.name: each for each in text_arguments(signature.input_schema, of=f"resource {uri!r}")
-        }
-        _check_parameters(uri, arguments, () if template is None else template.variables)
+        arguments = TextArguments(signature, of=f"resource {uri!r}")
+        _check_parameters(uri, arguments.by_name, () if template is None else template.variables)
         if template is None and list is not None:
             raise TypeError(f"resource {uri!r}: list= is for templates")
         if template is not None and size is not None:
@@ -151,7 +148,6 @@ class Resources(Registry[_ResourceEntry]):
                 listed=listed,
                 template=template,
                 arguments=arguments,
-                bind=signature.bind,
                 function=ready,
                 encode=signature.encode_output,
                 lister=None if list is None else self._lister(list, uri, loop),
@@ -198,7 +194,7 @@ class Resources(Registry[_ResourceEntry]):
     def variable(self, uri_template: str, name: str) -> TextArgument | None:
         """The variable ``name`` of a template, or ``None`` when either does not exist."""
         entry = self.by_key.get(uri_template)
-        return None if entry is None or entry.template is None else entry.arguments.get(name)
+        return None if entry is None or entry.template is None else entry.arguments.by_name.get(name)
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -301,7 +297,7 @@ class Resources(Registry[_ResourceEntry]):
             raise ResourceNotFound(uri)
         entry, variables = found
         try:
-            return entry, entry.bind(variables)
+            return entry, entry.arguments.bind(variables)
         except InvalidArguments:
             # A variable that the function cannot take names nothing that exists.
             raise ResourceNotFound(uri) from None

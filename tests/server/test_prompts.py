@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import base64
+import datetime
+import enum
 import threading
 import uuid
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors import Server
+from mcp_actors import Client, Server
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.registry import page
 from mcp_actors._server.scope import VARIABLE, derived_key, state_key_of_environment
-from mcp_actors.errors import LocalProtocolError, RpcError
+from mcp_actors.errors import LocalProtocolError, ResourceNotFound, RpcError
 from mcp_actors.types import (
     EmbeddedResource,
     GetPromptResult,
     PromptMessage,
+    PromptReference,
     TextContent,
     TextResourceContents,
 )
@@ -132,17 +137,89 @@ async def test_wrong_params_are_errors_of_the_protocol(
     assert caught.value.code == -32602
 
 
-def _int(a: int) -> str: ...  # type: ignore[empty-body]
-def _list(a: list[str]) -> str: ...  # type: ignore[empty-body]
-def _numbers(a: Literal[1, 2]) -> str: ...  # type: ignore[empty-body]
-def _optional_int(a: int | None = None) -> str: ...  # type: ignore[empty-body]
+def test_a_parameter_that_nothing_can_be_written_for_is_refused_at_once(prompts: Prompts) -> None:
+    def nothing(a: None) -> str: ...  # type: ignore[empty-body]
 
-
-@pytest.mark.parametrize("function", [_int, _list, _numbers, _optional_int])
-def test_a_parameter_that_takes_no_text_is_refused_at_once(prompts: Prompts, function: Any) -> None:
-    with pytest.raises(TypeError, match="'a' must be annotated with str"):
-        prompts.add(function)
+    with pytest.raises(TypeError, match="'a' takes nothing that can be written as text"):
+        prompts.add(nothing)
     assert not prompts
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclass
+class Place:
+    name: str
+    height: int
+
+
+# A parameter, what the client is told of it, texts with what the function is handed, and texts that are refused.
+READ: dict[str, tuple[Any, str | None, dict[str, Any], list[str]]] = {
+    "int": (int, "value (a whole number)", {"3": 3, "-1": -1, "3.0": 3}, ["three", "3.5", "", "true", "0x3"]),
+    "float": (float, "value (a number)", {"3": 3.0, "1e2": 100.0}, ["nan", "1e999", "x"]),
+    "bool": (bool, "value (true or false)", {"true": True, "False": False}, ["yes", "1", ""]),
+    "enum": (Level, "value (a whole number)", {"2": Level.HIGH}, ["3", "HIGH"]),
+    "literal": (Literal[1, 2], "value (a whole number)", {"2": 2}, ["3"]),
+    "date": (datetime.date, None, {"2026-11-23": datetime.date(2026, 11, 23)}, ["23.11.2026", "1"]),
+    "list": (list[str], "value (a JSON array)", {'["a"]': ["a"]}, ["a", "[1]", "["]),
+    "class": (
+        Place,
+        "value (a JSON object)",
+        {'{"name": "a", "height": "3"}': Place("a", 3)},
+        ["a", '{"name": "a"}', '{"name": "a", "name": "b", "height": 1}'],
+    ),
+    "int or text": (int | str, None, {"3": "3"}, []),
+}
+
+
+@pytest.mark.parametrize(("annotation", "told", "taken", "refused"), READ.values(), ids=READ.keys())
+async def test_what_the_function_takes_is_read_from_the_text(
+    annotation: Any, told: str | None, taken: dict[str, Any], refused: list[str]
+) -> None:
+    server = Server("s")
+    handed: list[Any] = []
+
+    async def take(value: Any) -> str:
+        handed.append(value)
+        return "taken"
+
+    take.__annotations__["value"] = annotation
+    server.add_prompt(take)
+    server.add_resource("take://{value}", take)
+    async with Client(server) as client:
+        [prompt] = [each async for each in client.prompts()]
+        assert [each.description for each in prompt.arguments or ()] == [told]
+        for text, value in taken.items():
+            await client.get_prompt("take", {"value": text})
+            await client.read_resource(f"take://{quote(text, safe='')}")
+            assert handed == [value, value]
+            assert {type(each) for each in handed} == {type(value)}
+            handed.clear()
+        for text in refused:
+            with pytest.raises(RpcError) as caught:
+                await client.get_prompt("take", {"value": text})
+            assert caught.value.code == -32602
+            with pytest.raises(ResourceNotFound):
+                await client.read_resource(f"take://{quote(text, safe='')}")
+    assert handed == []
+
+
+async def test_an_empty_text_for_an_optional_number_is_none_and_values_are_completed() -> None:
+    server = Server("s")
+
+    @server.prompt
+    async def plan(days: int = 7, level: Level | None = None, sure: bool = False, note: str = "x") -> str:
+        return f"{days} {level!r} {sure} {note!r}"
+
+    async with Client(server) as client:
+        prompt = await client.get_prompt("plan", {"days": "", "level": "", "sure": "true", "note": ""})
+        assert prompt.messages[0].content == TextContent("7 None True ''")
+        for argument, values in {"level": ["1", "2"], "sure": ["true", "false"], "days": []}.items():
+            found = await client.complete(PromptReference("plan"), argument, "")
+            assert found.values == values
 
 
 async def test_a_type_that_is_written_as_text_is_read_from_it(prompts: Prompts) -> None:

@@ -147,14 +147,14 @@ def test_registration_refuses_what_cannot_work(resources: Resources) -> None:
         resources.add("w://x", config, list=list)
     with pytest.raises(TypeError, match="takes no arguments"):
         resources.add("w://{city}/{day}", weather, list=lambda x: [])
-    with pytest.raises(TypeError, match="must be annotated with str"):
-        resources.add("w://{n}", _number)
+    with pytest.raises(TypeError, match="'n' takes nothing that can be written as text"):
+        resources.add("w://{n}", _nothing)
     with pytest.raises(ValueError, match=r".+"):
         resources.add("w://{city", weather)
     assert len(resources) == 0
 
 
-def _number(n: int) -> str:
+def _nothing(n: None) -> str:
     return str(n)
 
 
