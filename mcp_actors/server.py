@@ -365,7 +365,8 @@ class Server(Generic[StateT]):
 
         Args:
             uri: The URI, or a template such as ``weather://{city}/now``.
-            function: Takes the template's variables, as text, by name, and the `Context` as tools do.
+            function: Takes the template's variables by name, and the `Context` as tools do. The variables are text;
+                for a parameter that takes none they are read as for prompts.
             options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
                 `add_tool` has them (``scopes`` also count for subscriptions and completions);
                 ``mime_type``; ``annotations`` (`~mcp_actors.types.Annotations`); ``size``, in bytes, for resources

@@ -111,7 +111,7 @@ _HINTS = {
 
 
 def _hint(kinds: set[str]) -> str:
-    """What to write, for people: clients show the description of an argument and nothing else of its type."""
+    """Says what to write, for people: clients show the description of an argument and nothing else of its type."""
     return " or ".join(hint for kind, hint in _HINTS.items() if kind in kinds)
 
 
