@@ -40,7 +40,7 @@ from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport, Telemetry
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
-from mcp_actors.supervision.arguments import callable_or_none, instance_of, positive_number, require
+from mcp_actors.supervision.arguments import callback, instance_of, positive_number, require
 from mcp_actors.supervision.containment import INNERMOST_SCOPE, crash_in, sole_cause, start_and_wait
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.platform import join_words, split_line
@@ -150,22 +150,25 @@ Connectable = InProcessServer | str | ClientTransport
 Target = Connectable | Sequence[str] | Path
 """What a client connects to: one of these, or the command or the file of a server that is started as a child."""
 
+_OF_ROOTS = "a list of roots or an async function that returns one"
 _CHECKS = {
+    "sampling": callback("an async function sampling(params) that takes CreateMessageParams", 1),
+    "elicitation": callback("an async function elicitation(params) that takes the question", 1),
+    "on_log": callback("a function on_log(level, data, logger)", 3),
+    "on_change": callback("a function on_change(kind, uri)", 2),
+    "on_notification": callback("a function on_notification(method, params)", 2),
+    "on_lost": callback("a function on_lost(why)", 1),
+    "roots": (
+        lambda roots: isinstance(roots, list | tuple) or callback(_OF_ROOTS, 0)[0](roots),
+        _OF_ROOTS,
+    ),
     "timeout": positive_number("a number of seconds above 0 (math.inf switches it off)"),
     "cap": positive_number("a number of seconds above 0 (math.inf switches it off)"),
     "probe_timeout": positive_number("a number of seconds above 0"),
     "max_rounds": instance_of(int, "a whole number"),
     "info": instance_of(Implementation, "an Implementation(name, version)"),
     "limits": instance_of(Limits, "a Limits object"),
-    "sampling": callable_or_none("an async function that takes CreateMessageParams"),
-    "elicitation": callable_or_none("an async function that takes the question"),
     "telemetry": instance_of((Telemetry, type(None)), "an object of mcp_actors.telemetry"),
-    "on_log": callable_or_none("a function on_log(level, data, logger)"),
-    "on_change": callable_or_none("a function on_change(kind, uri)"),
-    "roots": (
-        lambda roots: roots is None or callable(roots) or isinstance(roots, list | tuple),
-        "a list of roots or an async function that returns one",
-    ),
     "extensions": instance_of(
         (list, tuple, Mapping),
         "a list of ClientExtension objects, or a mapping of ids to settings that are only declared",

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any, Self
 from weakref import WeakKeyDictionary
 
@@ -425,9 +425,14 @@ OF_GRANT = ("id_token", "assertion")
 def adapted_options(options: Mapping[str, Any], adapt: Adapt) -> dict[str, Any]:
     """Returns the options of a client with all callbacks in them adapted; see the functions below for the others."""
     return {
-        name: adapt(value) if name in CALLBACKS and callable(value) else value
+        name: _with_signature(adapt(value), value) if name in CALLBACKS and callable(value) else value
         for name, value in options.items()
     }
+
+
+def _with_signature(adapted: Function, function: Function) -> Function:
+    """Gives an adapted function the signature of the program's, which the client checks when it is made."""
+    return adapted if adapted is function else update_wrapper(adapted, function)
 
 
 def adapted_access(access: Any, adapt: Adapt, known: WeakKeyDictionary[Any, Any]) -> Any:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import trio
 
 __all__ = [
-    "callable_or_none",
+    "callback",
     "did_you_mean",
     "instance_of",
     "positive_number",
@@ -36,6 +37,11 @@ def require(checks: Mapping[str, Check], values: Mapping[str, Any]) -> None:
 
 def _shown(value: object) -> str:
     text = repr(value)
+    if inspect.isroutine(value):
+        try:
+            text = f"{value.__qualname__}{inspect.signature(value)}"
+        except (AttributeError, ValueError):
+            pass  # one that is written in C
     return text if len(text) <= 80 else f"{text[:80]}… ({type(value).__name__})"
 
 
@@ -43,8 +49,28 @@ def instance_of(kind: type[Any] | tuple[type[Any], ...], wanted: str) -> Check:
     return lambda value: isinstance(value, kind), wanted
 
 
-def callable_or_none(wanted: str) -> Check:
-    return lambda value: value is None or callable(value), wanted
+def callback(wanted: str, parameters: int) -> Check:
+    """The check of a function that is called with so many positional arguments, or of ``None``.
+
+    It would be told of nothing but failures, later and one by one, if it took another number of them.
+    """
+
+    def allows(value: Any) -> bool:
+        return value is None or (callable(value) and _takes(value, parameters))
+
+    return allows, f"{wanted}, called with {parameters} arguments" if parameters > 1 else wanted
+
+
+def _takes(function: Callable[..., Any], parameters: int) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        return True  # some functions that are written in C do not say
+    try:
+        signature.bind(*range(parameters))
+    except TypeError:
+        return False
+    return True
 
 
 def positive_number(wanted: str) -> Check:

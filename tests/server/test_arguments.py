@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import trio
 from msgspec import Meta
 
 import mcp_actors.asyncio
+import mcp_actors.sync
 from mcp_actors import Client, ClientPool, Context, Server
 from mcp_actors.errors import ConnectFailed, InputRequired, LocalProtocolError, RpcError, TransportNotFound
 from mcp_actors.testing import raw_client
@@ -116,7 +118,11 @@ def test_a_file_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
         ("cap", float("nan"), "cap is a number of seconds above 0"),
         ("probe_timeout", None, "probe_timeout is a number of seconds above 0, not None"),
         ("max_rounds", "x", "max_rounds is a whole number, not 'x'"),
-        ("sampling", 3, "sampling is an async function that takes CreateMessageParams, not 3"),
+        (
+            "sampling",
+            3,
+            "sampling is an async function sampling(params) that takes CreateMessageParams, not 3",
+        ),
         ("elicitation", "x", "elicitation is an async function"),
         ("on_log", 3, "on_log is a function on_log(level, data, logger)"),
         ("on_change", 3, "on_change is a function on_change(kind, uri)"),
@@ -129,6 +135,33 @@ def test_a_file_that_cannot_be_run_is_refused(tmp_path: Path) -> None:
 def test_an_option_of_a_client(name: str, value: Any, says: str) -> None:
     options: dict[str, Any] = {name: value}
     assert says in complaint(lambda: Client(Server("s"), **options), TypeError)
+
+
+def one(message: str) -> None: ...
+
+
+CALLBACKS = {
+    "on_log": "on_log is a function on_log(level, data, logger), called with 3 arguments, not one(message",
+    "on_change": "on_change is a function on_change(kind, uri), called with 2 arguments, not one(message",
+    "on_notification": "a function on_notification(method, params), called with 2 arguments, not one(message",
+    "on_lost": "on_lost is a function on_lost(why), not <lambda>()",
+    "sampling": "sampling is an async function sampling(params) that takes CreateMessageParams, not <lambda>()",
+    "elicitation": "elicitation is an async function elicitation(params) that takes the question, not <lambda>()",
+    "roots": "roots is a list of roots or an async function that returns one, not one(message",
+}
+
+
+@pytest.mark.parametrize("client", [Client, mcp_actors.asyncio.Client, mcp_actors.sync.Client])
+@pytest.mark.parametrize(("name", "says"), CALLBACKS.items())
+def test_a_callback_that_cannot_be_called_is_refused_at_once(name: str, says: str, client: Any) -> None:
+    def fits(*args: Any, **more: Any) -> None: ...
+
+    wrong = (lambda: None) if "<lambda>" in says else one
+    assert says in complaint(lambda: client(Server("s"), **{name: wrong}), TypeError).replace(
+        "test_a_callback_that_cannot_be_called_is_refused_at_once.<locals>.", ""
+    )
+    for right in (fits, functools.partial(fits, 1), print):
+        client(Server("s"), **{name: right})
 
 
 async def decorated_not(server: Server) -> Any:
