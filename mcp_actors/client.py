@@ -61,6 +61,7 @@ from mcp_actors.errors import (
     ResourceNotFound,
     RpcError,
 )
+from mcp_actors.supervision.tracebacks import shorten
 from mcp_actors.types import (
     LOGGING_LEVELS,
     CallToolResult,
@@ -319,8 +320,9 @@ class Client:
         block = BlockNursery("Client")
         try:
             await self._begin(await block.open())
-        except BaseException:
+        except BaseException as error:
             await block.close()
+            shorten(error)
             raise
         self._block = block
         return self
@@ -1155,8 +1157,9 @@ class ClientPool:
         self._clients.add(client)
         try:
             await client._begin(self._nursery)
-        except BaseException:
+        except BaseException as error:
             self._clients.discard(client)
+            shorten(error)
             raise
         return client
 

@@ -51,9 +51,11 @@ from mcp_actors.abc import ServerTransport, SharedState, Telemetry
 from mcp_actors.abc.discovery import find_application, server_transport
 from mcp_actors.abc.http import AsgiServer
 from mcp_actors.bridges.bridged_call import calling_bridge, refuse_asyncio
+from mcp_actors.errors import McpError
 from mcp_actors.shared import MemoryShared
 from mcp_actors.supervision import descriptors
 from mcp_actors.supervision.arguments import instance_of, require, require_trio
+from mcp_actors.supervision.tracebacks import shorten
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel, ServerCapabilities
 
 __all__ = [
@@ -640,7 +642,11 @@ class Server(Generic[StateT]):
         descriptors.raise_limit()
         with rare_full_passes():
             serve = partial(self.serve, *(targets or ("stdio:",)), task_status=task_status)
-            trio.run(serve_until_signal, self, serve)
+            try:
+                trio.run(serve_until_signal, self, serve)
+            except McpError as error:
+                shorten(error)
+                raise
 
     async def serve(
         self,

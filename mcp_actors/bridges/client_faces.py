@@ -22,7 +22,8 @@ from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.bridged_call import calling_bridge
 from mcp_actors.bridges.faces import AsyncioFace, EngineBlock, Face, Opened, SyncFace
 from mcp_actors.bridges.thread_bridge import CallbackThreads, ThreadBridge
-from mcp_actors.errors import EngineStopped, LocalProtocolError
+from mcp_actors.errors import EngineStopped, LocalProtocolError, McpError
+from mcp_actors.supervision.tracebacks import shorten
 
 __all__ = [
     "AsyncioClientFace",
@@ -146,9 +147,6 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
 
     _known_access = WeakKeyDictionary()
 
-    async def __aenter__(self) -> Self:
-        return await self.open()
-
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
@@ -161,8 +159,14 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
             McpError: What entering the block raises.
         """
         bridge = AsyncioBridge.of_running_loop()
-        await self._hold(bridge).enter_from_asyncio(bridge)
+        try:
+            await self._hold(bridge).enter_from_asyncio(bridge)
+        except McpError as error:
+            shorten(error)
+            raise
         return self
+
+    __aenter__ = open
 
     async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
@@ -206,9 +210,6 @@ class SyncClientFace(ClientFace, SyncFace):
 
     _known_access = WeakKeyDictionary()
 
-    def __enter__(self) -> Self:
-        return self.open()
-
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
@@ -221,8 +222,14 @@ class SyncClientFace(ClientFace, SyncFace):
             McpError: What entering the block raises.
         """
         bridge = ThreadBridge()
-        self._hold(bridge).enter_from_thread(bridge)
+        try:
+            self._hold(bridge).enter_from_thread(bridge)
+        except McpError as error:
+            shorten(error)
+            raise
         return self
+
+    __enter__ = open
 
     def close(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.

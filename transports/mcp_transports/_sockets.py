@@ -60,6 +60,7 @@ __all__ = [
     "taken",
     "tcp_key",
     "unix_key",
+    "why_not_connected",
 ]
 
 # The kernel limits it to its own maximum (4096 on Linux). A burst of clients that connect at once must fit.
@@ -250,6 +251,15 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 # -- TCP ---
+
+
+def why_not_connected(error: OSError | UnicodeError) -> str:
+    """Returns in one line why a connection was not made; Trio puts the failures of several addresses into a group."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        reasons = (getattr(each, "errno", None) for each in cause.exceptions)
+        return "; ".join(dict.fromkeys(os.strerror(each) for each in reasons if each)) or str(error)
+    return str((isinstance(error, OSError) and error.strerror) or cause or error)
 
 
 async def bind_tcp(host: str | None, port: int, *, backlog: int = BACKLOG) -> list[ListeningSocket]:

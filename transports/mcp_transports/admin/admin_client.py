@@ -18,6 +18,7 @@ import trio
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_actors.telemetry.live_view import Action, ActionOutcome
 from mcp_actors.telemetry.snapshot import Snapshot, cleaned
+from mcp_transports._sockets import why_not_connected
 from mcp_transports.admin.access import is_trusted
 from mcp_transports.http.client.pool import AnySocket, ClientConnection, encode_header_lines
 
@@ -186,7 +187,8 @@ class AdminClient:
         except (OSError, trio.BrokenResourceError, trio.TooSlowError, ValueError) as error:
             # Trio says of a handshake that failed only that it did.
             cause = error.__cause__ if isinstance(error, trio.BrokenResourceError) else error
-            reason = getattr(cause, "strerror", None) or str(cause or "") or "no answer in time"
+            reason = why_not_connected(cause) if isinstance(cause, OSError) else str(cause or "")
+            reason = reason or "no answer in time"
             raise ConnectFailed(
                 f"no live view at {self.name}: {cleaned(reason)}; "
                 "a server has one where `mcp-actors serve --admin` says"

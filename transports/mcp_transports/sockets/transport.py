@@ -40,6 +40,7 @@ from mcp_transports._sockets import (
     is_abstract,
     is_refused_when_full,
     new_unix_socket,
+    why_not_connected,
 )
 from mcp_transports._transports import as_engine_errors
 from mcp_transports.sockets.stream import ConnectedSocket, Secured, SocketChannel
@@ -240,7 +241,7 @@ class TcpTransport(_SocketTransport):
         try:
             stream = ConnectedSocket.adopt(await trio.open_tcp_stream(host, port))
         except (OSError, UnicodeError) as error:  # the latter for names that cannot be any host's
-            raise ConnectFailed(f"cannot connect to {self.url}: {_reason(error)}") from error
+            raise ConnectFailed(f"cannot connect to {self.url}: {why_not_connected(error)}") from error
         if self._ssl_context is None:
             return self._channel(stream)
         try:
@@ -329,14 +330,6 @@ class UnixTransport(_SocketTransport):
             if code != errno.EAGAIN and not may_be_full:
                 raise ConnectFailed(f"cannot connect to {self.url}: {_why_not(self._path, code)}")
             await trio.sleep(_ASK_AGAIN)
-
-
-def _reason(error: OSError | UnicodeError) -> str:
-    """One line; trio puts the failures of several addresses into a group behind it."""
-    cause = error.__cause__
-    if isinstance(cause, BaseExceptionGroup):
-        return "; ".join(dict.fromkeys(str(each) for each in cause.exceptions))
-    return str((isinstance(error, OSError) and error.strerror) or cause or error)
 
 
 def _why_not(path: str, code: int) -> str:

@@ -19,6 +19,7 @@ from mcp_actors.errors import ConnectFailed
 from mcp_actors.supervision.containment import reraised, start_again
 from mcp_actors.supervision.task_kinds import TICKER
 from mcp_transports._poller import Ticker
+from mcp_transports._sockets import why_not_connected
 from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
 from mcp_transports.websocket.opening import HandshakeFailed, OpeningRefused, WebSocketRefused, ask
 
@@ -252,7 +253,7 @@ class WebSocketClientTransport:
         try:
             plain = await trio.open_tcp_stream(self._name, self._port)
         except OSError as error:
-            raise ConnectFailed(f"cannot connect to {self._peer}: {_reason(error)}") from error
+            raise ConnectFailed(f"cannot connect to {self._peer}: {why_not_connected(error)}") from error
         if not self._secure:
             return plain
         # WebSocket has Close frames, so the closing alert of TLS need not be waited for.
@@ -306,14 +307,6 @@ def _advice(refused: OpeningRefused) -> str:
 def _text(body: bytes) -> str:
     shown = "".join(c if c.isprintable() else " " for c in body.decode("utf-8", "replace"))
     return " ".join(shown.split())[:_LONGEST_TEXT]
-
-
-def _reason(error: OSError) -> str:
-    """Returns the system's text; for several addresses trio has an exception for each, chained as a group."""
-    cause: BaseException = error.__cause__ or error
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0]
-    return getattr(cause, "strerror", None) or str(cause)
 
 
 def _checked(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:

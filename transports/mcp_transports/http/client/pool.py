@@ -24,6 +24,8 @@ import httpcore2
 import httptools
 import trio
 
+from mcp_transports._sockets import why_not_connected
+
 __all__ = [
     "AnySocket",
     "ClientConnection",
@@ -415,7 +417,9 @@ class HttpAddress:
                 return SocketStream(connected)
         except trio.TooSlowError:
             raise httpcore2.ConnectTimeout(f"no connection within {self.connect_timeout:g} s") from None
-        except (OSError, trio.BrokenResourceError) as error:
+        except OSError as error:
+            raise httpcore2.ConnectError(why_not_connected(error)) from error
+        except trio.BrokenResourceError as error:
             raise httpcore2.ConnectError(str(error)) from error
 
     async def _open(self) -> trio.SocketStream:

@@ -331,18 +331,21 @@ class HttpServer:
                     log.debug("a peer that was turned away left before", reason=error.strerror)
 
     async def _serve_socket(self, listener: HttpListener, accepted: socket.socket, peer: str) -> None:
-        connection: Connection | None = None
+        is_dropped = False
         try:
             with accepted:
                 connection = Connection(self._state, self._byte_stream(listener, accepted, peer), listener)
-                handover = await connection.serve()
+                try:
+                    handover = await connection.serve()
+                finally:
+                    is_dropped = connection in self._dropped
+                    self._dropped.discard(connection)
+                    del connection  # an upgraded one would be kept for as long as its successor runs
                 if handover is not None:
                     await handover
         finally:
-            if connection is None or connection not in self._dropped:
+            if not is_dropped:
                 self._connections.release(listener.holder_of(peer), 1)
-            else:
-                self._dropped.discard(connection)
             if self._left is not None and not self._connections.held:
                 self._left.set()
 

@@ -1,0 +1,57 @@
+"""Tracebacks for people: a connection that fails ends with the line that wanted it, the reason and what to do.
+
+The frames between that line and the socket are ours, and the reason stands in the text of the error. With
+``MCP_ACTORS_TRACEBACK=full`` in the environment everything is there, for those who look for a defect of this package.
+"""
+
+from __future__ import annotations
+
+import os
+
+import trio
+
+from mcp_actors.errors import McpError
+
+__all__ = ["VARIABLE", "shorten"]
+
+VARIABLE = "MCP_ACTORS_TRACEBACK"
+
+# What fails at a connection by itself. Any other error in a chain is a defect of somebody's code, which is to be found.
+_OF_CONNECTIONS = (
+    OSError,
+    trio.BrokenResourceError,
+    trio.ClosedResourceError,
+    trio.EndOfChannel,
+    trio.TooSlowError,
+)
+_PACKAGES_OF_CONNECTIONS = ("httpcore2", "mcp_actors", "wsproto")
+
+
+def shorten(error: BaseException) -> None:
+    """Takes away the frames and causes that say nothing more, where a program called us: ``shorten(error); raise``.
+
+    Raised so, an error begins with the frame of the caller. Errors that are not of this package stay as they are.
+
+    Args:
+        error: What has ended an attempt to connect.
+    """
+    if not isinstance(error, McpError) or os.environ.get(VARIABLE, "").strip().lower() == "full":
+        return
+    error.__traceback__ = None
+    if not _has_defect(_shown_cause(error)):
+        error.__cause__ = error.__context__ = None
+
+
+def _has_defect(cause: BaseException | None) -> bool:
+    if cause is None:
+        return False
+    if isinstance(cause, BaseExceptionGroup):
+        return any(map(_has_defect, cause.exceptions))
+    expected = isinstance(cause, _OF_CONNECTIONS) or type(cause).__module__.partition(".")[0] in (
+        _PACKAGES_OF_CONNECTIONS
+    )
+    return not expected or _has_defect(_shown_cause(cause))
+
+
+def _shown_cause(error: BaseException) -> BaseException | None:
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
