@@ -21,6 +21,7 @@ from importlib.metadata import PackageNotFoundError, version
 import click
 
 from mcp_actors.cli.failures import EXIT_CODES, EXIT_INTERRUPTED
+from mcp_actors.cli.output import echo
 from mcp_actors.supervision.platform import write_utf8
 
 __all__ = ["main"]
@@ -90,9 +91,9 @@ def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -
     if not wanted or ctx.resilient_parsing:
         return
     try:
-        click.echo(f"mcp-actors {version('mcp-actors')}")
+        echo(f"mcp-actors {version('mcp-actors')}")
     except PackageNotFoundError:
-        click.echo("mcp-actors, run from a checkout that is not installed")
+        echo("mcp-actors, run from a checkout that is not installed")
     ctx.exit()
 
 

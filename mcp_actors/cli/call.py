@@ -14,7 +14,7 @@ from mcp_actors.cli.arguments import fitted, may_need_schema, text_arguments, to
 from mcp_actors.cli.client_session import run_with_client
 from mcp_actors.cli.connection_options import ConnectionOptions, client_options
 from mcp_actors.cli.failures import EXIT_FAILED, CommandFailure, WrongUsage, reported, traceback_option
-from mcp_actors.cli.output import block_text, echo_json, echo_text
+from mcp_actors.cli.output import block_text, echo, echo_bytes, echo_json, echo_text, styled
 from mcp_actors.cli.progress import CallView, TerminalElicitation
 from mcp_actors.cli.tasks import kept_running, show_result
 from mcp_actors.errors import McpError, RpcError
@@ -148,7 +148,7 @@ def _write(part: types.TextResourceContents | types.BlobResourceContents) -> Non
         if terminal:
             echo_text(part.text)
         else:
-            click.echo(part.text.encode(), nl=False)
+            echo_bytes(part.text.encode())
         return
     data = base64.b64decode(part.blob)
     if terminal:
@@ -157,7 +157,7 @@ def _write(part: types.TextResourceContents | types.BlobResourceContents) -> Non
         raise WrongUsage(
             f"{part.uri} is {kind}, {len(data)} bytes, which do not belong on a terminal: {hint}"
         )
-    click.echo(data, nl=False)
+    echo_bytes(data)
 
 
 # -- ``mcp-actors prompt`` -------------------------------------------------------------------------------
@@ -184,6 +184,6 @@ def prompt_command(
         echo_json(result)
         return
     if result.description:
-        click.secho(f"# {' '.join(result.description.split())}", err=True, dim=True)
+        echo(styled(f"# {' '.join(result.description.split())}", dim=True), err=True)
     for message in result.messages:
         echo_text(f"{message.role}: {block_text(message.content)}")

@@ -13,7 +13,7 @@ from typing import IO, Any, TypeVar
 import click
 import trio
 
-from mcp_actors.cli.output import safe
+from mcp_actors.cli.output import echo, safe, styled
 from mcp_actors.errors import (
     CallTimeout,
     ConfigurationError,
@@ -80,10 +80,10 @@ class CommandFailure(click.ClickException):
         flush_to_stderr()
         # A part of it may come from the server, and goes to a terminal.
         first, *rest = map(safe, self.message.splitlines() or [""])
-        head = click.style("mcp-actors:", fg="red", bold=True)
-        click.echo(f"{head} {_between_words(first, len('mcp-actors: '))}", file=file, err=True)
+        head = styled("mcp-actors:", fg="red", bold=True)
+        echo(f"{head} {_between_words(first, len('mcp-actors: '))}", file=file, err=True)
         for line in rest:
-            click.secho(line, file=file, err=True, dim=True)
+            echo(styled(line, dim=True), file=file, err=True)
 
 
 def _between_words(line: str, indent: int) -> str:

@@ -34,7 +34,7 @@ from mcp_actors.cli.failures import (
     sentence,
     traceback_option,
 )
-from mcp_actors.cli.output import safe
+from mcp_actors.cli.output import echo, safe
 from mcp_actors.cli.serve_options import (
     ServeOptions,
     is_own_address,
@@ -135,7 +135,7 @@ def _say_what_is_unused(entries: ServerEntries) -> None:
     for name, members in [("gateway", entries.gateway.unknown), *unused]:
         if members:
             text = f"mcp-actors: {name}: these members have no effect here: {', '.join(members)}"
-            click.echo(safe(text), file=sys.stderr)
+            echo(safe(text), file=sys.stderr)
 
 
 # -- ``mcp-actors bridge`` -------------------------------------------------------------------------------
@@ -254,11 +254,11 @@ def check_servers(entries: ServerEntries, access: Mapping[str, Any]) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
     servers = {each.name: _Overheard(each, each.name, each.gateway, each.headers) for each in entries}
     if sys.stderr.isatty():
-        click.echo(f"connecting to {safe(', '.join(servers))}", err=True)
+        echo(f"connecting to {safe(', '.join(servers))}", err=True)
     found = run_interruptible(lambda: _facts(servers.values(), access), "the check was interrupted")
     there = {name: facts for name, facts in found.items() if not isinstance(facts, Exception)}
     for line in _table([(name, *facts) for name, facts in there.items()]):
-        click.echo(line)
+        echo(line)
     failures = {name: _reason(facts) for name, facts in found.items() if isinstance(facts, Exception)}
     if failures:
         lines = [f"{len(failures)} of {len(found)} servers cannot be used"]

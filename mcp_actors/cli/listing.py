@@ -16,7 +16,7 @@ from mcp_actors.cli.arguments import argument_lines, signature
 from mcp_actors.cli.client_session import run_with_client
 from mcp_actors.cli.connection_options import ConnectionOptions, client_options
 from mcp_actors.cli.failures import CommandFailure, asks_for_login, reported, sentence, traceback_option
-from mcp_actors.cli.output import echo_json, plain, safe
+from mcp_actors.cli.output import echo, echo_json, plain, safe, styled
 from mcp_actors.cli.progress import CallView
 from mcp_actors.errors import McpError
 
@@ -53,7 +53,7 @@ def command(connection: ConnectionOptions, as_json: bool, show_traceback: bool) 
             echo_json({name: value for name, value in plain(found).items() if value is not None})
         else:
             for line in _lines(found):
-                click.echo(line)
+                echo(line)
         if found.failures:
             failed = (f"{what} could not be listed: {why}" for what, why in found.failures.items())
             raise CommandFailure("\n".join(failed))
@@ -92,7 +92,7 @@ async def _ask_everything(client: Client) -> _Found:
 def _lines(found: _Found) -> Iterator[str]:
     server = found.server
     name = f"{server.name} {server.version}" if server else "a server without a name"
-    yield f"{click.style(safe(name), bold=True)}  {found.era} era, protocol {found.version}"
+    yield f"{styled(safe(name), bold=True)}  {found.era} era, protocol {found.version}"
     yield f"capabilities: {', '.join(_capabilities(plain(found.capabilities))) or 'none'}"
     if found.instructions:
         yield from _text(found.instructions.strip(), indent="  ")
@@ -108,11 +108,11 @@ def _section(title: str, items: list[Any], head: Any) -> Iterator[str]:
     if not items:
         return
     yield ""
-    yield click.style(f"{title} ({len(items)})", bold=True, underline=True)
+    yield styled(f"{title} ({len(items)})", bold=True, underline=True)
     for item in items:
         name, rest = head(item)
         space = " " if rest and not rest.startswith("(") else ""
-        yield f"  {click.style(safe(name), fg='green')}{space}{click.style(safe(rest), dim=True)}"
+        yield f"  {styled(safe(name), fg='green')}{space}{styled(safe(rest), dim=True)}"
         yield from _text((item.description or item.title or "").strip(), indent="      ")
         for line in _argument_lines(item):
             yield from _text(line, indent="        ")

@@ -26,7 +26,7 @@ from mcp_actors.auth.client.settings import Browser, Redirect
 from mcp_actors.auth.effects import RedirectAnswer, Steps
 from mcp_actors.auth.urls import canonical_resource
 from mcp_actors.cli.failures import LoginNeeded, WrongUsage, reported, run_interruptible, traceback_option
-from mcp_actors.cli.output import safe
+from mcp_actors.cli.output import echo, safe
 from mcp_actors.errors import LoginRequired
 from mcp_actors.supervision.platform import join_words
 from mcp_actors.supervision.printable import spelled_out
@@ -379,11 +379,9 @@ class _ToldRedirect:
     async def log_in(self, url: str, accepts: Callable[[RedirectAnswer], bool]) -> RedirectAnswer:
         parts = urlsplit(url)
         at = safe(f"{parts.scheme}://{parts.netloc}")
-        click.echo(
-            f"{self._opens} for the login at {at}; waiting until you have logged in, Ctrl-C stops", err=True
-        )
+        echo(f"{self._opens} for the login at {at}; waiting until you have logged in, Ctrl-C stops", err=True)
         answer = await self._redirect.log_in(url, accepts)
-        click.echo("the answer has come; asking for a token", err=True)
+        echo("the answer has come; asking for a token", err=True)
         return answer
 
 
@@ -460,9 +458,9 @@ def command(
 
     with reported(show_traceback):
         lines = run_interruptible(work, "interrupted; no login was stored")
-    click.echo(f"logged in to {safe(url)}")
+    echo(f"logged in to {safe(url)}")
     for line in lines:
-        click.echo(line)
+        echo(line)
 
 
 def _secret(client_id: str | None, variable: str | None) -> str | None:
@@ -503,7 +501,7 @@ def logout_command(url: str, show_traceback: bool) -> None:
 
     with reported(show_traceback):
         known = run_interruptible(work, "interrupted; to be sure, run it again")
-    click.echo(f"logged out of {safe(url)}" if known else f"there was no login at {safe(url)}")
+    echo(f"logged out of {safe(url)}" if known else f"there was no login at {safe(url)}")
 
 
 # -- ``mcp-actors whoami`` -------------------------------------------------------------------------------
@@ -529,4 +527,4 @@ def whoami_command(url: str, show_traceback: bool) -> None:
                 f"no login is stored for {safe(url)}; run: mcp-actors login {join_words([url])}"
             )
     for line in login_lines(status, url):
-        click.echo(line)
+        echo(line)

@@ -1,16 +1,19 @@
-"""Prints what a server sent, as text for people or as the JSON of the wire.
+"""The one door of the commands to the terminal, and what a server sent as text for people or as the JSON of the wire.
 
-Everything a server sends is untrusted: on a terminal control characters, marks of direction and characters without a
-width are spelled out. Into pipes and files the text goes as it is.
+Everything a server sends is untrusted, and so is what a file, an upstream or a user of the server chose. What a
+terminal would obey, hide or turn round is spelled out here, whoever wrote it; only the styles that `styled` gives go
+through. Nothing else in the commands writes to a standard stream, which tests/cli/test_terminal.py looks for.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import os
+import re
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import IO, Any
 
 import attrs
 import click
@@ -18,18 +21,65 @@ import click
 from mcp_actors import types
 from mcp_actors.supervision.printable import safe, safe_json
 
-__all__ = ["block_text", "blocks_text", "echo_json", "echo_text", "plain", "safe"]
+__all__ = [
+    "block_text",
+    "blocks_text",
+    "echo",
+    "echo_bytes",
+    "echo_json",
+    "echo_text",
+    "overwrite",
+    "plain",
+    "rendered",
+    "safe",
+    "styled",
+]
 
 _FIXED_NAMES = {"meta": "_meta", "from_": "from"}
 
+# Styles are written with a mark that no peer knows, so that styles of its own are not taken for ours.
+_MARK = f"\x1b{os.urandom(8).hex()}"
+_STYLES = re.compile(rf"{_MARK}(\[[0-9;]*m)")
+
+
+def styled(text: str, **style: Any) -> str:
+    """Returns a text with the styles of `click.style`, to be part of what `echo` prints."""
+    begin = click.style("", reset=False, **style).replace("\x1b", _MARK)
+    return f"{begin}{text}{_MARK}[0m" if begin else text
+
+
+def rendered(text: str) -> str:
+    """Returns a text as a terminal may have it: with the styles of `styled`, and everything else spelled out."""
+    found = _STYLES.split(text)
+    return "".join(f"\x1b{each}" if at % 2 else safe(each) for at, each in enumerate(found))
+
+
+def echo(text: str = "", *, err: bool = False, nl: bool = True, file: IO[Any] | None = None) -> None:
+    """Prints a text as `rendered` returns it; without styles into pipes, into files and under ``NO_COLOR``."""
+    click.echo(rendered(text), err=err, nl=nl, file=file)
+
+
+def overwrite(text: str, width: int) -> None:
+    """Writes a text to standard error over ``width`` characters of the line; what comes next is written over it.
+
+    Spaces instead of a control sequence: they work on every terminal, without colours too.
+    """
+    click.echo(f"\r{rendered(text).ljust(width)}\r", err=True, nl=False)
+
+
+def echo_bytes(data: bytes) -> None:
+    """Writes bytes to standard output as they are; the caller has seen that it is no terminal."""
+    click.echo(data, nl=False)
+
 
 def echo_text(text: str, *, err: bool = False) -> None:
-    """Prints one text and a newline; on a terminal it is cleaned, and red if ``err``."""
+    """Prints one text and a newline. Into pipes and files it goes as it is; on a terminal it is red if ``err``."""
     stream = sys.stderr if err else sys.stdout
-    shown = safe(text) if stream.isatty() else text
-    if err and stream.isatty():
-        shown = click.style(shown, fg="red")
-    click.echo(shown, err=err, nl=not text.endswith("\n"))
+    nl = not text.endswith("\n")
+    if stream.isatty():
+        echo(styled(text, fg="red") if err else text, err=err, nl=nl)
+    else:
+        click.echo(text, err=err, nl=nl)
 
 
 def echo_json(value: Any) -> None:

@@ -13,11 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import click
 import trio
 
 from mcp_actors import types
-from mcp_actors.cli.output import safe
+from mcp_actors.cli.output import echo, overwrite, rendered, safe, styled
 from mcp_actors.supervision.platform import wait_for_input
 
 __all__ = ["CallView", "TerminalElicitation", "answer_field"]
@@ -78,11 +77,11 @@ class CallView:
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, default=str)
         line = safe(f"{logger}: {text}" if logger else text)
         colour = _COLOURS.get(level, "red")
-        self._print(click.style(f"{level:>9}", fg=colour) + f" {line}")
+        self._print(styled(f"{level:>9}", fg=colour) + f" {line}")
 
     def server_line(self, line: str) -> None:
         """Takes a line that the server wrote to its stderr."""
-        self._print(click.style(f"[{safe(self.server)}] {safe(line)}", dim=True))
+        self._print(styled(f"[{safe(self.server)}] {safe(line)}", dim=True))
 
     def said(self, line: str) -> None:
         """Prints a line of the command itself, above the bar if there is one."""
@@ -95,19 +94,18 @@ class CallView:
             text = safe(text)[:width]
             if text or self._waiting:
                 # The cursor stays at the line's beginning, so that the log, which writes by itself, writes over it.
-                # Spaces instead of a control sequence: they work on every terminal, without colours too.
-                click.echo(f"\r{text.ljust(len(self._waiting))}\r", err=True, nl=False)
+                overwrite(text, len(self._waiting))
             self._waiting = text
 
     def _print(self, line: str) -> None:
         if self._bar is not None:
             from rich.text import Text
 
-            self._bar.console.print(Text.from_ansi(line))
+            self._bar.console.print(Text.from_ansi(rendered(line)))
             return
         waiting = self._waiting
         self.waits_for("")
-        click.echo(line, err=True)
+        echo(line, err=True)
         self.waits_for(waiting)
 
 
@@ -164,13 +162,13 @@ class TerminalElicitation:
                 try:
                     return await self._asked(params)
                 except _LeftQuestion:
-                    click.echo(err=True)
+                    echo(err=True)
                     return types.ElicitResult(action="cancel")
 
     async def _asked(self, params: types.ElicitFormParams | types.ElicitUrlParams) -> types.ElicitResult:
-        click.secho(f"The server asks: {safe(params.message)}", err=True, bold=True)
+        echo(styled(f"The server asks: {safe(params.message)}", bold=True), err=True)
         if isinstance(params, types.ElicitUrlParams):
-            click.echo(f"  open this yourself if you trust it: {safe(params.url)}", err=True)
+            echo(f"  open this yourself if you trust it: {safe(params.url)}", err=True)
             agreed = await _line("  do you agree? [y/N] ")
             return types.ElicitResult(action="accept" if agreed.lower() in ("y", "yes") else "decline")
         schema: Any = params.requested_schema
@@ -182,7 +180,7 @@ class TerminalElicitation:
             try:
                 begun = {} if wanted.lower() in ("", "y", "yes") else _first_answer(schema, wanted)
             except ValueError as error:
-                click.secho(f"    {error}", err=True, fg="red")
+                echo(styled(f"    {error}", fg="red"), err=True)
                 continue
             return types.ElicitResult(action="accept", content=await _form(schema, begun))
 
@@ -210,7 +208,7 @@ async def _form(schema: dict[str, Any], content: dict[str, Any]) -> dict[str, An
             try:
                 content[name] = answer_field(field, text)
             except ValueError as error:
-                click.secho(f"    {error}", err=True, fg="red")
+                echo(styled(f"    {error}", fg="red"), err=True)
     return content
 
 
@@ -296,7 +294,7 @@ def _choice(choices: dict[str, str], text: str) -> str:
 
 async def _line(question: str) -> str:
     """Reads one line. The terminal is in line mode, so once it is readable a read returns a whole line."""
-    click.echo(question, err=True, nl=False)
+    echo(question, err=True, nl=False)
     descriptor = sys.stdin.fileno()
     await wait_for_input(descriptor)
     data = os.read(descriptor, 65536)

@@ -17,6 +17,7 @@ from mcp_actors.abc import ServerTransport
 from mcp_actors.abc.discovery import server_transport
 from mcp_actors.cli.connection_options import Section
 from mcp_actors.cli.failures import WrongUsage
+from mcp_actors.cli.output import echo
 from mcp_actors.errors import McpError
 
 __all__ = [
@@ -399,10 +400,10 @@ class Announcement:
 
     def started(self, places: Sequence[object] = ()) -> None:
         if self._hint:
-            click.echo(self._hint, err=True)
+            echo(self._hint, err=True)
         for url, place in zip(self._urls, places, strict=False):
             where = f" at {place}" if isinstance(place, str) and place != url else ""
-            click.echo(f"serving {url}{where}", err=True)
+            echo(f"serving {url}{where}", err=True)
 
 
 def serve_at(server: Server, options: ServeOptions, hint: str) -> None:

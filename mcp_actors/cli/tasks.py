@@ -13,7 +13,7 @@ from mcp_actors import Client, types
 from mcp_actors.cli.client_session import Interrupted, run_with_client
 from mcp_actors.cli.connection_options import ConnectionOptions, client_options
 from mcp_actors.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, CommandFailure, reported, traceback_option
-from mcp_actors.cli.output import blocks_text, echo_json, echo_text, plain, safe
+from mcp_actors.cli.output import blocks_text, echo, echo_json, echo_text, plain, safe
 from mcp_actors.cli.progress import CallView, TerminalElicitation
 from mcp_actors.supervision.platform import join_words
 from mcp_actors.types.tasks import TaskStatus
@@ -100,7 +100,7 @@ def _show_all(tasks: list[TaskStatus], as_json: bool) -> None:
     for each in tasks:
         echo_text(f"{safe(each.id)}  {_line(each)}")
     if not tasks:
-        click.echo("no tasks; without a login, a server lists those of one connection alone", err=True)
+        echo("no tasks; without a login, a server lists those of one connection alone", err=True)
 
 
 def _show_status(status: TaskStatus, as_json: bool) -> None:

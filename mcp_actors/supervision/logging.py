@@ -154,6 +154,9 @@ def _has_descriptor(stream: Any) -> bool:
 def _write(line: str) -> None:
     """Writes to what standard error is now, so that a redirection gets what is written from then on."""
     try:
+        if sys.stderr.isatty():
+            # Children, upstreams and peers wrote parts of it.
+            line = safe(line)
         # With its newline, as `print` writes that by itself: another thread's words would come between the two.
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

@@ -18,6 +18,7 @@ from mcp_actors.cli.demo import load, servers, tour
 from mcp_actors.cli.demo.demo import command, plain_table, summary, tour_lines
 from mcp_actors.cli.demo.load import DemoLoad, Tally, WrongAnswer
 from mcp_actors.cli.demo.tour import TOUR, Demonstration, DemoStage, Shown
+from mcp_actors.cli.output import rendered
 
 from .conftest import LIMIT, Ran, Started
 
@@ -138,7 +139,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     shown = [Shown(each.title, "words, " * 24) for each in TOUR]
     text = "\n".join([*(tour_lines(each, width) for each in shown), plain_table(rows, 10, width)])
     text += "\n" + summary(rows, 10, width)
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", rendered(text))
     assert [line for line in plain.splitlines() if len(line) > width] == []
     for title in ("sessions", "calls", "calls/s", "cancelled", "confirmed", "p50 ms", "p99 ms", "errors"):
         assert plain.count(f" {title}") >= 1  # a narrow terminal has every column too

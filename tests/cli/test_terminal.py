@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import shlex
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from mcp_actors.cli.progress import answer_field
 
 from .conftest import CTRL_C, LIMIT, SERVED, Started, Terminal
+from .hostile import EVIL
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -110,6 +112,79 @@ def test_a_server_cannot_command_the_terminal(terminal: Callable[..., Terminal],
     assert session.wait() == 1
     assert "no, because \\x1b[31mred\\x1b[0m" in session.text
     assert b"\x1b[31m" not in session.screen
+
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "list": ("list", "{server}"),
+    "call": ("call", "{server}", "works"),
+    "call that fails": ("call", "{server}", "fails"),
+    "call that breaks": ("call", "{server}", "breaks"),
+    "call of no tool": ("call", "{server}", "nothing", "a=1"),
+    "read": ("read", "{server}", "x://y"),
+    "prompt": ("prompt", "{server}", "greet"),
+    "tasks": ("tasks", "{server}"),
+    "inspect": ("inspect", "{server}"),
+    "bench": ("bench", "{server}", "works", "--calls", "20", "--warm-up", "0"),
+    "gateway --check": ("gateway", "{config}", "--check"),
+    "gateway": ("gateway", "{config}"),
+    "bridge": ("bridge", "{server}", "stdio:"),
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS.keys())
+def test_no_command_lets_a_server_command_the_terminal(
+    terminal: Callable[..., Terminal], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    command = [sys.executable, str(Path(__file__).parent / "hostile.py")]
+    config = tmp_path / "mcp.json"
+    entry = {"command": command[0], "args": command[1:]}
+    config.write_text(json.dumps({"mcpServers": {f"evil{EVIL}": entry, "good": entry}}))
+    server = f"stdio:{shlex.join(command)}"
+    session = terminal(*(word.format(server=server, config=config) for word in words))
+    if words[0] in ("bridge", "gateway") and "--check" not in words:
+        session.type(
+            b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25",'
+        )
+        session.type(b' "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}}\n')
+        session.type(b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
+        session.type(b'{"jsonrpc": "2.0", "id": 2, "method": "tools/list"}\n')
+        session.until(lambda: '"id":2' in session.text)
+        session.until(lambda: "stderr" in session.text)
+        session.type(CTRL_C)
+    session.wait()
+    assert "OWNED" in session.text
+    # A server over stdio writes messages to its standard output, whatever that is.
+    lines = b"\n".join(line for line in session.screen.splitlines() if not line.startswith(b"{"))
+    for sequence in ("\x1b]", "\x07", "\x1b[8m", "\x9b", "\u202e"):
+        assert sequence.encode() not in lines
+    assert "Traceback" not in session.text
+
+
+# What writes to a standard stream, and who may.
+WRITES = re.compile(
+    r"\bclick\.(echo|secho|style)\(|(?<![.\w])print\(|\bsys\.std(out|err)\.write\(|\bos\.write\(_?STD"
+)
+DOORS = {
+    "mcp_actors/cli/output.py",
+    "mcp_actors/supervision/logging.py",
+    "mcp_actors/cli/bench/load.py",  # a pipe to the process that shows it
+    "mcp_actors/_server/process.py",  # the words of the person who started it
+    "transports/mcp_transports/auth/browsers.py",  # its own sentences
+    "transports/mcp_transports/auth/login.py",  # one URL, cleaned there
+}
+
+
+def test_nothing_in_the_product_passes_the_door_to_the_terminal() -> None:
+    root = Path(__file__).parent.parent.parent
+    files = [*(root / "mcp_actors").rglob("*.py"), *(root / "transports" / "mcp_transports").rglob("*.py")]
+    found = [
+        f"{name}:{number}: {line.strip()}"
+        for name, path in sorted((str(each.relative_to(root)), each) for each in files)
+        if name not in DOORS and "/examples/" not in name
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if WRITES.search(line.partition("#")[0]) and "``" not in line and line.strip() != "print(report)"
+    ]
+    assert found == []
 
 
 def test_colours_on_a_terminal_only_where_wanted(terminal: Callable[..., Terminal], url: str) -> None:

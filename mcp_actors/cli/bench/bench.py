@@ -33,6 +33,7 @@ from mcp_actors.cli.failures import (
     reported,
     traceback_option,
 )
+from mcp_actors.cli.output import echo, styled
 from mcp_actors.supervision.platform import STOP_SIGNALS
 from mcp_actors.supervision.printable import safe
 
@@ -190,7 +191,7 @@ def command(
         crossed = _run(plan, target.server, LoadView(quiet), json_file, html_file, limits)
     if crossed:
         for line in crossed:
-            click.secho(safe(f"crossed: {line}"), fg="red", err=True)
+            echo(styled(safe(f"crossed: {line}"), fg="red"), err=True)
         raise click.exceptions.Exit(EXIT_CROSSED)
 
 
@@ -221,7 +222,7 @@ def _run(
         result = run_process(plan, view.report)
     document = document_of(plan, server, result, time.monotonic() - started)
     for line in summary_lines(document):
-        click.echo(line)
+        echo(line)
     if json_file is not None:
         document.write(json_file)
     if html_file is not None:
@@ -362,7 +363,7 @@ class LoadView:
             self._live.update(_picture(state), refresh=True)
         elif not self._quiet and time.monotonic() - self._last >= _EVERY_SECONDS:
             self._last = time.monotonic()
-            click.echo(_line(state), err=True)
+            echo(_line(state), err=True)
 
 
 def _line(state: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ import click
 
 from mcp_actors.cli.bench.plan import LoadError
 from mcp_actors.cli.failures import EXIT_CROSSED, WrongUsage, reported, traceback_option
+from mcp_actors.cli.output import echo
 from mcp_actors.supervision.printable import safe
 
 __all__ = [
@@ -538,7 +539,7 @@ def compare_command(
             raise WrongUsage(str(error)) from error
         comparison = compare(first, second, least=least / 100)
         for line in _lines(comparison):
-            click.echo(safe(line))
+            echo(safe(line))
     if fail_if and comparison.regressions:
         raise click.exceptions.Exit(EXIT_CROSSED)
 

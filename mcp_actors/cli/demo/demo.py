@@ -25,7 +25,7 @@ from mcp_actors.cli.failures import (
     run_interruptible,
     traceback_option,
 )
-from mcp_actors.cli.output import echo_json, safe
+from mcp_actors.cli.output import echo, echo_json, safe, styled
 from mcp_actors.supervision.platform import STOP_SIGNALS
 
 __all__ = [
@@ -81,14 +81,14 @@ def command(sessions: int, seconds: float, seed: int | None, as_json: bool, show
         shown = run_interruptible(partial(_tour, silent=as_json), "the demo was interrupted")
         if not as_json:
             about = paragraph(f"Under load: {sessions} sessions for {seconds:g} s, seed {seed}.", columns())
-            click.echo(f"\n{click.style(about, bold=True)}\n{paragraph(_NOTE, columns())}\n")
+            echo(f"\n{styled(about, bold=True)}\n{paragraph(_NOTE, columns())}\n")
         interrupted = trio.run(_run, load, _picture_of(load, as_json))
         if as_json:
             asked = {"seed": seed, "seconds": seconds, "interrupted": interrupted}
             echo_json(_machine() | {"tour": shown, "load": asked | figures(load.rows, load.elapsed)})
         else:
-            click.echo(plain_table(load.rows, load.elapsed, columns()))
-            click.echo(f"\n{summary(load.rows, load.elapsed, columns())}")
+            echo(plain_table(load.rows, load.elapsed, columns()))
+            echo(f"\n{summary(load.rows, load.elapsed, columns())}")
     if interrupted:
         raise click.exceptions.Exit(EXIT_INTERRUPTED)
     if any(each.failed for each in shown) or any(row.failures.count for row in load.rows):
@@ -105,12 +105,12 @@ async def _tour(silent: bool) -> list[Shown]:
     def show(shown: Shown) -> None:
         outcomes.append(shown)
         if not silent:
-            click.echo(tour_lines(shown, columns()))
+            echo(tour_lines(shown, columns()))
 
     async with stage() as set_up:
         if not silent:
             about = f"What it can do, each tried just now against a server at {set_up.url}:"
-            click.echo(f"{click.style(paragraph(about, columns()), bold=True)}\n")
+            echo(f"{styled(paragraph(about, columns()), bold=True)}\n")
         await take_tour(set_up, show)
     return outcomes
 
@@ -164,7 +164,7 @@ async def _show_nothing(load: DemoLoad) -> None:
 async def _print(load: DemoLoad) -> None:
     while True:
         await trio.sleep(1)
-        click.echo(paragraph(progress_line(load.rows, load.elapsed), columns()))
+        echo(paragraph(progress_line(load.rows, load.elapsed), columns()))
 
 
 async def _draw(load: DemoLoad) -> None:
@@ -203,12 +203,10 @@ def tour_lines(shown: Shown, width: int) -> str:
     colour = "red" if shown.failed else None
     text = safe(shown.text)
     if width < _LEAST_BESIDE:
-        return "\n".join(
-            [click.style(shown.title, bold=True), click.style(_filled(text, width, "  "), fg=colour)]
-        )
+        return "\n".join([styled(shown.title, bold=True), styled(_filled(text, width, "  "), fg=colour)])
     margin = " " * _TITLE_WIDTH
     beside = _filled(text, width, margin).removeprefix(margin)
-    return click.style(shown.title.ljust(_TITLE_WIDTH), bold=True) + click.style(beside, fg=colour)
+    return styled(shown.title.ljust(_TITLE_WIDTH), bold=True) + styled(beside, fg=colour)
 
 
 def _filled(text: str, width: int, margin: str) -> str:
@@ -316,7 +314,7 @@ def _plain_block(block: Sequence[FiguresColumn], rows: Sequence[Tally]) -> str:
     lines += [_plain_line(block, list(cells)) for cells in zip(*(each.cells for each in block), strict=True)]
     for at, row in enumerate(rows, 1):
         if row.failures.count:
-            lines[at] = click.style(lines[at], fg="red")
+            lines[at] = styled(lines[at], fg="red")
     return "\n".join(lines)
 
 
@@ -340,7 +338,7 @@ def summary(rows: Sequence[Tally], seconds: float, width: int) -> str:
         f"{total.reports:,} reports of progress, {total.failures.count:,} errors{memory}",
     ]
     said = [paragraph(line, width) for line in lines]
-    said += [click.style(f"  {text}", fg="red") for row in rows for text in row.failures.examples]
+    said += [styled(f"  {text}", fg="red") for row in rows for text in row.failures.examples]
     return "\n".join(said)
 
 

@@ -27,7 +27,7 @@ from mcp_actors.cli.failures import (
 from mcp_actors.cli.inspect.conversation import Bounds
 from mcp_actors.cli.inspect.inspection import EraReport, Finding, ServerReport, inspect_server
 from mcp_actors.cli.inspect.survey import Latency
-from mcp_actors.cli.output import echo_json, safe
+from mcp_actors.cli.output import echo, echo_json, safe, styled
 from mcp_actors.cli.progress import CallView
 from mcp_actors.errors import McpError
 
@@ -74,7 +74,7 @@ def command(
             echo_json(report.to_json())
         else:
             for line in report_lines(report):
-                click.echo(line)
+                echo(line)
     if report.violates:
         raise click.exceptions.Exit(EXIT_VIOLATES)
     if not report.eras:
@@ -135,7 +135,7 @@ SHOWN_NAMES = 8
 
 def report_lines(report: ServerReport) -> Iterator[str]:
     """Returns the lines of a report."""
-    yield click.style(safe(report.target), bold=True)
+    yield styled(safe(report.target), bold=True)
     if not report.eras and report.authorization is None:
         yield "no revision of the protocol was found here"
     if report.authorization is not None:
@@ -155,7 +155,7 @@ def report_lines(report: ServerReport) -> Iterator[str]:
 
 def _era_lines(era: EraReport) -> Iterator[str]:
     name = f"{era.server_name or 'a server without a name'} {era.server_version}".strip()
-    yield click.style(f"{era.era} era", bold=True, underline=True)
+    yield styled(f"{era.era} era", bold=True, underline=True)
     yield f"  server        {safe(name)}"
     yield f"  revisions     {', '.join(map(safe, era.versions))} (inspected: {era.inspected})"
     yield f"  capabilities  {', '.join(map(safe, era.capabilities)) or 'none'}"
@@ -186,7 +186,7 @@ def _latency_line(each: Latency) -> str:
 
 def _finding_lines(report: ServerReport) -> Iterator[str]:
     if not report.findings and not report.unchecked and report.eras:
-        yield click.style("nothing was found that violates a rule", fg="green")
+        yield styled("nothing was found that violates a rule", fg="green")
     shown: set[tuple[str, str]] = set()
     for severity in ("error", "warning"):
         for each in report.findings:
@@ -198,10 +198,10 @@ def _finding_lines(report: ServerReport) -> Iterator[str]:
 
 
 def _rule_lines(finding: Finding) -> Iterator[str]:
-    head = click.style(f"{finding.severity:<8}", fg=_COLOURS[finding.severity], bold=True)
+    head = styled(f"{finding.severity:<8}", fg=_COLOURS[finding.severity], bold=True)
     yield f"{head}{finding.rule} ({finding.era} era)"
     yield f"    {finding.demand}"
-    yield click.style(f"    {finding.source}", dim=True)
+    yield styled(f"    {finding.source}", dim=True)
 
 
 def _unchecked_lines(report: ServerReport) -> Iterator[str]:
@@ -209,7 +209,7 @@ def _unchecked_lines(report: ServerReport) -> Iterator[str]:
     for each in report.unchecked:
         rules.setdefault((each.era, each.reason), []).append(each.rule)
     for (era, reason), names in rules.items():
-        head = click.style("not checked", fg="yellow", bold=True)
+        head = styled("not checked", fg="yellow", bold=True)
         yield f"{head} ({era} era): {safe(reason)}"
         yield textwrap.fill(", ".join(names), 100, initial_indent=" " * 4, subsequent_indent=" " * 4)
 

@@ -37,7 +37,7 @@ from mcp_actors.cli.install.config_text import (
     with_entry,
     without_entry,
 )
-from mcp_actors.cli.output import safe
+from mcp_actors.cli.output import echo, safe, styled
 
 __all__ = ["Configuration", "Edit", "Manner", "change_lines", "undo"]
 
@@ -159,7 +159,7 @@ class Configuration:
             config = self.parsed(file)
             data = self.encoded(file, edit(self, config))
             if data == file.data:
-                click.echo(f"there is nothing to change in {self.path}", err=True)
+                echo(f"there is nothing to change in {self.path}", err=True)
                 return False
             before = self.entry(config, name)
             after = self.entry(self.parsed(attrs.evolve(file, data=data)), name)
@@ -169,12 +169,12 @@ class Configuration:
             try:
                 copied = _written(file, data, change)
             except ChangedMeanwhile as error:
-                click.echo(f"{error}; here is the change again", err=True)
+                echo(f"{error}; here is the change again", err=True)
                 continue
             except Untouchable as error:
                 raise self.left_alone(str(error)) from error
             if copied is not None:
-                click.echo(f"a copy of the file as it was: {copied}", err=True)
+                echo(f"a copy of the file as it was: {copied}", err=True)
             return True
         raise self.left_alone("another program changes it again and again: end it first")
 
@@ -198,9 +198,9 @@ class Configuration:
             WrongUsage: A person has to be asked, but there is no terminal.
         """
         for line in change_lines(file.path, self.client.section, name, before, after):
-            click.echo(_coloured(line))
+            echo(_coloured(line))
         if manner.dry_run:
-            click.echo("nothing was changed: --dry-run", err=True)
+            echo("nothing was changed: --dry-run", err=True)
             return False
         manner.require_answerable()
         return manner.yes or _asked()
@@ -225,7 +225,7 @@ def undo(configuration: Configuration, manner: Manner) -> bool:
         try:
             history.locked(partial(_put_back, file, data, history))
         except ChangedMeanwhile as error:
-            click.echo(f"{error}; here is the change again", err=True)
+            echo(f"{error}; here is the change again", err=True)
             continue
         except Untouchable as error:
             raise configuration.left_alone(str(error)) from error
@@ -302,9 +302,9 @@ def _asked() -> bool:
         if click.confirm("write this?", default=False, err=True):
             return True
     except click.Abort:  # Ctrl-C, or the end of the input
-        click.echo("\nnothing was changed", err=True)
+        echo("\nnothing was changed", err=True)
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
-    click.echo("nothing was changed", err=True)
+    echo("nothing was changed", err=True)
     return False
 
 
@@ -312,7 +312,7 @@ def _coloured(line: str) -> str:
     if not sys.stdout.isatty():
         return line
     colour = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1])
-    return click.style(line, fg=colour) if colour else line
+    return styled(line, fg=colour) if colour else line
 
 
 # -- A change in lines for a person, without the values of variables and headers -----------------------

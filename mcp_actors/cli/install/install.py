@@ -36,7 +36,7 @@ from mcp_actors.cli.install.clients import (
     variables,
 )
 from mcp_actors.cli.install.config_text import ConfigText, value_of
-from mcp_actors.cli.output import safe
+from mcp_actors.cli.output import echo, safe
 from mcp_actors.errors import McpError
 
 __all__ = ["command", "say_what_lacks", "try_out", "with_our_entry"]
@@ -83,7 +83,7 @@ def say_what_lacks(config: str, env: Mapping[str, str]) -> None:
             variable = getattr(error, "variable", None)
             gives = f"; --env {variable} hands it on" if variable in os.environ else ""
             text = f"as the client starts it, this server of the gateway cannot be used: {error}{gives}"
-            click.echo(f"mcp-actors: {safe(text)}", err=True)
+            echo(f"mcp-actors: {safe(text)}", err=True)
 
 
 async def _name(words: Sequence[str], env: Mapping[str, str], folder: str) -> str:
@@ -165,7 +165,7 @@ def command(
                 )
             configuration = Configuration(client, config)
             if undo(configuration, manner):
-                click.echo(f"undone in {configuration.path}; {CLIENTS[client].afterwards}")
+                echo(f"undone in {configuration.path}; {CLIENTS[client].afterwards}")
             return
         if target is None:
             raise WrongUsage(
@@ -189,8 +189,8 @@ def command(
         final = name_from(title) if name is None else name
         if configuration.change(final, partial(with_our_entry, name=final, entry=entry), manner):
             known = "" if safe(title) == final else f" as {final}"
-            click.echo(f"installed {safe(title)}{known} in {configuration.path}")
-            click.echo(f"{CLIENTS[client].title}: {CLIENTS[client].afterwards}")
+            echo(f"installed {safe(title)}{known} in {configuration.path}")
+            echo(f"{CLIENTS[client].title}: {CLIENTS[client].afterwards}")
 
 
 def with_our_entry(
@@ -243,4 +243,4 @@ def uninstall_command(
     with reported(show_traceback):
         configuration = Configuration(client, config)
         if configuration.change(name, edit, Manner(yes, dry_run)):
-            click.echo(f"removed {safe(name)} from {configuration.path}; {CLIENTS[client].afterwards}")
+            echo(f"removed {safe(name)} from {configuration.path}; {CLIENTS[client].afterwards}")

@@ -23,14 +23,13 @@ from time import sleep
 from types import ModuleType
 from typing import Any
 
-import click
 import outcome
 import trio
 from watchfiles import DefaultFilter, watch
 
 from mcp_actors import Server
 from mcp_actors.cli.failures import CommandFailure
-from mcp_actors.cli.output import safe
+from mcp_actors.cli.output import echo, safe
 from mcp_actors.cli.reload.replacement import ReplaceableServer
 from mcp_actors.cli.target import is_ours, load_again, split_target
 from mcp_actors.supervision.containment import start, start_again
@@ -137,7 +136,7 @@ class Reloading:
 
 
 def _tell_person(text: str) -> None:
-    click.echo(text, err=True)
+    echo(text, err=True)
 
 
 # -- The modules of the target's own folder: the only ones that a reload imports again -----------------

@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from mcp_actors.cli.failures import WrongUsage, reported, run_interruptible, traceback_option
-from mcp_actors.supervision.printable import safe_json
+from mcp_actors.cli.output import echo, echo_json
 
 __all__ = ["command"]
 
@@ -49,8 +49,8 @@ def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None
             raise WrongUsage(str(error)) from error
         if as_json:
             snapshot: Any = run_interruptible(client.snapshot, "stopped")
-            click.echo(safe_json(msgspec.json.format(msgspec.json.encode(snapshot)).decode()))
+            echo_json(msgspec.to_builtins(snapshot))
         elif once or not sys.stdout.isatty() or os.environ.get("TERM", "").lower() in _SIMPLE:
-            click.echo(run_interruptible(lambda: live.one_picture(client), "stopped"))
+            echo(run_interruptible(lambda: live.one_picture(client), "stopped"))
         else:
             run_interruptible(lambda: live.watch(client), "stopped")

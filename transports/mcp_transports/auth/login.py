@@ -12,6 +12,7 @@ import trio
 
 from mcp_actors.auth.effects import RedirectAnswer
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import safe
 
 __all__ = ["AwaitedAnswer", "OpenUrl", "answer_of", "open_system_browser", "show_url", "shown_by"]
 
@@ -64,7 +65,7 @@ async def shown_by(open: OpenUrl, url: str) -> None:
 
 def show_url(url: str) -> None:
     """Writes the URL of a login to the standard error output, for the person there to open it."""
-    sys.stderr.write(f"To log in, open this in a browser:\n\n  {url}\n\n")
+    sys.stderr.write(f"To log in, open this in a browser:\n\n  {safe(url)}\n\n")
     sys.stderr.flush()
 
 
