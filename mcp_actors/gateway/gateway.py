@@ -7,6 +7,7 @@ stays declared. A bridge is a gateway with one upstream, which presents itself a
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -34,7 +35,7 @@ from mcp_actors.errors import (
 from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.forwarding import ForwardedCall, forward
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind
-from mcp_actors.gateway.lists import LIST_TIMEOUT, ListedRow
+from mcp_actors.gateway.lists import HANDSHAKE_WAIT, ListedRow
 from mcp_actors.gateway.live import ROOTS_CHANGED, GatewayPlan, LiveUpstreams, opened
 from mcp_actors.gateway.names import NameTable
 from mcp_actors.gateway.routes import CachingHints, Route, Visible, merged_page
@@ -43,6 +44,7 @@ from mcp_actors.gateway.server_entry import ServerEntry
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import SessionPolicy, Upstream, UpstreamTarget
 from mcp_actors.server import Context, Server
+from mcp_actors.supervision.arguments import require_number
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
@@ -87,6 +89,8 @@ class Gateway(Server[StateT]):
             there, or its URI. It must not wait; an exception hides. By default everybody sees what the `Upstream` lets.
         presents: Whether the gateway describes itself as its one upstream does: a bridge. Name, version, instructions
             and capabilities are then those of that server, and without it no client is let in.
+        wait: Seconds for which an upstream may delay a list, once, where its `Upstream.wait` says nothing else; 30 by
+            default, because ``npx -y`` and ``uvx`` take as long where nothing is in their caches, and clients wait 60.
         options: The other options of `Server`.
 
     Raises:
@@ -102,8 +106,10 @@ class Gateway(Server[StateT]):
         *,
         visible: Visible | None = None,
         presents: bool = False,
+        wait: float = 30.0,
         **options: Any,
     ) -> None:
+        require_number("wait", wait, 0, math.inf)
         if presents and len(upstreams) != 1:
             raise ValueError(f"presents= is for a gateway of one upstream, not of {len(upstreams)}")
         super().__init__(name, **options)
@@ -113,7 +119,7 @@ class Gateway(Server[StateT]):
         self._instructions: str | None = options.get("instructions")
         self._page_size: int = options.get("page_size", 100)
         self._hints = CachingHints(options.get("ttl_ms", 0), options.get("cache_scope", "private"))
-        self._plan = GatewayPlan(upstreams, visible, features.bus.publish, self._met)
+        self._plan = GatewayPlan(upstreams, visible, features.bus.publish, self._met, wait)
         self._live: dict[ServerScope, LiveUpstreams] = {}
         # An upstream may have anything that is asked for; what clients see declared is what there really is.
         features.declare_also(("tools", "resources", "prompts", "completions"))
@@ -390,7 +396,8 @@ class Gateway(Server[StateT]):
                 granted = {each for each in uris if isinstance(each, str)}
                 foreign = {each for each in granted if not self._features.resources.covers(each)}
                 granted -= foreign
-                with trio.move_on_after(LIST_TIMEOUT):
+                # Where a resource is found in the lists, those that come late are waited for first.
+                with trio.move_on_after(self._plan.longest_wait + HANDSHAKE_WAIT):
                     async with trio.open_nursery() as nursery:
                         for each in sorted(foreign):
                             start(nursery, UPSTREAM_WAIT, self._grant, ctx, each, stack, granted)
@@ -518,7 +525,7 @@ def configured_gateway(
     entries = (
         configuration if isinstance(configuration, ServerEntries) else read_server_entries(configuration)
     )
-    section = {"name": entries.gateway.name, "instructions": entries.gateway.instructions}
+    section = {name: getattr(entries.gateway, name) for name in ("name", "instructions", "wait")}
     given = {name: value for name, value in section.items() if value is not None}
     upstreams = upstreams_of(entries, access=access)
     try:

@@ -242,7 +242,10 @@ class _ListReader:
         items = result.get(kind.member)
         if not isinstance(items, list):
             raise RemoteProtocolError(f"the answer to {kind.method} has no array {kind.member!r}")
-        self._bytes += len(encode_value(result))
+        # Each entry is weighed where the page is too long for them all.
+        size = len(encode_value(result))
+        is_weighed = self._bytes + size > MAX_BYTES
+        self._bytes += 0 if is_weighed else size
         self._ttls.append(_ttl(result.get("ttlMs")))
         self._scopes.append(result.get("cacheScope"))
         problems: list[str] = []
@@ -250,6 +253,7 @@ class _ListReader:
         for index, item in enumerate(items):
             if index % ENTRIES_A_TURN == ENTRIES_A_TURN - 1:
                 await trio.lowlevel.checkpoint()
+            self._bytes += len(encode_value(item)) if is_weighed else 0
             if len(self.entries) + len(found) >= MAX_ENTRIES or self._bytes > MAX_BYTES:
                 self.is_full = True
                 break

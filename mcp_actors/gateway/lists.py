@@ -2,8 +2,10 @@
 
 A list is good until its server says that it has changed. One whose server does not say so is asked for again after the
 time that the server promises, or after `LEAST_AGE` seconds. An upstream delays a list of the gateway by no more than
-`LIST_TIMEOUT` seconds, and only once: from then on it is left out until it has answered. Its list goes on being read
-meanwhile, and clients are notified of a change when it has come.
+`Upstream.wait` seconds, and only once: from then on it is left out until it has answered. Many clients list once, so
+whoever gets a list without it is told so in a log message. Its list goes on being read meanwhile, and clients are
+notified of a change when it has come. A first handshake is delayed by `HANDSHAKE_WAIT` seconds at most: clients give up
+on those sooner.
 
 Changes that upstreams report are published on the gateway's bus no faster than clients can make use of them
 (`ChangeDelivery`): an upstream that reports changes without a pause would make every client list again and again. So
@@ -22,8 +24,9 @@ import attrs
 import trio
 
 from mcp_actors._eras.era import Event, EventKind
+from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.errors import CallTimeout, McpError, RpcError, UpstreamUnavailable
-from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.connections import UpstreamConnection, wanted_level
 from mcp_actors.gateway.listing import LEAST_AGE, LIST_KINDS, ListKind, UpstreamListing, read_listing
 from mcp_actors.gateway.names import LONGEST_NAME, NameClaims, NameTable, is_advised
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -34,8 +37,8 @@ from mcp_actors.supervision.printable import printable, without_paths
 from mcp_actors.supervision.task_kinds import UPSTREAM_LIST, UPSTREAM_WAIT
 
 __all__ = [
+    "HANDSHAKE_WAIT",
     "LIST_PAUSE",
-    "LIST_TIMEOUT",
     "MOST_PENDING",
     "PAUSE",
     "ChangeDelivery",
@@ -49,8 +52,11 @@ PAUSE = 0.1
 LIST_PAUSE = 1.0
 # Resources that wait to be reported, beyond those that are subscribed to themselves.
 MOST_PENDING = 4096
-# Seconds for which an upstream may delay a list.
-LIST_TIMEOUT = 10.0
+# Seconds for which an upstream may delay the first handshake of a client.
+HANDSHAKE_WAIT = 10.0
+# Upstreams that a log message to a client names, and characters of a name there.
+_MOST_NAMED = 10
+_SHOWN = 100
 # The serials of an upstream's entries in the pages of a merged list. Those of the gateway's own come before.
 _SERIALS = 1 << 41
 
@@ -92,10 +98,11 @@ class UpstreamLists:
         tables: The names of each upstream, in the order in which the upstreams were given.
         nursery: Owns the tasks that read.
         changes: Takes the lists that are different now.
+        wait: Seconds for which an upstream that says nothing else itself may delay a list.
     """
 
     def __init__(
-        self, tables: Mapping[str, NameTable], nursery: trio.Nursery, changes: ChangeDelivery
+        self, tables: Mapping[str, NameTable], nursery: trio.Nursery, changes: ChangeDelivery, wait: float
     ) -> None:
         self.tables = tables
         self.claims = {name: NameClaims(kind.what) for name, kind in LIST_KINDS.items()}
@@ -107,8 +114,9 @@ class UpstreamLists:
         self._nursery = nursery
         self._changes = changes
         self._kept: dict[UpstreamConnection, dict[str, _KeptList]] = {}
-        # Upstreams that are not waited for until they have answered.
-        self._late: set[str] = set()
+        self._wait = wait
+        # Upstreams that are not waited for until they have answered, by what waits.
+        self._late: dict[str, set[str]] = {"list": set(), "handshake": set()}
         # Lists, by upstream and kind, that were left out or replaced by a former one, which was logged.
         self._missing: set[tuple[str, str]] = set()
         # Upstreams that have lost a connection since the last one was made: their lists may be different ones now.
@@ -126,7 +134,8 @@ class UpstreamLists:
     def connected(self, actor: UpstreamActor) -> None:
         """A connection was made: what was left out of lists before can be listed now."""
         name = actor.settings.name
-        self._late.discard(name)
+        for late in self._late.values():
+            late.discard(name)
         stale: set[EventKind] = {
             kind.event
             for kind in LIST_KINDS.values()
@@ -177,9 +186,12 @@ class UpstreamLists:
                 for actor in waiting:
                     name = actor.settings.name
                     start(nursery, UPSTREAM_WAIT, self._obtain, actor, ctx, kind, found, about=name)
-            for actor in waiting:
-                if actor.settings.name not in found:
-                    self._without(actor, ctx, kind, found)
+            missing = [each for each in waiting if each.settings.name not in found]
+            for actor in missing:
+                self._without(actor, ctx, kind, found)
+            await _say_what_is_missing(
+                ctx, kind, [each for each in missing if each.settings.name not in found]
+            )
         for actor in actors:
             listing = found.get(actor.settings.name)
             if listing is not None and not listing.uses:
@@ -239,26 +251,33 @@ class UpstreamLists:
     # -- upstreams that are slow ---------------------------------------------------------------------------------------
 
     def is_late(self, actor: UpstreamActor) -> bool:
-        """Whether an upstream has used up the time that it may delay others, so that it is not waited for."""
-        return actor.settings.name in self._late
+        """Whether an upstream has used up the time that it may delay handshakes, so that it is not waited for."""
+        return actor.settings.name in self._late["handshake"]
 
     async def meet(self, actor: UpstreamActor, ctx: Context[Any]) -> None:
-        """Connects to an upstream for a caller, for `LIST_TIMEOUT` seconds at most. What fails is in the log."""
-        with self._delayed_by(actor):
+        """Connects to an upstream for a caller, for `HANDSHAKE_WAIT` seconds at most. What fails is in the log."""
+        with self._delayed_by(actor, "handshake", HANDSHAKE_WAIT):
             async with actor.borrowed(ctx):
                 pass
 
     @contextmanager
-    def _delayed_by(self, actor: UpstreamActor) -> Iterator[None]:
-        """Ends the block when an upstream has used up the time that it may delay others, or fails."""
-        name = actor.settings.name
-        with trio.move_on_after(0 if name in self._late else LIST_TIMEOUT) as scope:
+    def _delayed_by(self, actor: UpstreamActor, what: str, most: float = math.inf) -> Iterator[None]:
+        """Ends the block when an upstream has used up the time that it may delay others, or fails.
+
+        Args:
+            actor: The upstream.
+            what: Waits for it, a ``"list"`` or a ``"handshake"``.
+            most: Seconds that this may wait, whatever the settings say.
+        """
+        name, late = actor.settings.name, self._late[what]
+        wait = self._wait if actor.settings.wait is None else actor.settings.wait
+        with trio.move_on_after(0 if name in late else min(wait, most)) as scope:
             try:
                 yield
             except McpError as error:
                 log.debug("an upstream is not waited for", upstream=name, error=str(error))
         if scope.cancelled_caught:
-            self._late.add(name)
+            late.add(name)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
@@ -296,7 +315,7 @@ class UpstreamLists:
         kind: ListKind,
         found: dict[str, UpstreamListing | None],
     ) -> None:
-        with self._delayed_by(actor):
+        with self._delayed_by(actor, "list"):
             async with actor.borrowed(ctx) as connection:
                 found[actor.settings.name] = await self._read(actor, connection, kind)
 
@@ -415,6 +434,23 @@ def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
     capabilities = connection.server.negotiated.capabilities
     declared = getattr(capabilities, kind.capability)
     return declared is None or bool(declared.list_changed)
+
+
+async def _say_what_is_missing(ctx: Context[Any], kind: ListKind, actors: list[UpstreamActor]) -> None:
+    """Sends the client one log message about all upstreams that are not in the list it is about to get."""
+    if actors and is_wanted("warning", wanted_level(ctx)):
+        names = ", ".join(printable(each.settings.name, _SHOWN) for each in actors[:_MOST_NAMED])
+        more = f" and {len(actors) - _MOST_NAMED} more" if len(actors) > _MOST_NAMED else ""
+        verb = "does" if len(actors) == 1 else "do"
+        text = f"the list of {kind.name} is not complete: {names}{more} {verb} not answer yet; "
+        await ctx.call.notify(
+            "notifications/message",
+            {
+                "level": "warning",
+                "logger": "gateway",
+                "data": f"{text}a notification follows when it is",
+            },
+        )
 
 
 class ChangeDelivery:

@@ -45,6 +45,7 @@ class GatewayPlan:
         visible: Says whether a caller sees something; ``None`` if everybody sees all.
         publish: Publishes a change: `EventBus.publish`.
         met: Called when a connection to an upstream was made.
+        wait: As in `Gateway`.
 
     Raises:
         ValueError: Two upstreams have the same name, or the names of one are not possible.
@@ -57,6 +58,7 @@ class GatewayPlan:
         visible: Visible | None,
         publish: Callable[[EventKind, str | None], None],
         met: Callable[[UpstreamActor, UpstreamConnection], None],
+        wait: float,
     ) -> None:
         self.upstreams: list[Upstream] = []
         self.tables: dict[str, NameTable] = {}
@@ -67,6 +69,12 @@ class GatewayPlan:
         self.telemetry: Telemetry | None = None
         """The receiver of the requests to upstreams."""
         self.met = met
+        self.wait = wait
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds for which the slowest upstream may delay a list."""
+        return max(self.wait, *(each.wait or 0 for each in self.upstreams), 0)
 
     def add(self, upstream: Upstream) -> None:
         """Adds an upstream behind the others; raises `ValueError` and `ConfigurationError` as above."""
@@ -92,7 +100,7 @@ class LiveUpstreams:
         self._met = plan.met
         self._nursery = nursery
         self._pool = pool
-        self.lists = UpstreamLists(plan.tables, nursery, changes)
+        self.lists = UpstreamLists(plan.tables, nursery, changes, plan.wait)
         self.subscriptions = UpstreamSubscriptions(nursery, changes)
         self.held = HeldCalls(nursery)
         self.telemetry = plan.telemetry
@@ -124,7 +132,7 @@ class LiveUpstreams:
         return not self._unmet(also_lazy)
 
     async def meet(self, ctx: Context[Any], *, also_lazy: bool) -> None:
-        """Connects to the upstreams that were never met, for a caller; waits no longer than `LIST_TIMEOUT` seconds.
+        """Connects to the upstreams that were never met, for a caller; waits no longer than `HANDSHAKE_WAIT` seconds.
 
         Args:
             ctx: The request of the caller.

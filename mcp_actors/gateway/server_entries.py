@@ -175,6 +175,7 @@ GATEWAY_MEMBERS: Mapping[str, Check] = {
     "era": (lambda value: value in _ERAS, "one of " + ", ".join(map(repr, _ERAS))),
     "timeout": _SECONDS,
     "cap": _SECONDS,
+    "wait": _SECONDS,
     "scopes": _TEXTS,
 }
 """Those for a gateway, which no host has."""
@@ -186,6 +187,7 @@ SECTION_MEMBERS: Mapping[str, Check] = {
     ),
     "name": _TEXT,
     "instructions": _TEXT,
+    "wait": _SECONDS,
 }
 """Those of the object ``gateway`` of a file."""
 
@@ -221,6 +223,8 @@ class GatewaySection:
     listen: Sequence[str] = ()
     name: str | None = None
     instructions: str | None = None
+    wait: float | None = None
+    """Seconds, as `Gateway` takes them."""
     unknown: Sequence[str] = ()
     """The names of the members that have no effect."""
 

@@ -249,6 +249,7 @@ class GatewayMembers:
     era: str | None = None
     timeout: float | None = None
     cap: float | None = None
+    wait: float | None = None
     scopes: Sequence[str] | None = None
 
     def given(self) -> dict[str, Any]:

@@ -50,6 +50,9 @@ class Upstream:
     server reports progress: so this is longer than any client waits that hears nothing."""
     cap: float = 3600.0
     """Seconds a call may take in all."""
+    wait: float | None = None
+    """Seconds for which it may delay a list of the gateway, once, when it is slow to start or to answer; ``None`` for
+    the gateway's own setting. Its entries are left out then, and clients are notified when they are there."""
     scopes: Collection[str] = ()
     """The scopes that a caller needs to see and use it."""
 

@@ -9,13 +9,13 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from mcp_actors import Client, Server
+from mcp_actors import Client, Context, Server
 from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, SessionPolicy, Upstream
-from mcp_actors.gateway.lists import LIST_PAUSE, LIST_TIMEOUT
+from mcp_actors.gateway.lists import LIST_PAUSE
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.tasks import Tasks
-from mcp_actors.testing import connected_pair
+from mcp_actors.testing import connected_pair, raw_client
 from mcp_actors.types import (
     Annotations,
     Icon,
@@ -372,31 +372,127 @@ async def test_the_least_time_and_the_narrowest_scope_of_all_lists_are_promised(
     assert await promised((public, "modern"), (silent, "legacy"), **mine) == (500, "public")
 
 
+async def test_a_page_that_is_too_long_is_cut_and_not_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mcp_actors.gateway.listing.MAX_BYTES", 20_000)
+    long = Server("long")
+
+    async def call() -> str:
+        return "x"
+
+    for number in range(30):
+        long.add_tool(call, name=f"t{number:02}", description="x" * 1000)
+    with capture_logs() as logs:
+        async with Client(Gateway([Upstream(name="u", target=long, prefix="")])) as client:
+            names = await names_of(client)
+    assert 10 < len(names) < 20
+    assert names == [f"t{number:02}" for number in range(len(names))]
+    assert [each["entries"] for each in logs if "longer than the gateway reads" in each["event"]] == [
+        len(names)
+    ]
+
+
 # -- upstreams that are slow or away ----------------------------------------------------------------------------------
 
 
-async def test_a_slow_server_delays_one_list_by_a_bound_and_comes_in_later(autojump_clock: MockClock) -> None:
-    slow = make_server("s", "x")
+def slow_server(name: str, seconds: float) -> Server:
+    slow = make_server(name, "x")
 
     @slow.middleware
     async def late(ctx: Any, call_next: Any) -> Any:
         if ctx.method == "tools/list":
-            await trio.sleep(LIST_TIMEOUT + 5)
+            await trio.sleep(seconds)
         return await call_next()
 
-    upstreams = [Upstream(name="slow", target=slow), Upstream(name="v", target=make_server("v", "x"))]
+    return slow
+
+
+# The settings of the upstream and of the gateway, and the seconds for which the first list waits.
+WAITS: dict[str, tuple[float | None, dict[str, Any], float]] = {
+    "by default": (None, {}, 30),
+    "of the gateway": (None, {"wait": 5}, 5),
+    "of the upstream": (3, {"wait": 5}, 3),
+    "not at all": (0, {}, 0),
+}
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize(("own", "options", "seconds"), WAITS.values(), ids=WAITS.keys())
+async def test_a_slow_server_delays_one_list_by_a_bound_and_comes_in_later(
+    own: float | None, options: dict[str, Any], seconds: float, era: str, autojump_clock: MockClock
+) -> None:
+    upstreams = [
+        Upstream(name="slow", target=slow_server("s", seconds + 5), wait=own),
+        Upstream(name="v", target=make_server("v", "x")),
+    ]
+    told: list[tuple[str, Any, str | None]] = []
+    changes: list[str] = []
+    client = Client(
+        Gateway(upstreams, **options),
+        era=era,
+        timeout=100,
+        on_log=lambda *message: told.append(message),
+        on_change=lambda kind, uri: changes.append(kind),
+    )
     with capture_logs() as logs:
-        async with Client(Gateway(upstreams)) as client, client.listen(tools=True) as changes:
+        async with client:
             began = trio.current_time()
             assert await names_of(client) == ["v_x"]
-            assert trio.current_time() - began == pytest.approx(LIST_TIMEOUT)
+            assert trio.current_time() - began == pytest.approx(seconds)
+            assert told == [
+                (
+                    "warning",
+                    "the list of tools is not complete: slow does not answer yet; "
+                    "a notification follows when it is",
+                    "gateway",
+                )
+            ]
             began = trio.current_time()
             assert await names_of(client) == ["v_x"]
             assert trio.current_time() == pytest.approx(began)
-            assert (await anext(changes)).kind == "tools"
+            async with client.listen(tools=True) as listener:
+                assert (await anext(listener)).kind == "tools"
             assert await names_of(client) == ["slow_x", "v_x"]
     missing = [each for each in logs if "not complete" in each["event"]]
     assert [(each["upstream"], each["list"]) for each in missing] == [("slow", "tools")]
+
+
+async def test_one_message_names_some_of_many_that_are_missing(autojump_clock: MockClock) -> None:
+    upstreams = [
+        Upstream(name=f"u{number}", target=slow_server("s", 60), wait=1, era="modern") for number in range(12)
+    ]
+    told: list[Any] = []
+    async with Client(Gateway(upstreams), on_log=lambda level, data, logger: told.append(data)) as client:
+        assert await names_of(client) == []
+    [message] = told
+    assert "u0, u1, u2, u3, u4, u5, u6, u7, u8, u9 and 2 more do not answer yet" in message
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_a_session_without_a_level_gets_the_log_messages_of_its_own_connection(era: str) -> None:
+    server = Server("talks")
+
+    @server.tool
+    async def talk(ctx: Context) -> str:
+        await ctx.log("info", "said")
+        await ctx.log("debug", "mumbled")
+        return "done"
+
+    gateway = Gateway([Upstream(name="u", target=server, prefix="", era=era, sessions="own")])
+    initialize = {
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
+        "clientInfo": {"name": "c", "version": "1"},
+    }
+    with trio.fail_after(20):
+        async with raw_client(gateway) as peer:
+            await peer.send({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": initialize})
+            assert (await peer.receive())["id"] == 1
+            await peer.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+            params = {"name": "talk", "arguments": {}}
+            await peer.send({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params})
+            messages = [await peer.receive(), await peer.receive()]
+    assert messages[0]["params"]["data"] == "said"
+    assert messages[1]["result"]["content"][0]["text"] == "done"
 
 
 async def test_a_server_that_comes_back_is_listed_again_and_clients_are_told(

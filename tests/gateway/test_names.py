@@ -16,7 +16,7 @@ from mcp_actors import Client, Server
 from mcp_actors.errors import ConfigurationError, RpcError, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.gateway import LONGEST_INSTRUCTIONS, LONGEST_MERGED
-from mcp_actors.gateway.lists import LIST_TIMEOUT
+from mcp_actors.gateway.lists import HANDSHAKE_WAIT
 from mcp_actors.gateway.names import NameClaims, NameTable
 from mcp_actors.types import Icon, ServerCapabilities
 from mcp_transports.memory import MemoryTransport
@@ -242,7 +242,7 @@ async def test_a_server_that_cannot_be_met_delays_the_first_client_alone(
         began = trio.current_time()
         async with Client(transport, era=era, timeout=60, probe_timeout=60):
             waited.append(trio.current_time() - began)
-    assert waited == [pytest.approx(LIST_TIMEOUT), pytest.approx(0)]
+    assert waited == [pytest.approx(HANDSHAKE_WAIT), pytest.approx(0)]
 
 
 async def test_instructions_stand_under_the_names_of_their_servers_and_have_a_bound() -> None:
