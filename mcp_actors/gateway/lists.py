@@ -399,7 +399,7 @@ class UpstreamLists:
             kept.good_until = math.inf if _is_followed(connection, kind) else now + LEAST_AGE
         if kept.reading is not None and kept.reading.overtaken:
             kept.good_until = -math.inf
-        self._late.discard(upstream)
+        self._late["list"].discard(upstream)
         if (upstream, kind.name) in self._missing:
             self._missing.discard((upstream, kind.name))
             log.info("a list of the gateway is complete again", upstream=upstream, list=kind.name)
