@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import click
@@ -108,6 +109,20 @@ def _group(ctx: click.Context) -> None:
         ctx.color = False
 
 
+def _has_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def _early_hangup(had_terminal: bool) -> Callable[[int, object], None]:
+    """Returns what SIGHUP does while there are no workers to replace: nothing, unless the terminal was closed."""
+
+    def hung_up(_number: int, _frame: object) -> None:
+        if had_terminal and not _has_terminal():
+            raise SystemExit(128 + signal.SIGHUP)
+
+    return hung_up
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Runs the command line and exits.
 
@@ -119,4 +134,6 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     if sys.platform == "win32":
         write_utf8()
+    elif any(word.startswith("--workers") for word in (sys.argv[1:] if args is None else args)):
+        signal.signal(signal.SIGHUP, _early_hangup(_has_terminal()))
     _group.main(args, prog_name="mcp-actors")

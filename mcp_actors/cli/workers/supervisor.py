@@ -180,10 +180,13 @@ class WorkerSupervisor:
         while not self._stopping.is_set():
             worker = slot.current
             if worker is not None:
-                await worker.decided.wait()
+                # It may take a minute to decide, and a signal must not wait for that.
+                with trio.move_on_after(self._times.pause / 2):
+                    await worker.decided.wait()
                 if worker.ready is not None:
                     return
-            await trio.sleep(self._times.pause / 2)
+            with trio.move_on_after(self._times.pause / 2):
+                await self._stopping.wait()
 
     # -- one place ---------------------------------------------------------------------------------------------------
 

@@ -139,6 +139,76 @@ async def test_workers_share_an_address_survive_a_death_and_end_at_sigterm(
     assert "killed by SIGKILL" in said
 
 
+HANGS = """
+import pathlib, time
+pathlib.Path({begun!r}).write_text("begun")
+time.sleep({seconds})
+from mcp_actors import Server
+server = Server("slow to start")
+"""
+
+
+async def test_a_signal_does_not_wait_for_a_worker_that_hangs_at_its_start(
+    started: Started, tmp_path: Path
+) -> None:
+    begun, program = tmp_path / "begun", tmp_path / "hangs.py"
+    program.write_text(HANGS.format(begun=str(begun), seconds=50))
+    words = ["serve", str(program), "--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
+    with started(*words, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, limit=30) as process:
+        with trio.fail_after(30):
+            await until(begun.exists)
+            process.send_signal(signal.SIGTERM)
+            assert await trio.to_thread.run_sync(process.wait) == 0
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+async def test_sighup_before_there_are_workers_ends_nothing(started: Started, tmp_path: Path) -> None:
+    begun, program = tmp_path / "begun", tmp_path / "slow.py"
+    program.write_text(HANGS.format(begun=str(begun), seconds=0))
+    words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
+    options: dict[str, Any] = {"stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    with started("serve", str(program), *words, limit=LIMIT, **options) as process:
+        with trio.fail_after(LIMIT):
+            await until(lambda: catches(process.pid, signal.SIGHUP))
+            while not begun.exists():
+                process.send_signal(signal.SIGHUP)
+                await trio.sleep(0.002)
+            assert process.stderr is not None
+            line = await trio.to_thread.run_sync(process.stderr.readline)
+            assert line.startswith("serving "), line
+            process.send_signal(signal.SIGTERM)
+            assert await trio.to_thread.run_sync(process.wait) == 0
+
+
+EARLY = """
+import os, signal
+from mcp_actors import cli
+def run(*args, **options):
+    os.kill(os.getpid(), signal.SIGHUP)
+    print("goes on")
+cli._group.main = run
+cli.main(["serve", "x.py", {option!r}])
+"""
+
+
+@pytest.mark.parametrize(("option", "ends"), [("--workers=2", False), ("--reload", True)])
+def test_sighup_ends_no_supervisor_before_it_listens_to_signals(option: str, ends: bool) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", EARLY.format(option=option)], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == ((-signal.SIGHUP, "") if ends else (0, "goes on\n"))
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return bool(int(status.partition("SigCgt:")[2].split()[0], 16) >> (number - 1) & 1)
+
+
 async def test_what_a_tool_starts_gets_nothing_of_its_worker(started: Started, tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(WITH_CHILDREN)
     words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
