@@ -74,7 +74,8 @@ def _kept_from_peers(limit: int) -> int:
 
 
 def _limit() -> int:
-    if sys.platform == "win32":
-        return sys.maxsize
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+    if sys.platform != "win32":
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            return soft
+    return sys.maxsize
