@@ -113,12 +113,16 @@ def _has_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
+# What a shell reports for a program that SIGHUP has ended.
+_HUNG_UP = 129
+
+
 def _early_hangup(had_terminal: bool) -> Callable[[int, object], None]:
     """Returns what SIGHUP does while there are no workers to replace: nothing, unless the terminal was closed."""
 
     def hung_up(_number: int, _frame: object) -> None:
         if had_terminal and not _has_terminal():
-            raise SystemExit(128 + signal.SIGHUP)
+            raise SystemExit(_HUNG_UP)
 
     return hung_up
 
