@@ -60,7 +60,7 @@ from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.limits import Admission, Limiters
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import InvalidResult, failure_frame, post_answer, too_long, too_long_frame
-from mcp_actors._eras.era import Invocation
+from mcp_actors._eras.era import Invocation, shown_target
 from mcp_actors._wire.codec import RequestId, decode_value, encode_notification, encode_reply
 from mcp_actors.abc import Frame, HttpRequest, Outlet, Telemetry
 from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError, McpError, RpcError
@@ -848,7 +848,6 @@ def statistics_of(
 ) -> CallStatistics:
     """Returns the snapshot of a call in flight, by its request."""
     method, principal = invocation.method, invocation.principal
-    target = invocation.params.get(method.target) if method.target and method.shown else None
-    name = target if isinstance(target, str) else None
+    name = shown_target(invocation)
     user = None if principal is None else principal.subject
     return CallStatistics(invocation.id, method.name, name, age, state, user, session)

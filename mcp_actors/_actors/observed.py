@@ -15,7 +15,7 @@ from mcp_actors._actors.inbound_call import CallOwner, DetachedCall, InboundCall
 from mcp_actors._actors.limits import Admission, Limits
 from mcp_actors._actors.outbound import KINDS, CallCarrier, CallKinds, OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._eras.era import Invocation
+from mcp_actors._eras.era import Invocation, shown_target
 from mcp_actors._wire.codec import decode_value, encode_value
 from mcp_actors.abc import Frame
 from mcp_actors.abc.telemetry import (
@@ -31,6 +31,7 @@ from mcp_actors.abc.telemetry import (
 )
 from mcp_actors.errors import INTERNAL_ERROR, CallTimeout, ConnectionLost, RpcError, SessionExpired
 from mcp_actors.supervision import logging
+from mcp_actors.supervision.printable import masked_uri
 
 __all__ = [
     "MESSAGE_CHARACTERS",
@@ -58,10 +59,7 @@ def failed(error: Exception) -> None:
 
 def observed_request(invocation: Invocation, owner: CallOwner, *, is_task: bool = False) -> ObservedRequest:
     """Returns a request as telemetry sees it."""
-    method = invocation.method
-    target = invocation.params.get(method.target) if method.target and method.shown else None
-    if type(target) is not str:
-        target = None
+    method, target = invocation.method, shown_target(invocation)
     return ObservedRequest(
         method.name,
         target,
@@ -354,6 +352,8 @@ class ObservedOutboundCalls(OutboundCalls):
     ) -> OutboundObservation | None:
         named = _TARGETS.get(method)
         target = None if named is None else params.get(named)
+        if named == "uri" and type(target) is str:
+            target = masked_uri(target)
         version = self.version if call is None else call.invocation.era.version
         carrier = self._carrier
         return self._telemetry.outbound(

@@ -15,6 +15,7 @@ from mcp_actors._eras.vocabulary import Hook, named
 from mcp_actors._wire.codec import LONGEST_ID, RequestId
 from mcp_actors.errors import INVALID_PARAMS, RemoteProtocolError, RpcError
 from mcp_actors.supervision.principal import Principal
+from mcp_actors.supervision.printable import masked_uri
 from mcp_actors.types import Implementation, ServerCapabilities
 
 __all__ = [
@@ -364,3 +365,15 @@ class Invocation(msgspec.Struct, eq=False):
     principal: Principal | None = None
     address: str | None = None
     reported: bool = False
+
+
+def shown_target(invocation: Invocation) -> str | None:
+    """Returns the tool, prompt or resource that a request is about, for logs, telemetry and the live view.
+
+    ``None`` without one, or if it is a secret. A URI is masked as by `masked_uri`.
+    """
+    method = invocation.method
+    target = invocation.params.get(method.target) if method.target and method.shown else None
+    if not isinstance(target, str):
+        return None
+    return masked_uri(target) if method.target == "uri" else target

@@ -28,6 +28,7 @@ import trio
 
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.responses import InvalidResult
+from mcp_actors._eras.era import shown_target
 from mcp_actors.errors import INTERNAL_ERROR, ConnectionLost, McpError, RpcError, SessionExpired, ToolError
 from mcp_actors.supervision.containment import sole_cause
 from mcp_actors.supervision.logging import log
@@ -121,9 +122,8 @@ def _logged(error: BaseException) -> dict[str, Any]:
 
 
 def _target(call: InboundCall) -> str:
-    method = call.invocation.method
-    target = call.invocation.params.get(method.target) if method.target and method.shown else None
-    return _cut(_readable(target), MAX_TARGET) if isinstance(target, str) else ""
+    target = shown_target(call.invocation)
+    return "" if target is None else _cut(_readable(target), MAX_TARGET)
 
 
 def _summary(error: BaseException) -> str:

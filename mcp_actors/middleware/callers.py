@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from functools import lru_cache
 from typing import Any
 
-from mcp_actors._eras.era import Invocation
+from mcp_actors._eras.era import Invocation, shown_target
 from mcp_actors._server.context import holder_of
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.server import Context
@@ -15,9 +14,6 @@ from mcp_actors.server import Context
 __all__ = ["as_json", "caller_of", "target_of"]
 
 # What is not shown of a URI: the user information in its authority, its query, and its fragment (RFC 3986, section 3).
-_USER = re.compile(r"^([^/?#]*//)[^/?#]*@")
-_QUERY = re.compile(r"\?[^#]*")
-_FRAGMENT = re.compile(r"#.*", re.DOTALL)
 # Characters of a target that are shown: a client may have made it up.
 LONGEST_TARGET = 200
 
@@ -51,23 +47,9 @@ def _is_address(text: str) -> bool:
 
 
 def target_of(invocation: Invocation) -> str | None:
-    """Returns the tool, prompt or resource that a call is about; ``None`` without one, or if it is a secret.
-
-    Of a URI, the user information, the query and the fragment are ``***``, since they may hold a secret.
-    """
-    method = invocation.method
-    target = invocation.params.get(method.target) if method.target and method.shown else None
-    if not isinstance(target, str):
-        return None
-    if method.target == "uri":
-        target = _without_secrets(target)
-    return target[:LONGEST_TARGET]
-
-
-def _without_secrets(uri: str) -> str:
-    uri = _USER.sub(r"\1***@", uri, count=1)
-    uri = _QUERY.sub("?***", uri, count=1)
-    return _FRAGMENT.sub("#***", uri, count=1)
+    """Returns the first characters of what a call is about, as `shown_target` returns it."""
+    target = shown_target(invocation)
+    return None if target is None else target[:LONGEST_TARGET]
 
 
 def as_json(ctx: Context, result: Any) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["printable", "safe", "safe_json", "spelled_out", "without_paths"]
+__all__ = ["masked_uri", "printable", "safe", "safe_json", "spelled_out", "without_paths"]
 
 # Looked at one by one: so long as a text is ASCII, it costs nothing.
 _SUSPECT = r"[^\n\t\x20-\x7e]"
@@ -41,6 +41,13 @@ def safe_json(text: str) -> str:
     return re.sub(
         _SUSPECT, lambda found: found[0] if _is_harmless(found[0]) else _json_escape(found[0]), text
     )
+
+
+def masked_uri(uri: str) -> str:
+    """Returns a URI with ``***`` for its user information, its query and its fragment, which may hold secrets."""
+    uri = re.sub(r"^([^/?#]*//)[^/?#]*@", r"\1***@", uri, count=1)
+    uri = re.sub(r"\?[^#]*", "?***", uri, count=1)
+    return re.sub(r"(?s)#.*", "#***", uri, count=1)
 
 
 def without_paths(text: str) -> str:

@@ -20,6 +20,7 @@ from mcp_actors.errors import RpcError, ToolError
 from mcp_actors.middleware import AuditEntry, AuditLog, Durations, RateLimit, Timing, timing
 from mcp_actors.middleware import audit as audit_module
 from mcp_actors.types import ElicitResult
+from tests.telemetry.spans import Traced
 
 from .callers import served
 
@@ -345,3 +346,28 @@ def test_what_is_no_function_and_a_class_are_refused_where_they_are_written() ->
     a_class: Any = Timing
     with pytest.raises(TypeError, match=r"Timing is a class: give an object of it, Timing\(…\)"):
         Server("x").middleware(a_class)
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_uri_is_masked_in_the_live_view_in_telemetry_and_in_the_log_as_well(era: str) -> None:
+    of_server, of_client = Traced(), Traced()
+    server = Server("masks", telemetry=of_server.telemetry)
+    rows: list[str | None] = []
+
+    @server.resource("db://{+rest}")
+    async def read(rest: str, ctx: Context) -> str:
+        rows.append(ctx.call.statistics().target)
+        raise ValueError("no such table")
+
+    uri = f"db://ann:{SECRET}@host/table?token={SECRET}#{SECRET}"
+    with structlog.testing.capture_logs() as logs:
+        async with Client(server, era=era, telemetry=of_client.telemetry) as client:
+            with pytest.raises(RpcError) as caught:
+                await client.read_resource(uri)
+    assert rows == ["db://***@host/table?***#***"]
+    assert SECRET not in str(caught.value)
+    assert SECRET not in str([{**each, "exc_info": ""} for each in logs])
+    for traced in (of_server, of_client):
+        spans = [dict(each.attributes or {}) for each in traced.spans]
+        assert any(each.get("mcp.resource.uri") == "db://***@host/table?***#***" for each in spans)
+        assert SECRET not in str(spans)
