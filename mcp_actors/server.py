@@ -9,7 +9,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, Generic, TypeGuard, TypeVar, Unpack, get_args, overload
+from typing import Any, Generic, Never, TypeGuard, TypeVar, Unpack, get_args, overload
 
 import trio
 
@@ -607,6 +607,7 @@ class Server(Generic[StateT]):
         self,
         *targets: str | ServerTransport,
         task_status: trio.TaskStatus[tuple[Any, ...]] = trio.TASK_STATUS_IGNORED,
+        **unknown: Never,
     ) -> None:
         """Serves in a Trio loop of its own until every transport is done or a signal to stop arrives.
 
@@ -622,6 +623,7 @@ class Server(Generic[StateT]):
         Args:
             targets: URLs or transports; by default ``"stdio:"``, one client on standard input and output.
             task_status: As in `serve`.
+            unknown: There are no others: what other SDKs take, such as ``transport=``, is answered with what to write.
 
         Raises:
             RuntimeError: An event loop runs in this thread already, Trio's or asyncio's.
@@ -631,6 +633,11 @@ class Server(Generic[StateT]):
             ValueError: A URL or its options are malformed.
             OSError: A transport cannot listen: the port is taken, or the path may not be used.
         """
+        if unknown:
+            raise TypeError(
+                f"server.run() has no {next(iter(unknown))}=: write server.run('http://127.0.0.1:8000/mcp') to serve "
+                "at a URL, and server.run() for standard input and output"
+            )
         stop_if_loaded(self)
         if trio.lowlevel.in_trio_run():
             raise RuntimeError(

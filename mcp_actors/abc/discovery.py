@@ -210,8 +210,21 @@ def _require_port(url: str) -> None:
         raise ValueError(f"the port of a URL is a number from 0 to 65535, not {authority[1]!r:.80}")
 
 
+# The names that other SDKs have for transports.
+_WORDS = {
+    "http": "http://127.0.0.1:8000/mcp",
+    "sse": "http://127.0.0.1:8000/mcp",
+    "stdio": "stdio:",
+    "streamable-http": "http://127.0.0.1:8000/mcp",
+    "streamable_http": "http://127.0.0.1:8000/mcp",
+    "websocket": "ws://127.0.0.1:8000/mcp",
+}
+
+
 def _meant(text: str) -> str:
     """Returns what to write instead of a text that has no scheme, where that can be guessed."""
+    if text.lower() in _WORDS:
+        return f"; write '{_WORDS[text.lower()]}'"
     if " " in text:
         return f"; to start this command write 'stdio:{text}'"
     if text.endswith(".py"):

@@ -23,6 +23,7 @@ import click
 
 from mcp_actors.cli.failures import EXIT_CODES, EXIT_INTERRUPTED
 from mcp_actors.cli.output import echo
+from mcp_actors.supervision.arguments import did_you_mean
 from mcp_actors.supervision.platform import write_utf8
 
 __all__ = ["main"]
@@ -33,6 +34,19 @@ URL     stdio:COMMAND ARG...   one shell word, for example 'stdio:python server.
 Exit codes
 {}Colours appear on terminals only; NO_COLOR=1 turns them off.
 """.format("".join(f"  {code:<5} {text}\n" for code, text in EXIT_CODES.items()))
+
+# The words of other SDKs for what we have under another name.
+_MEANT = {
+    "connect": "list",
+    "dev": "serve --reload",
+    "inspector": "inspect",
+    "proxy": "gateway",
+    "run": "serve",
+    "start": "serve",
+    "test": "inspect",
+    "tools": "list",
+    "version": "--version",
+}
 
 # name -> (module, the name of the command there, short help). The help is here so that `--help` imports nothing.
 # First those for authors and operators of servers, then those of clients, then logins.
@@ -74,6 +88,16 @@ class _CommandTable(click.Group):
         command = getattr(importlib.import_module(f"{__name__}.{module}"), name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            meant = _MEANT.get(name)
+            close = f"; write mcp-actors {meant}" if meant else did_you_mean(name, _COMMANDS)
+            ctx.fail(f"there is no command {name!r}{close}")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:

@@ -44,6 +44,15 @@ class Section:
     remark: str = ""
 
 
+# The options of other SDKs for where to serve.
+_OF_OTHERS = {
+    "--host": "--listen http://HOST:8000/mcp",
+    "--path": "--listen http://127.0.0.1:8000/PATH",
+    "--port": "--listen http://127.0.0.1:PORT/mcp",
+    "--transport": "--listen http://127.0.0.1:8000/mcp, or nothing for standard input and output",
+}
+
+
 class CommandWithSections(click.Command):
     """A command with headings in its help; an option that no section names comes at the end, with ``--help``.
 
@@ -54,6 +63,19 @@ class CommandWithSections(click.Command):
     def __init__(self, *words: Any, sections: Sequence[Section] = (), **settings: Any) -> None:
         super().__init__(*words, **settings)
         self._sections = sections
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            meant = _OF_OTHERS.get(error.option_name) if "--listen" in self._named else None
+            if meant is None:
+                raise
+            raise click.UsageError(f"there is no {error.option_name}: write {meant}", ctx) from None
+
+    @property
+    def _named(self) -> set[str]:
+        return {name for each in self.params for name in each.opts}
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
@@ -181,7 +203,11 @@ def _checked_url(_ctx: click.Context, _parameter: click.Parameter, url: str) -> 
     if url == "stdio:":
         raise click.UsageError("stdio: needs the command that starts the server: 'stdio:python server.py'")
     if ":" not in url:
-        meant = f"'stdio:python {url}'" if url.endswith(".py") else "'stdio:COMMAND ARG...'"
+        meant = "'stdio:COMMAND ARG...'"
+        if " " in url.strip():
+            meant = f"'stdio:{url.strip()}'"
+        elif url.endswith(".py"):
+            meant = f"'stdio:python {url}'"
         raise click.UsageError(f"{url!r} is no URL: write {meant} as one word, or scheme://...")
     return url
 

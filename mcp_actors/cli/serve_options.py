@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -345,8 +345,14 @@ def serving_transports(
 
 def offer(server: Server) -> str:
     """Returns a line that says who a server is and what it has."""
-    counts: dict[str, Sized] = {"tool": server.tools, "resource": server.resources, "prompt": server.prompts}
-    has = [f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts.items() if len(each)]
+    templates = sum(1 for each in server.resources if each.template is not None)
+    counts = {
+        "tool": len(server.tools),
+        "resource": len(server.resources) - templates,
+        "resource template": templates,
+        "prompt": len(server.prompts),
+    }
+    has = [f"{number} {name}{'' if number == 1 else 's'}" for name, number in counts.items() if number]
     return f"{server.info.name} {server.info.version}: {', '.join(has) or 'nothing registered yet'}"
 
 

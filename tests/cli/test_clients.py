@@ -156,7 +156,24 @@ def test_a_server_that_dies_in_a_call(mcp: Mcp, url: str) -> None:
         (["call", "stdio:true", "t", "what"], 2, "write key=text"),
         (["list", "server.py"], 2, "'server.py' is no URL: write 'stdio:python server.py'"),
         (["list", "stdio:true", "--era", "paleozoic"], 2, "paleozoic"),
-        (["nonsense"], 2, "nonsense"),
+        (["nonsense"], 2, "there is no command 'nonsense'"),
+        (["list", "python weather.py"], 2, "write 'stdio:python weather.py' as one word"),
+        (["list", "stdio:weather.py"], 1, "write the interpreter first: python weather.py"),
+        (["srve", "x.py"], 2, "there is no command 'srve'; did you mean 'serve'?"),
+        (["run", "x.py"], 2, "there is no command 'run'; write mcp-actors serve"),
+        (["dev", "x.py"], 2, "there is no command 'dev'; write mcp-actors serve --reload"),
+        (
+            ["serve", "x.py", "--port", "80"],
+            2,
+            "there is no --port: write --listen http://127.0.0.1:PORT/mcp",
+        ),
+        (["serve", "x.py", "--host", "h"], 2, "there is no --host: write --listen http://HOST:8000/mcp"),
+        (
+            ["serve", "x.py", "--transport", "sse"],
+            2,
+            "there is no --transport: write --listen http://127.0.0.1",
+        ),
+        (["call", "stdio:true", "t", "--port", "80"], 2, "--port"),
     ],
 )
 def test_wrong_words(mcp: Mcp, words: list[str], code: int, says: str) -> None:

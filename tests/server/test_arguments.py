@@ -137,6 +137,19 @@ def test_an_option_of_a_client(name: str, value: Any, says: str) -> None:
     assert says in complaint(lambda: Client(Server("s"), **options), TypeError)
 
 
+@pytest.mark.parametrize("words", [{"transport": "http"}, {"port": 8000}, {"host": "0.0.0.0"}])
+def test_the_words_of_other_sdks_are_answered_with_ours(words: dict[str, Any]) -> None:
+    text = complaint(lambda: Server("s").run(**words), TypeError)
+    assert text.startswith(
+        f"server.run() has no {next(iter(words))}=: write server.run('http://127.0.0.1:8000/mcp')"
+    )
+
+
+@pytest.mark.parametrize(("name", "url"), [("sse", "http://127.0.0.1:8000/mcp"), ("stdio", "stdio:")])
+def test_the_names_that_other_sdks_have_for_transports(name: str, url: str) -> None:
+    assert complaint(lambda: Server("s").run(name), TransportNotFound).endswith(f"; write '{url}'")
+
+
 def one(message: str) -> None: ...
 
 

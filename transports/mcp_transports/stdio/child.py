@@ -258,6 +258,8 @@ def _why_not_started(command: Sequence[str], cwd: str | Path | None, error: Exce
         hint = (
             "; its arguments have to be words of their own: put them into args in a configuration"
             if " " in command[0]
+            else f"; to start a Python file write the interpreter first: python {command[0]}"
+            if command[0].endswith(".py")
             else ""
         )
         return f"{what}: there is no command {command[0]!r}{hint}"
