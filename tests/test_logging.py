@@ -32,8 +32,11 @@ LINES = 8_000
 
 
 def run(program: str, **options: object) -> subprocess.CompletedProcess[bytes]:
+    """Runs a program with the buffers that Python has by itself."""
     code = textwrap.dedent(program)
-    return subprocess.run([sys.executable, "-c", code], timeout=60, check=False, **options)  # type: ignore[call-overload, no-any-return]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    given: dict[str, Any] = {"env": env, "timeout": 60, "check": False, **options}
+    return subprocess.run([sys.executable, "-c", code], **given)
 
 
 FLOOD = f"""

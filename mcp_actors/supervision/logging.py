@@ -154,12 +154,23 @@ def _has_descriptor(stream: Any) -> bool:
 def _write(line: str) -> None:
     """Writes to what standard error is now, so that a redirection gets what is written from then on."""
     try:
-        if sys.stderr.isatty():
+        stream = sys.stderr
+        if stream.isatty():
             # Children, upstreams and peers wrote parts of it.
             line = safe(line)
-        # With its newline, as `print` writes that by itself: another thread's words would come between the two.
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        buffer = getattr(stream, "buffer", None)
+        if buffer is None:
+            # With its newline, as `print` writes that by itself: another thread's words would come between the two.
+            stream.write(f"{line}\n")
+            stream.flush()
+            return
+        stream.flush()
+        # Past the buffer of the stream: what could not be written would stay in it, and the interpreter tries that
+        # again when it ends, waits for whoever does not read, or exits with 120.
+        raw = getattr(buffer, "raw", buffer)
+        left = memoryview(f"{line}{os.linesep}".encode(stream.encoding, stream.errors or "backslashreplace"))
+        while left:
+            left = left[raw.write(left) or len(left) :]
     except (OSError, ValueError, AttributeError):
         # A closed pipe, a full disk, a closed or missing stream: nothing is left to write to.
         return
