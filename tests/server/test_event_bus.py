@@ -18,7 +18,7 @@ from mcp_actors._eras.era import Event, EventKind
 from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.abc import Bus
 from mcp_actors.errors import LocalProtocolError, Overloaded, RpcError
-from mcp_actors.supervision.budget import Account
+from mcp_actors.supervision.budget import Account, Budget
 from mcp_actors.types import SubscriptionFilter
 
 
@@ -224,6 +224,23 @@ async def test_a_hook_that_refuses_leaves_nothing_subscribed() -> None:
     assert bus.statistics().uris == 0
     assert gone == ["a:1"]
     bus.publish("tools")
+
+
+async def test_a_hook_that_refuses_takes_back_what_was_charged() -> None:
+    bus = EventBus()
+    account = Account(Budget(1000), "peer")
+    subscription = bus.subscribe(Wanted(resource_subscriptions=["a:1"]), account=account)
+    held = account.held
+
+    def refuse(uri: str) -> None:
+        raise RpcError(1, "no")
+
+    bus.on_first_subscriber = refuse
+    with pytest.raises(RpcError, match="no"):
+        subscription.add_uri("a:" + "2" * 100)
+    assert account.held == held
+    subscription.close()
+    assert account.held == 0
 
 
 async def test_a_failing_unsubscribe_hook_does_not_keep_a_subscription_alive() -> None:

@@ -14,7 +14,7 @@ from mcp_actors import Client, ConnectionLost, Limits, Server
 from mcp_actors.abc import Frame
 from mcp_actors.errors import LocalProtocolError, RemoteProtocolError
 from mcp_transports._poller import Ticker
-from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
+from mcp_transports.websocket.channel import KeepAliveAction, KeepAliveTimes, PeerActivity, WebSocketChannel
 from mcp_transports.websocket.protocol import FRAMES_IN_A_TURN
 from tests.actors.peers import Dials, Serves
 from tests.messages import INITIALIZED, LEGACY, call, initialize, initialize_result, result
@@ -223,6 +223,21 @@ async def test_closing_from_another_task_wakes_who_receives(autojump_clock: obje
         assert (await peer.closed_with())[0] == 1000
         await peer.send(closing(1000))
         assert await peer.ended()
+
+
+def test_a_peer_has_its_whole_time_for_an_answer_however_late_the_ping_was() -> None:
+    times = KeepAliveTimes(ping_interval=8, ping_timeout=4)
+    activity = PeerActivity(0.0)
+    activity.listening = True
+
+    def look(now: float) -> KeepAliveAction:
+        return activity.look(now, times, progress=0, sending=False)
+
+    # The loop was held up: the ping is sent at 100, when both times would have been over for long.
+    assert look(100) is KeepAliveAction.PING
+    assert [look(now) for now in (101, 103.9)] == [KeepAliveAction.FINE] * 2
+    assert look(104) is KeepAliveAction.SILENT
+    assert look(105) is KeepAliveAction.FINE
 
 
 async def test_silence_is_asked_about_and_then_ended(autojump_clock: object) -> None:
