@@ -210,7 +210,11 @@ def _object(encoded: bytes) -> dict[str, Any]:
 def _decoded(part: str) -> bytes:
     if len(part) % 4 == 1:
         raise JoseRejected("not base64url")
-    return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    decoded = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+    if _encoded(decoded) != part.encode():
+        # RFC 4648, section 3.5: bits that are left over are zero. Else one signature would have several spellings.
+        raise JoseRejected("not base64url in its one spelling")
+    return decoded
 
 
 def _encoded(data: bytes) -> bytes:

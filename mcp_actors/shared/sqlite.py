@@ -28,7 +28,7 @@ from mcp_actors.shared import sqlite_steps
 from mcp_actors.shared.memory import MemoryState
 from mcp_actors.shared.sqlite_steps import Place
 from mcp_actors.supervision.containment import outliving, start_again
-from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.logging import RareWarning, log
 from mcp_actors.supervision.task_kinds import SHARED_STATE, SQLITE_LEASE, SQLITE_WORKER
 
 __all__ = [
@@ -80,9 +80,10 @@ class BatchedConnection:
         connection: It is used by this object alone, until `finish` returns.
         begin: The statement that begins a transaction: ``BEGIN IMMEDIATE`` for steps that write.
         timeout: Seconds that a step may take, waiting included.
+        path: The file.
     """
 
-    def __init__(self, connection: sqlite3.Connection, begin: str, timeout: float) -> None:
+    def __init__(self, connection: sqlite3.Connection, begin: str, timeout: float, path: str) -> None:
         self._connection = connection
         self._begin = begin
         self._timeout = timeout
@@ -91,6 +92,8 @@ class BatchedConnection:
         self._waiting: deque[_WaitingStep] = deque()
         self._weight = 0
         self._arrived = trio.Event()
+        self._file, self._identity = path, _identity(path)
+        self._failing = RareWarning("the file of tasks cannot be used: calls that need it are refused")
 
     def __repr__(self) -> str:
         return f"<BatchedConnection {len(self._waiting)} waiting>"
@@ -141,6 +144,7 @@ class BatchedConnection:
                     abandon_on_cancel=True,
                 )
             except (sqlite3.Error, OSError) as error:
+                self._failing(file=self._file, cause=str(error))
                 for each in batch:
                     each.result = outcome.Error(_unavailable(error))
             else:
@@ -161,6 +165,9 @@ class BatchedConnection:
 
     def _transact(self, steps: Sequence[FileStep[Any]]) -> list[outcome.Outcome[Any]]:
         """Runs steps in a transaction, in a thread. A step that refuses its arguments has changed nothing."""
+        if _identity(self._file) != self._identity:
+            # SQLite goes on with what no other process finds any more, and nobody after a restart.
+            raise OSError("the file was deleted, moved or replaced; start the server again")
         self._connection.execute(self._begin)
         try:
             results = [_outcome_of(step, self._connection) for step in steps]
@@ -195,6 +202,14 @@ class BatchedConnection:
 
     def _too_slow(self) -> SharedStateUnavailable:
         return SharedStateUnavailable("tasks", f"the file did not answer for {self._timeout:g} s")
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _outcome_of(step: FileStep[Any], connection: sqlite3.Connection) -> outcome.Outcome[Any]:
@@ -394,8 +409,8 @@ class SqliteShared:
             reason = error.strerror if isinstance(error, OSError) else error
             raise SharedStateUnavailable("tasks", f"{self._path}: {reason}") from error
         return (
-            BatchedConnection(writing, "BEGIN IMMEDIATE", self._timeout),
-            BatchedConnection(reading, "BEGIN", self._timeout),
+            BatchedConnection(writing, "BEGIN IMMEDIATE", self._timeout, self._path),
+            BatchedConnection(reading, "BEGIN", self._timeout, self._path),
         )
 
     async def _renew(self, place: Place, writing: BatchedConnection) -> None:

@@ -5,8 +5,11 @@ Everything here blocks and runs in a thread. A step is a function of a connectio
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
+import stat
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
@@ -120,6 +123,10 @@ END;
 """
 
 
+# Who may write the file may give anybody the tasks of anybody.
+_OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
 def open_database(path: str, timeout: float) -> sqlite3.Connection:
     """Opens the file, or makes it, with its tables, for its owner alone.
 
@@ -129,6 +136,11 @@ def open_database(path: str, timeout: float) -> sqlite3.Connection:
     """
     # SQLite would make it for everybody; what it makes beside it has the mode of this one.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if sys.platform != "win32" and mode & _OF_OTHERS:
+        raise OSError(
+            errno.EPERM, f"other users may write it (mode {mode:o}): chmod 600 it, or name another file"
+        )
     end = time.monotonic() + timeout
     while True:
         connection = open_connection(path, timeout)

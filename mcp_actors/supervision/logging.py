@@ -18,6 +18,7 @@ import atexit
 import functools
 import importlib
 import logging
+import math
 import os
 import sys
 import threading
@@ -28,7 +29,7 @@ from typing import Any
 
 from mcp_actors.supervision.printable import safe
 
-__all__ = ["flush_to_stderr", "log", "logger", "write_to_stderr"]
+__all__ = ["RareWarning", "flush_to_stderr", "log", "logger", "write_to_stderr"]
 
 # Levels that are written only by programs that have configured structlog.
 _QUIET = frozenset({"debug", "info"})
@@ -43,6 +44,8 @@ WINDOW = 10.0
 TEXTS = 1024
 # Seconds in which the process writes what is queued before it ends.
 EXIT_TIMEOUT = 1.0
+# Seconds between two lines of a `RareWarning`.
+REPEATED_AFTER = 60.0
 
 
 class StderrWriter:
@@ -142,6 +145,29 @@ class RepeatLimit:
         if lines >= BURST:
             raise importlib.import_module("structlog").DropEvent
         return line
+
+
+class RareWarning:
+    """Logs an event at most once in `REPEATED_AFTER` seconds, so that what fails with each call fills no log.
+
+    Args:
+        event: The event.
+    """
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._quiet_until = -math.inf
+        self._untold = 0
+
+    def __call__(self, **details: Any) -> None:
+        """Logs the event, with how often it has come since it was logged last."""
+        now = time.monotonic()
+        if now < self._quiet_until:
+            self._untold += 1
+            return
+        self._quiet_until = now + REPEATED_AFTER
+        log.warning(self._event, **details, **({"again": self._untold} if self._untold else {}))
+        self._untold = 0
 
 
 def _has_descriptor(stream: Any) -> bool:

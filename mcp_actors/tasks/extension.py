@@ -454,8 +454,10 @@ class SessionTasks:
             del self._ids[next(iter(self._ids))]
 
     def after(self, id: str | None) -> list[str]:
-        """Returns the tasks that follow one of them, or all of them; an empty list for an unknown one."""
+        """Returns the tasks that follow one of them, or all of them; raises `RpcError` (-32602) for an unknown one."""
         ids = list(self._ids)
         if id is None:
             return ids
-        return ids[ids.index(id) + 1 :] if id in self._ids else []
+        if id not in self._ids:
+            raise invalid_params("invalid cursor")
+        return ids[ids.index(id) + 1 :]

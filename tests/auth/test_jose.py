@@ -66,6 +66,17 @@ def test_a_proof_is_what_joserfc_verifies_and_has_the_claims_of_rfc_9449(algorit
     }
 
 
+def test_a_signature_has_one_spelling() -> None:
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    proof = DpopKey.generate("ES256").proof("GET", "https://h/", now=NOW)
+    assert len(proof.rpartition(".")[2]) % 4 == 2  # of the last character four bits are left over
+    others = [proof[:-1] + each for each in alphabet if each != proof[-1]]
+    for other in [each for each in others if alphabet.index(each[-1]) >> 4 == alphabet.index(proof[-1]) >> 4]:
+        with pytest.raises(JoseRejected, match="one spelling"):
+            read_jws(other)
+    assert read_jws(proof)
+
+
 def test_a_proof_shows_no_private_member_and_is_new_each_time() -> None:
     key = DpopKey.generate("RS256")
     proofs = [read_jws(key.proof("GET", "https://h/", now=NOW)) for _ in range(2)]

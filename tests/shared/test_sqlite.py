@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import stat
 import time
@@ -117,6 +118,36 @@ async def test_only_the_owner_may_read_the_file(path: Path) -> None:
         await state.tasks.create(make_record(state.node), ROOMY)
         modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in path.parent.iterdir()}
     assert modes == dict.fromkeys(("state.db", "state.db-wal", "state.db-shm"), 0o600)
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
+async def test_a_file_that_others_may_write_is_refused(path: Path, mode: int) -> None:
+    async with opened(path):
+        pass
+    await trio.Path(path).chmod(mode)
+    with pytest.raises(SharedStateUnavailable) as raised:
+        async with opened(path):
+            pass
+    assert f"other users may write it (mode {mode:o}): chmod 600 it" in raised.value.cause
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced"])
+async def test_no_task_is_confirmed_that_is_in_no_file(path: Path, how: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        with contextlib.suppress(SharedStateUnavailable):
+            async with opened(path) as state:
+                await state.tasks.create(make_record(state.node), ROOMY)
+                await trio.Path(path).unlink()
+                if how == "replaced":
+                    await trio.Path(path).write_bytes(b"")
+                for _ in range(3):
+                    with pytest.raises(SharedStateUnavailable) as raised:
+                        await state.tasks.create(make_record(state.node), ROOMY)
+                    assert "the file was deleted, moved or replaced" in raised.value.cause
+    # One line says why, and not one for each call.
+    assert (
+        len([each for each in logs if "cannot be used" in each["event"] and "deleted" in each["cause"]]) == 1
+    )
 
 
 @pytest.mark.parametrize("written", ["x'00'", "x'81a26964'", "17", "'text'"])

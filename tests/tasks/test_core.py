@@ -195,7 +195,10 @@ async def test_a_session_lists_its_own_tasks(autojump_clock: MockClock) -> None:
             rest = await talks[0].result("tasks/list", {"cursor": ids[0]})
             assert [each["taskId"] for each in rest["tasks"]] == ids[1:]
             assert (await talks[1].result("tasks/list"))["tasks"] == []
-            assert await talks[0].code("tasks/list", {"cursor": 7}) == INVALID_PARAMS
+            for cursor in (7, "nothing", ""):
+                assert await talks[0].code("tasks/list", {"cursor": cursor}) == INVALID_PARAMS
+            # What one session has is no cursor of another one.
+            assert await talks[1].code("tasks/list", {"cursor": ids[0]}) == INVALID_PARAMS
         nursery.cancel_scope.cancel()
 
 

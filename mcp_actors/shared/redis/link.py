@@ -18,7 +18,7 @@ from coredis.pool import ConnectionPool
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.errors.protocol import SharedRole
 from mcp_actors.supervision.containment import start_and_wait
-from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.logging import RareWarning, log
 from mcp_actors.supervision.task_kinds import STORE_CONNECTION
 
 __all__ = ["Keys", "Redis", "RedisLink", "Script", "short"]
@@ -179,6 +179,7 @@ class RedisLink:
         self._lost_at = trio.current_time()
         self._in_flight = 0
         self._cause = f"there was no connection within {redis.timeout:g} s"
+        self._refused = RareWarning("redis refuses what is asked of it: calls that need it are refused")
         self.connected_at: float | None = None
         """When the present connection was made, ``None`` while there is none."""
         self.on_connect: Callable[[], object] = lambda: None
@@ -319,6 +320,8 @@ class RedisLink:
             self.drop("redis has lost its scripts")
             raise SharedStateUnavailable(role, "redis has lost its scripts") from None
         except Exception as error:
+            # It is there, and has refused: it is full, for example, or may only be read.
+            self._refused(redis=self._redis.place, role=role, cause=reason_of(error))
             raise SharedStateUnavailable(role, reason_of(error)) from None
         finally:
             self._in_flight -= weight
