@@ -147,6 +147,13 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
 
     _known_access = WeakKeyDictionary()
 
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.open()
+        except McpError as error:
+            shorten(error)
+            raise
+
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
 
@@ -165,8 +172,6 @@ class AsyncioClientFace(ClientFace, AsyncioFace):
             shorten(error)
             raise
         return self
-
-    __aenter__ = open
 
     async def aclose(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
@@ -210,6 +215,13 @@ class SyncClientFace(ClientFace, SyncFace):
 
     _known_access = WeakKeyDictionary()
 
+    def __enter__(self) -> Self:
+        try:
+            return self.open()
+        except McpError as error:
+            shorten(error)
+            raise
+
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
@@ -228,8 +240,6 @@ class SyncClientFace(ClientFace, SyncFace):
             shorten(error)
             raise
         return self
-
-    __enter__ = open
 
     def close(self) -> None:
         """Closes the connection and waits for its end; calls in flight raise `ConnectionLost`.
