@@ -68,6 +68,33 @@ def test_a_server_that_violates_them(mcp: Callable[..., Ran], broken: str) -> No
     assert "\x1b" not in done.stdout
 
 
+def test_rules_are_left_out_and_chosen(mcp: Callable[..., Ran], broken: str) -> None:
+    def outcomes(*words: str) -> tuple[int, set[str], set[str]]:
+        done = mcp("inspect", broken, "--json", "--in-flight", "0", *words)
+        report = json.loads(done.stdout)
+        found = {each["rule"] for each in report["findings"]}
+        return done.returncode, {each["rule"] for each in report["outcomes"]}, found
+
+    _, everything, found = outcomes()
+    assert outcomes("--ignore", "empty-ping") == (4, everything - {"empty-ping"}, found - {"empty-ping"})
+    assert outcomes("--only", "empty-ping") == (4, {"empty-ping"}, {"empty-ping"})
+    # It knows no batches, which no client sends.
+    assert outcomes("--only", "batches") == (0, {"batches"}, {"batches"})
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--ignore", "empty-pings"], "there is no rule 'empty-pings'; did you mean 'empty-ping'?"),
+        (["--only", "zzz"], "there is no rule 'zzz'; there are: "),
+    ],
+)
+def test_rules_that_are_not_there(mcp: Callable[..., Ran], words: list[str], says: str) -> None:
+    done = mcp("inspect", "stdio:true", *words)
+    assert done.returncode == 2
+    assert says in " ".join(done.stderr.split())
+
+
 def test_the_text_says_rule_place_and_observation(mcp: Callable[..., Ran], broken: str) -> None:
     done = mcp("inspect", broken, "--in-flight", "0")
     assert done.returncode == 4

@@ -400,6 +400,21 @@ async def test_the_rule_finds_who_breaks_it(autojump_clock: MockClock, rule: str
     assert report.violates is any(each.severity == "error" for each in report.findings)
 
 
+async def test_a_header_that_nginx_takes_away_is_not_missed(autojump_clock: MockClock) -> None:
+    broken = BROKEN["unbuffered-streams"]
+
+    def behind_nginx(exchange: Exchange) -> None:
+        broken.change(exchange)
+        exchange.answered["server"] = "nginx/1.27"
+
+    report = await inspected(FakeServer(behind_nginx, eras=broken.eras), broken.binding)
+    [outcome] = [each for each in report.outcomes if each.rule == "unbuffered-streams"]
+    assert (outcome.result, outcome.reason) == (
+        "not applicable",
+        "nginx obeys this header, and does not pass it on",
+    )
+
+
 # -- Our own servers over real bindings: nothing is found at them, and every rule about the binding is checked ---
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -25,11 +25,14 @@ from mcp_actors.cli.failures import (
     traceback_option,
 )
 from mcp_actors.cli.inspect.conversation import Bounds
+from mcp_actors.cli.inspect.inspected import Rule
 from mcp_actors.cli.inspect.inspection import EraReport, Finding, ServerReport, inspect_server
+from mcp_actors.cli.inspect.rules import RULES
 from mcp_actors.cli.inspect.survey import Latency
 from mcp_actors.cli.output import echo, echo_json, safe, styled
 from mcp_actors.cli.progress import CallView
 from mcp_actors.errors import McpError
+from mcp_actors.supervision.arguments import did_you_mean
 
 __all__ = ["command", "report_lines"]
 
@@ -43,9 +46,24 @@ class _Unchecked(CommandFailure):
     exit_code = EXIT_UNCHECKED
 
 
+def _rules(_ctx: click.Context, _parameter: click.Parameter, names: Sequence[str]) -> frozenset[str]:
+    known = [each.name for each in RULES]
+    for name in names:
+        if name not in known:
+            close = did_you_mean(name, known)
+            raise click.UsageError(f"there is no rule {name!r}{close or '; there are: ' + ', '.join(known)}")
+    return frozenset(names)
+
+
 @click.command("inspect", short_help="Say what a server is, what it violates, and how fast it answers.")
 @inspection_options
 @click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object on stdout.")
+@click.option(
+    "--ignore", metavar="RULE", multiple=True, callback=_rules, help="Leave a rule out; may be repeated."
+)
+@click.option(
+    "--only", metavar="RULE", multiple=True, callback=_rules, help="Check this rule; may be repeated."
+)
 @click.option("--call", is_flag=True, help="Call tools too: those that say that they only read.")
 @click.option(
     "--in-flight",
@@ -56,19 +74,27 @@ class _Unchecked(CommandFailure):
 )
 @traceback_option
 def command(
-    connection: ConnectionOptions, as_json: bool, call: bool, in_flight: int, show_traceback: bool
+    connection: ConnectionOptions,
+    as_json: bool,
+    ignore: frozenset[str],
+    only: frozenset[str],
+    call: bool,
+    in_flight: int,
+    show_traceback: bool,
 ) -> None:
     """Say what a server is, which rules of the protocol it violates, and how fast it answers.
 
-    Each rule has its place in the specification: an error is a MUST, a warning a SHOULD. Nothing is changed at the
-    server, and tools are called only with --call. What was not reached within --cap is reported as not checked.
+    Each rule has its place in the specification: an error is a MUST, a warning a SHOULD, and a note a rule of an old
+    revision that no client needs. Nothing is changed at the server, and tools are called only with --call. What was not
+    reached within --cap is reported as not checked.
 
     The exit code is 4 if the server violates a MUST, and 5 if it was found to violate none, but some rules could not be
     checked.
     """
+    rules = [each for each in RULES if each.name not in ignore and (not only or each.name in only)]
     with reported(show_traceback):
         report = run_interruptible(
-            lambda: _inspect(connection, call, in_flight), "the inspection was interrupted"
+            lambda: _inspect(connection, call, in_flight, rules), "the inspection was interrupted"
         )
         if as_json:
             echo_json(report.to_json())
@@ -91,7 +117,9 @@ def command(
         )
 
 
-async def _inspect(connection: ConnectionOptions, call: bool, in_flight: int) -> ServerReport:
+async def _inspect(
+    connection: ConnectionOptions, call: bool, in_flight: int, rules: Sequence[Rule]
+) -> ServerReport:
     view = CallView()
     options: dict[str, Any] = {"headers": connection.headers} if connection.headers else {}
     if connection.url.partition(":")[0].lower() == "stdio":
@@ -113,6 +141,7 @@ async def _inspect(connection: ConnectionOptions, call: bool, in_flight: int) ->
             bare=bare,
             call=call,
             in_flight=in_flight,
+            rules=rules,
             bounds=Bounds(answer_time=min(connection.timeout, 10.0), total_time=connection.cap),
             progress=view.waits_for,
         )
@@ -128,7 +157,7 @@ async def _inspect(connection: ConnectionOptions, call: bool, in_flight: int) ->
 
 # -- The report as text. Nothing that a server sent reaches a terminal as it came ----------------------
 
-_COLOURS = {"error": "red", "warning": "yellow"}
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 # Names of each list that are shown.
 SHOWN_NAMES = 8
 
@@ -188,7 +217,7 @@ def _finding_lines(report: ServerReport) -> Iterator[str]:
     if not report.findings and not report.unchecked and report.eras:
         yield styled("nothing was found that violates a rule", fg="green")
     shown: set[tuple[str, str]] = set()
-    for severity in ("error", "warning"):
+    for severity in _COLOURS:
         for each in report.findings:
             if each.severity == severity:
                 if (each.rule, each.era) not in shown:

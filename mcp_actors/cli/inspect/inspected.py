@@ -238,7 +238,7 @@ async def _end_session(conversation: HttpConversation) -> None:
 
 # -- Rules ---------------------------------------------------------------------------------------------
 
-Severity = Literal["error", "warning"]
+Severity = Literal["error", "warning", "note"]
 """Whether the specification says MUST (or its schema demands it), or SHOULD."""
 Binding = Literal["any", "http", "stream"]
 

@@ -225,6 +225,8 @@ async def unbuffered_streams(spoken: SpokenEra) -> list[str]:
     streams = [each for each in spoken.answers if each.streamed]
     if not streams:
         raise NotApplicable("no answer was a stream of events")
+    if all("nginx" in each.headers.get("server", "").lower() for each in streams):
+        raise NotApplicable("nginx obeys this header, and does not pass it on")
     wrong = {
         each.method: None for each in streams if each.headers.get("x-accel-buffering", "").lower() != "no"
     }
