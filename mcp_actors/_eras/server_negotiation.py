@@ -30,7 +30,8 @@ The lifecycle of a session is the table `NEXT_STATE`, and nothing else decides w
 (MCP 2025-11-25, Lifecycle; the same in earlier revisions):
 
 * Before the result of ``initialize`` the client may send only ``initialize`` and ``ping``.
-* ``initialize`` is sent once, and never in a batch.
+* ``initialize`` is sent once, and never in a batch. A proxy may repeat it with the same params, for a client of its
+  own that it puts on this session: that is answered again. With others it would be another client, and is refused.
 * After the result of ``initialize`` requests are accepted even before ``notifications/initialized``: over HTTP the
   two arrive in separate POSTs, which may overtake each other.
 * Until ``notifications/initialized`` the server sends only pings and log messages. A request from the client counts
@@ -231,9 +232,11 @@ class LifecycleEvent(Enum):
 NEXT_STATE: dict[tuple[LifecycleState, LifecycleEvent], LifecycleState] = {
     (LifecycleState.NEW, LifecycleEvent.INITIALIZE): LifecycleState.ANSWERED,
     (LifecycleState.NEW, LifecycleEvent.PING): LifecycleState.NEW,
+    (LifecycleState.ANSWERED, LifecycleEvent.INITIALIZE): LifecycleState.ANSWERED,
     (LifecycleState.ANSWERED, LifecycleEvent.INITIALIZED): LifecycleState.OPERATING,
     (LifecycleState.ANSWERED, LifecycleEvent.PING): LifecycleState.ANSWERED,
     (LifecycleState.ANSWERED, LifecycleEvent.REQUEST): LifecycleState.OPERATING,
+    (LifecycleState.OPERATING, LifecycleEvent.INITIALIZE): LifecycleState.OPERATING,
     (LifecycleState.OPERATING, LifecycleEvent.INITIALIZED): LifecycleState.OPERATING,
     (LifecycleState.OPERATING, LifecycleEvent.PING): LifecycleState.OPERATING,
     (LifecycleState.OPERATING, LifecycleEvent.REQUEST): LifecycleState.OPERATING,
@@ -284,14 +287,14 @@ class LegacySessionState:
         ``method`` overrides the revision's table: a custom method, which every revision tolerates.
         """
         event = _EVENT_BY_METHOD.get(name, _REQUEST)
-        next_state = NEXT_STATE.get((self.state, event))
-        if next_state is None:
+        next_state, known = NEXT_STATE.get((self.state, event)), self.peer
+        if next_state is None or (event is _INITIALIZE and known and not self._is_same(known, params)):
             raise RpcError(INVALID_REQUEST, self._refusal(event), {"supported": list(self.served)})
-        if event is _INITIALIZE:
+        if known is None and event is _INITIALIZE:
             peer = self._introduced(params)
         else:
             # Only a ping comes before initialize; every revision answers it alike.
-            peer = self.peer or Peer(LEGACY[self.served[-1]], {}, None, None)
+            peer = known or Peer(LEGACY[self.served[-1]], {}, None, None)
         era = peer.era
         method = method or era.server_methods.get(name)
         if method is None:
@@ -328,8 +331,17 @@ class LegacySessionState:
 
     def _refusal(self, event: LifecycleEvent) -> str:
         if event is _INITIALIZE:
-            return "this session is initialized already"
+            return "this session is initialized already, by a client that describes itself otherwise"
         return f"send initialize first; supported protocol versions: {', '.join(self.served)}"
+
+    def _is_same(self, known: Peer, params: dict[str, Any]) -> bool:
+        requested = params.get("protocolVersion")
+        return (
+            isinstance(requested, str)
+            and negotiate(requested, self.served) is known.era
+            and params.get("capabilities", {}) == known.raw_capabilities
+            and params.get("clientInfo") == known.raw_info
+        )
 
     def _introduced(self, params: dict[str, Any]) -> Peer:
         requested, capabilities = params.get("protocolVersion"), params.get("capabilities", {})

@@ -201,11 +201,11 @@ EXPECTED = {
     (State.NEW, Event.INITIALIZED): None,
     (State.NEW, Event.PING): State.NEW,
     (State.NEW, Event.REQUEST): None,
-    (State.ANSWERED, Event.INITIALIZE): None,
+    (State.ANSWERED, Event.INITIALIZE): State.ANSWERED,
     (State.ANSWERED, Event.INITIALIZED): State.OPERATING,
     (State.ANSWERED, Event.PING): State.ANSWERED,
     (State.ANSWERED, Event.REQUEST): State.OPERATING,
-    (State.OPERATING, Event.INITIALIZE): None,
+    (State.OPERATING, Event.INITIALIZE): State.OPERATING,
     (State.OPERATING, Event.INITIALIZED): State.OPERATING,
     (State.OPERATING, Event.PING): State.OPERATING,
     (State.OPERATING, Event.REQUEST): State.OPERATING,
@@ -309,7 +309,7 @@ MESSAGES = st.sampled_from(
 @given(st.lists(MESSAGES, max_size=12))
 def test_no_order_of_messages_breaks_a_promise(messages: list[str]) -> None:
     conversation = LegacySessionState(SERVED)
-    agreed = 0
+    agreed, first = 0, None
     for id, message in enumerate(messages):
         before = conversation.state
         if "initialized" in message:
@@ -331,9 +331,11 @@ def test_no_order_of_messages_breaks_a_promise(messages: list[str]) -> None:
             assert conversation.state is before
             continue
         agreed += message == "initialize"
-        assert message == "ping" or agreed == 1
+        assert message == "ping" or agreed
+        # One that is repeated changes nothing.
+        first = first or conversation.peer
+        assert conversation.peer is first
         assert invocation.peer is not None
-    assert agreed <= 1
     assert (conversation.state is State.NEW) == (agreed == 0)
     assert (conversation.era is None) == (agreed == 0)
 

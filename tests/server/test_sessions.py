@@ -21,7 +21,7 @@ from mcp_actors import Client, Context, LocalProtocolError, Server, SyncContext,
 from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.server import FormResult
-from mcp_actors.testing import ScriptedPeer
+from mcp_actors.testing import ScriptedPeer, raw_client
 from mcp_actors.types import ElicitFormParams, ElicitResult, TextContent
 from tests.scripted_peers import EVERY, LEGACY, begin, call
 from tests.server.exchanging import INITIALIZED, Desk, Recorder, desk, initialize, legacy
@@ -558,3 +558,43 @@ def test_an_async_function_that_takes_the_sync_context_is_refused(annotation: An
     wrong.__annotations__["ctx"] = annotation
     with pytest.raises(TypeError, match="is async, and awaits its context: write ctx: Context"):
         Server("typed").add_tool(wrong)
+
+
+DESCRIBED: dict[str, Any] = {
+    "protocolVersion": "2025-06-18",
+    "capabilities": {"roots": {}},
+    "clientInfo": {"name": "c", "version": "1"},
+}
+# What differs in a second ``initialize``, and whether it is answered again.
+REPEATED: dict[str, tuple[dict[str, Any], bool]] = {
+    "the same": ({}, True),
+    "another revision": ({"protocolVersion": "2025-11-25"}, False),
+    "other capabilities": ({"capabilities": {}}, False),
+    "another client": ({"clientInfo": {"name": "d", "version": "1"}}, False),
+    "no revision": ({"protocolVersion": None}, False),
+}
+
+
+@pytest.mark.parametrize(("differs", "answered"), REPEATED.values(), ids=REPEATED.keys())
+@pytest.mark.parametrize("operating", [False, True])
+async def test_initialize_is_answered_again_for_the_same_client(
+    differs: dict[str, Any], answered: bool, operating: bool
+) -> None:
+    server = Server("s")
+
+    @server.tool
+    async def who(ctx: Context) -> str:
+        return f"{ctx.era.version} {ctx.peer.raw_capabilities}"
+
+    async with raw_client(server) as peer:
+        first = await peer.request(1, "initialize", DESCRIBED)
+        if operating:
+            await peer.send({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        second = await peer.request(2, "initialize", {**DESCRIBED, **differs})
+        if answered:
+            assert second["result"] == first["result"]
+        else:
+            assert second["error"]["code"] == -32600
+        # Whatever came of it, the session is that of the client that it began with.
+        called = await peer.request(3, "tools/call", {"name": "who", "arguments": {}})
+    assert called["result"]["content"][0]["text"] == "2025-06-18 {'roots': {}}"
