@@ -36,7 +36,14 @@ def folder(peers: Peers, environment: dict[str, str], tmp_path: Path) -> Folder:
     """All programs of the pages in a folder, and the environment in which commands are those of the frameworks."""
     for name, text in programs().items():
         (tmp_path / name).write_text(text)
-    commands = os.pathsep.join([str(peers.worlds.parent), os.environ["PATH"]])
+    # What a program starts is not handed PYTHONPATH, so the interpreter brings it along.
+    bin = tmp_path / "bin"
+    bin.mkdir()
+    (bin / "python").write_text(
+        f'#!/bin/sh\nPYTHONPATH={shlex.quote(environment["PYTHONPATH"])} exec {shlex.quote(str(peers.worlds))} "$@"\n'
+    )
+    (bin / "python").chmod(0o755)
+    commands = os.pathsep.join([str(bin), str(peers.worlds.parent), os.environ["PATH"]])
     return tmp_path, {**environment, "PATH": commands, "PYTHONWARNINGS": "default"}
 
 
@@ -121,9 +128,8 @@ def test_a_program_of_the_page_is_served(command: str, folder: Folder) -> None:
 def test_a_database_in_a_lifespan(folder: Folder, peers: Peers, monkeypatch: pytest.MonkeyPatch) -> None:
     place, environment = folder
     monkeypatch.chdir(place)
-    for name in ("PATH", "PYTHONPATH"):
-        monkeypatch.setenv(name, environment[name])
-    with Client([str(peers.worlds), "books.py"]) as client:
+    monkeypatch.setenv("PATH", environment["PATH"])
+    with Client(["python", "books.py"]) as client:
         assert client.call_tool("add", {"title": "Momo"}).text == "added Momo"
         assert client.call_tool("titles", returns=list[str]) == ["Momo"]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 
-TOOLS = "stdio:" + shlex.join([sys.executable, str(Path(__file__).with_name("tools.py"))])
+# A child is not handed PYTHONPATH, by which this program finds the package.
+PYTHON = ["env", f"PYTHONPATH={os.environ['PYTHONPATH']}", sys.executable]
+TOOLS = "stdio:" + shlex.join([*PYTHON, str(Path(__file__).with_name("tools.py"))])
 OPENS = f"""
 from mcp_actors.asyncio import Client
 from mcp_actors.types import ElicitResult
@@ -63,7 +66,7 @@ def notebook_of(*cells: str) -> nbformat.NotebookNode:
 
 async def end(ending: str, folder: Path) -> str:
     """Runs a cell that ends its kernel in a call; returns the name of what that raises here."""
-    witness = [sys.executable, str(Path(__file__).with_name("witness.py")), str(folder / ending)]
+    witness = [*PYTHON, str(Path(__file__).with_name("witness.py")), str(folder / ending)]
     notebook = notebook_of(CLOSES.format(target=witness, ending=FATAL[ending]))
     runs = NotebookClient(notebook, timeout=60, kernel_name="python3")
     async with runs.async_setup_kernel():
