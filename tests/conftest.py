@@ -41,8 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name.upper(), None)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
-        if signal.getsignal(number) == signal.SIG_IGN:
+    for name in ("SIGHUP", "SIGTERM", "SIGCHLD"):
+        number = getattr(signal, name, None)  # Windows has the second one alone
+        if number is not None and signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -33,7 +33,8 @@ class PostgresServer:
         programs = _programs()
         assert programs is not None, "PostgreSQL is not installed: apt-get install postgresql"
         self._programs = programs
-        self._user = pwd.getpwnam("nobody").pw_uid if os.getuid() == 0 else None
+        # Imported where there is a server: Windows has no such module, and imports this file too.
+        self._user = importlib.import_module("pwd").getpwnam("nobody").pw_uid if os.getuid() == 0 else None
         self._folder = tempfile.mkdtemp(prefix="postgres-")
         self.url = f"postgresql://tester@/postgres?host={self._folder}"
 

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -46,6 +47,15 @@ def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[...,
     begins = [next(at for at, line in enumerate(lines) if line.startswith(each.title)) for each in TOUR]
     assert begins == sorted(begins)  # first what it can do, and then under what load
     assert begins[-1] < lines.index(next(line for line in lines if line.startswith("Under load")))
+
+
+def test_what_it_says_to_type_next_works(mcp: Callable[..., Ran]) -> None:
+    shown = mcp("demo", "--sessions", "6", "--seconds", "0.2").stdout
+    commands = [shlex.split(line) for line in shown.partition("What to type next:\n")[2].splitlines()]
+    assert [each[:2] for each in commands] == [["mcp-actors", word] for word in ("list", "serve", "inspect")]
+    listed = mcp(*commands[0][1:])
+    assert listed.returncode == 0, listed.stderr
+    assert "tools (" in listed.stdout
 
 
 def test_as_json_it_is_one_document(mcp: Callable[..., Ran]) -> None:

@@ -44,6 +44,10 @@ __all__ = [
 
 _GRACE = 15.0  # seconds for the sessions to end by themselves once the time is over
 _REDRAW = 0.25  # seconds between two pictures of the table
+_NEXT = """What to type next:
+  mcp-actors list 'stdio:mcp-actors serve mcp_actors.examples.everything'
+  mcp-actors serve mcp_actors.examples.everything --listen http://127.0.0.1:8000/mcp
+  mcp-actors inspect http://127.0.0.1:8000/mcp"""
 _NOTE = (
     "All sessions are opened, and call from then on. Each calls again as soon as it is answered, so latencies include "
     "waiting for a processor. A session over stdio is a child process of its own. 2 x 16 = two sessions with 16 calls "
@@ -89,6 +93,7 @@ def command(sessions: int, seconds: float, seed: int | None, as_json: bool, show
         else:
             echo(plain_table(load.rows, load.elapsed, columns()))
             echo(f"\n{summary(load.rows, load.elapsed, columns())}")
+            echo(f"\n{_NEXT}")
     if interrupted:
         raise click.exceptions.Exit(EXIT_INTERRUPTED)
     if any(each.failed for each in shown) or any(row.failures.count for row in load.rows):
