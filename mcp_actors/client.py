@@ -49,6 +49,7 @@ from mcp_actors._client.supervisor import BlockNursery, ClientLife, IdlePings, S
 from mcp_actors._client.task_extension import ClientTasks
 from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._client.task_requests import TaskRequests, task_status
+from mcp_actors._client.tool_arguments import ArgumentCheck, ArgumentMode
 from mcp_actors._client.tool_results import result_reader
 from mcp_actors._client.tool_tasks import ToolTasks
 from mcp_actors._eras.client_negotiation import discoverable, versions_for
@@ -188,6 +189,10 @@ class Client:
             raises. An object with ``async def notification(self, note, call_next)`` has that run round ``on_log``,
             ``on_change``, ``on_notification`` and the functions of extensions, too, which are then called in a task of
             their own. `mcp_actors.middleware` has objects that are ready.
+        arguments: What is done with the arguments of calls by the schema of a tool that was listed: ``"as-is"``, the
+            default, nothing; with ``"check"`` those that do not fit are a `WrongArguments`, and nothing is sent; with
+            ``"repair"`` they are repaired first, where they can be meant in one way only, as servers do
+            (``Server(arguments="repair")``). For programs whose arguments come from a model.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -234,6 +239,7 @@ class Client:
         telemetry: Telemetry | None = None,
         extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
         middleware: Sequence[ClientMiddleware] = (),
+        arguments: ArgumentMode = "as-is",
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
@@ -260,6 +266,7 @@ class Client:
             probe_timeout=probe_timeout,
             ping_interval=ping_interval,
             restart=restart,
+            arguments=arguments,
             prior_discover=prior_discover,
             limits=limits or Limits(),
             auth=auth,
@@ -466,7 +473,7 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
         page = await self._requests.list_tools(cursor, refresh=refresh)
-        self._requests.outputs.learn(page.tools)
+        self._requests.schemas.learn(page.tools)
         self._tool_tasks.learn(page.tools)
         return page
 
@@ -558,6 +565,7 @@ class Client:
             TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
+            WrongArguments: With ``Client(arguments=)``: they do not fit what the server has listed.
             LocalProtocolError: The server did not declare tools, or the client is not connected.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.
@@ -580,7 +588,7 @@ class Client:
                 state=state,
             )
             return read(name, whole)
-        params = _tool_params(name, arguments)
+        params = _tool_params(name, arguments, self._requests.schemas.inputs)
         requests = self._requests
         options = call_options(self._long_call, timeout, cap, on_progress, meta)
         if self._task_support.get(name) == "required" and self._tool_tasks.may_augment():
@@ -595,8 +603,8 @@ class Client:
         if result.is_error and await self._tool_tasks.turns_out_required(name, options):
             # The official servers refuse it with an error of the tool.
             return await self._tool_tasks.call(name, params, options)
-        if name in requests.outputs:
-            requests.outputs.check(name, result)
+        if name in requests.schemas:
+            requests.schemas.check(name, result)
         return result
 
     # -- tasks -------------------------------------------------------------------------------------------------------
@@ -641,7 +649,7 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
         """
-        params = _tool_params(name, arguments)
+        params = _tool_params(name, arguments, self._requests.schemas.inputs)
         options = call_options(self._long_call, timeout, cap, None, meta)
         return await self._tool_tasks.begin(name, params, options, ttl, answers, state)
 
@@ -993,8 +1001,8 @@ class Client:
         return (self._connectivity.attempted or self._connectivity.session).statistics()
 
 
-def _tool_params(name: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns the params of a call of a tool; raises `TypeError` for arguments that are not a mapping."""
+def _tool_params(name: str, arguments: Mapping[str, Any] | None, inputs: ArgumentCheck) -> dict[str, Any]:
+    """Returns the params of a call of a tool; raises `TypeError` for what is no mapping, and `WrongArguments`."""
     params: dict[str, Any] = {"name": name}
     if arguments is not None:
         # A dict is told at once; the look at an abstract class takes longer than all the rest.
@@ -1003,7 +1011,7 @@ def _tool_params(name: str, arguments: Mapping[str, Any] | None) -> dict[str, An
                 f'the arguments of a tool are a dict of their names: call_tool({name!r}, {{"city": "Berlin"}}), '
                 f"not a {type(arguments).__name__}"
             )
-        params["arguments"] = dict(arguments)
+        params["arguments"] = inputs.to_send(name, dict(arguments))
     return params
 
 

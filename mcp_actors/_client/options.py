@@ -27,7 +27,7 @@ from contextlib import asynccontextmanager
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, get_args, runtime_checkable
 from urllib.parse import urlsplit
 
 import attrs
@@ -37,6 +37,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.task_pool import abandon_nurseries
 from mcp_actors._client.client_extension import ClientExtension
+from mcp_actors._client.tool_arguments import ArgumentMode
 from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport, Telemetry
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
@@ -177,6 +178,10 @@ _CHECKS = {
         lambda middleware: isinstance(middleware, list | tuple) and all(map(callable, middleware)),
         "a list of functions async def f(call, call_next), or of objects of mcp_actors.middleware",
     ),
+    "arguments": (
+        lambda mode: mode in get_args(ArgumentMode),
+        "'as-is', 'check' or 'repair'",
+    ),
     "log_level": (
         lambda level: level is None or level in LOGGING_LEVELS,
         f"one of {', '.join(LOGGING_LEVELS)}",
@@ -211,6 +216,7 @@ class ClientOptions:
     probe_timeout: float
     ping_interval: float | None = None
     restart: bool = False
+    arguments: ArgumentMode = "as-is"
     prior_discover: DiscoverResult | None = None
     limits: Limits
     auth: Access | None = None

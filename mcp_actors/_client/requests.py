@@ -28,7 +28,7 @@ from mcp_actors._client.client_extension import AnsweredCall, Extensions
 from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.options import ClientCall, ClientOptions, guarded, sent_through
 from mcp_actors._client.request_handlers import RequestHandlers
-from mcp_actors._client.tool_results import OutputValidation
+from mcp_actors._client.tool_results import ListedSchemas
 from mcp_actors._eras.era import Era, Event, Method, read_result
 from mcp_actors._eras.modern import ENVELOPE, MirroredParam
 from mcp_actors._wire.codec import decode_value, encode_value
@@ -73,7 +73,7 @@ class Requests:
     def __init__(self, options: ClientOptions, connectivity: Connectivity, handlers: RequestHandlers) -> None:
         self.options = options.call
         self.cache = ResponseCache(options.limits.cache_bytes)
-        self.outputs = OutputValidation()
+        self.schemas = ListedSchemas(options.arguments)
         self.middleware = tuple(options.middleware)
         self.client_options = options
         self.extensions = Extensions(
@@ -110,7 +110,7 @@ class Requests:
         """Forgets what was known of something that has changed on the server."""
         self.cache.invalidate(event.kind, event.uri)
         if event.kind == "tools":
-            self.outputs.forget()
+            self.schemas.forget()
             if self._mirroring is not None:
                 self._mirroring.forget()
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
+from mcp_actors._client.tool_arguments import ArgumentCheck, ArgumentMode
 from mcp_actors._schema.convert import ConversionError
 from mcp_actors._schema.returned import conversion
 from mcp_actors._schema.validate import Validator, compile_schema
@@ -17,24 +18,31 @@ from mcp_actors._wire.codec import decode_text
 from mcp_actors.errors import MalformedMessage, RemoteProtocolError, ToolFailed, UnexpectedResult
 from mcp_actors.types import UNSET, CallToolResult, TextContent, Tool
 
-__all__ = ["OutputValidation", "result_reader"]
+__all__ = ["ListedSchemas", "result_reader"]
 
 
-class OutputValidation:
-    """Output schemas by tool name; each is compiled when its tool is first called."""
+class ListedSchemas:
+    """Output schemas by tool name; each is compiled when its tool is first called. Those of arguments are beside them.
 
-    def __init__(self) -> None:
+    Args:
+        arguments: What is done with the arguments of calls.
+    """
+
+    def __init__(self, arguments: ArgumentMode) -> None:
+        self.inputs = ArgumentCheck(arguments)
         self._schemas: dict[str, dict[str, Any] | Validator] = {}
         self._wrapped: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"<OutputValidation {len(self._schemas)}>"
+        return f"<ListedSchemas {len(self._schemas)}>"
 
     def __contains__(self, name: str) -> bool:
         return name in self._schemas
 
     def learn(self, tools: Iterable[Tool]) -> None:
-        """Takes note of listed tools; one without a schema is not checked."""
+        """Takes note of listed tools; the results of one without a schema are not checked."""
+        tools = list(tools)
+        self.inputs.learn(tools)
         for tool in tools:
             self._wrapped.discard(tool.name)
             if tool.output_schema is None:
@@ -46,6 +54,7 @@ class OutputValidation:
 
     def forget(self) -> None:
         """Forgets all schemas: the tools have changed, and have to be listed again."""
+        self.inputs.forget()
         self._schemas.clear()
         self._wrapped.clear()
 

@@ -127,9 +127,9 @@ class ToolTasks:
 
     def _read_result(self, name: str | None, raw: dict[str, Any]) -> CallToolResult:
         result: CallToolResult = read_result(self._tasks.era, raw, CallToolResult)
-        outputs = self._requests.outputs
-        if name is not None and name in outputs:
-            outputs.check(name, result)
+        schemas = self._requests.schemas
+        if name is not None and name in schemas:
+            schemas.check(name, result)
         return result
 
     async def _support_of(self, name: str, options: CallOptions) -> str | None:

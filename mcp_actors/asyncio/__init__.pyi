@@ -32,6 +32,7 @@ from mcp_actors._client.options import (
     Target,
     Telemetry,
 )
+from mcp_actors._client.tool_arguments import ArgumentMode
 from mcp_actors._eras.era import EraName
 from mcp_actors.asyncio.serving import lifespan, serve
 from mcp_actors.client import ClientCall, Event, T
@@ -145,6 +146,10 @@ class Client:
             raises. An object with ``async def notification(self, note, call_next)`` has that run round ``on_log``,
             ``on_change``, ``on_notification`` and the functions of extensions, too, which are then called in a task of
             their own. `mcp_actors.middleware` has objects that are ready.
+        arguments: What is done with the arguments of calls by the schema of a tool that was listed: ``"as-is"``, the
+            default, nothing; with ``"check"`` those that do not fit are a `WrongArguments`, and nothing is sent; with
+            ``"repair"`` they are repaired first, where they can be meant in one way only, as servers do
+            (``Server(arguments="repair")``). For programs whose arguments come from a model.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -191,6 +196,7 @@ class Client:
         telemetry: Telemetry | None = None,
         extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
         middleware: Sequence[_ClientMiddleware] = (),
+        arguments: ArgumentMode = "as-is",
     ) -> None: ...
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc_info: object) -> None: ...
@@ -345,6 +351,7 @@ class Client:
             TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
+            WrongArguments: With ``Client(arguments=)``: they do not fit what the server has listed.
             LocalProtocolError: The server did not declare tools, or the client is not connected.
             RpcError: The server answered with an error.
             RemoteProtocolError: The answer cannot be understood.

@@ -24,6 +24,7 @@
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── ToolFailed                a tool of the server failed, and the caller wanted its value
     ├── UnexpectedResult          a tool's value is not of the class that the caller named
+    ├── WrongArguments            arguments do not fit what the server has listed; nothing was sent
     ├── InputRequired             the server asks for input, and automatic answers are switched off
     ├── TaskCancelled             a task whose result is waited for was cancelled by somebody else
     ├── CallTimeout               a call ran out of its idle or its total time
@@ -81,6 +82,7 @@ from mcp_actors.errors.connection import (
     TransportNotFound,
     UnexpectedResult,
     UrlRefused,
+    WrongArguments,
 )
 from mcp_actors.errors.protocol import (
     INTERNAL_ERROR,
@@ -168,5 +170,6 @@ __all__ = [
     "UpstreamTimeout",
     "UpstreamUnavailable",
     "UrlRefused",
+    "WrongArguments",
     "invalid_params",
 ]

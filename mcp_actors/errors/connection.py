@@ -171,6 +171,19 @@ class UnexpectedResult(McpError):
         self.result = result
 
 
+class WrongArguments(McpError):
+    """The arguments of a call do not fit the schema that the server has listed for the tool; nothing was sent.
+
+    A client raises it that was made with ``Client(arguments="check")`` or ``"repair"``. ``tool`` is the name of the
+    tool, and ``problems`` says of each argument what is wrong with it.
+    """
+
+    def __init__(self, tool: str, problems: list[str]) -> None:
+        super().__init__(f"the arguments of the tool {tool!r} do not fit: {_cut('; '.join(problems))}")
+        self.tool = tool
+        self.problems = problems
+
+
 class InputRequired(McpError):
     """The server asks for input, and the client does not answer automatically (SEP-2322).
 
