@@ -78,7 +78,7 @@ BOTH, LEGACY = ["modern", "legacy"], ["legacy"]
 SECONDS = 120
 # What these servers say nothing to, they say nothing to in a second either.
 BOUNDS = Bounds(raw_time=1.0)
-# The rules of each server that are violated (MUST): its eras, and the rules with the era.
+# Of each server its eras, and the rules that it violates (MUST, and those that are notes) with the era.
 EXPECTED: dict[tuple[str, str], tuple[list[str], set[tuple[str, str]]]] = {
     ("ours", "sse"): (LEGACY, set()),
     ("python", "stdio"): (BOTH, {("batches", "legacy")}),
@@ -100,10 +100,10 @@ async def inspected(target: str, in_flight: int) -> ServerReport:
 @pytest.mark.parametrize("target", EXPECTED, ids="-".join, indirect=True)
 async def test_official_servers_inspect(target: str, request: pytest.FixtureRequest) -> None:
     server: tuple[str, str] = request.node.callspec.params["target"]
-    eras, errors = EXPECTED[server]
+    eras, found = EXPECTED[server]
     report = await inspected(target, in_flight=2)
     assert [each.era for each in report.eras] == eras
-    assert {(each.rule, each.era) for each in report.findings if each.severity == "error"} == errors
+    assert {(each.rule, each.era) for each in report.findings if each.severity != "warning"} == found
     assert all(each.lists["tools"].count for each in report.eras)
     assert all(each.failed == 0 for era in report.eras for each in era.latency)
     if server[0] == "ours":
