@@ -118,7 +118,7 @@ def test_the_test_of_a_protected_server_passes(folder: Path, environment: dict[s
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     program.write_text(program.read_text().replace(":8123/", f":{port}/"))
-    assert "1 passed" in run([*PYTEST, "-o", "trio_mode=true", "test_notes.py"], folder, environment)
+    assert "1 passed" in run([*PYTEST, "test_notes.py"], folder, environment)
 
 
 def test_the_test_with_the_plugin_passes(folder: Path, environment: dict[str, str]) -> None:
