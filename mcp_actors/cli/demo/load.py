@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from mcp_actors import Client, Server
+from mcp_actors.abc.discovery import client_transport
 from mcp_actors.cli.demo import servers
 from mcp_actors.errors import McpError
 from mcp_actors.supervision.histogram import Histogram
@@ -112,7 +113,8 @@ async def _memory() -> AsyncIterator[Callable[[], Target]]:
 @asynccontextmanager
 async def _stdio() -> AsyncIterator[Callable[[], Target]]:
     command = join_words([sys.executable, "-P", "-m", "mcp_actors", "serve", servers.__name__])
-    yield lambda: f"stdio:{command}"
+    # These children are this program once more, and find it as it was found.
+    yield lambda: client_transport(f"stdio:{command}", env="inherit")
 
 
 def _listening(address: str) -> Callable[[], AbstractAsyncContextManager[Callable[[], Target]]]:

@@ -74,7 +74,7 @@ async def stage() -> AsyncIterator[DemoStage]:
         [sys.executable, "-P", "-m", "mcp_actors", "serve", f"{servers.__name__}:tour_server"]
     )
     # What its functions raise on purpose is in its log, which is not for the terminal.
-    over_stdio = Client(client_transport(f"stdio:{command}", stderr=None))
+    over_stdio = Client(client_transport(f"stdio:{command}", stderr=None, env="inherit"))
     with tempfile.TemporaryDirectory(prefix="mcp-actors-") as folder:
         if sys.platform != "win32":
             listen["Unix socket"] = f"unix:{os.path.join(folder, 'tour.sock')}"
