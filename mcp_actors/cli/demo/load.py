@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from mcp_actors import Client, Server
+from mcp_actors.abc import ClientTransport
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.cli.demo import servers
 from mcp_actors.errors import McpError
@@ -87,7 +88,7 @@ _CONFIRM_WITHIN = 20.0  # seconds for the server to have counted all cancellatio
 _OPEN_WITHIN = 10.0  # seconds for all sessions to be open; then those call that are
 _CALL_WITHIN = 20.0  # seconds; a call that takes longer is an error of the demo
 
-Target = Server | str
+Target = Server | str | ClientTransport
 
 
 @attrs.frozen
