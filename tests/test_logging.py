@@ -85,6 +85,23 @@ def test_a_disk_that_is_full_ends_nobody() -> None:
     assert (ended.returncode, ended.stdout) == (0, b"done\n")
 
 
+def test_a_standard_error_that_is_no_file_gets_what_is_written() -> None:
+    program = """
+        import sys
+        class Tee:
+            def write(self, text):
+                sys.stdout.write(text)
+            def flush(self):
+                sys.stdout.flush()
+        sys.stderr = Tee()
+        from mcp_actors.supervision.logging import log
+        log.warning("told")
+    """
+    ended = run(program, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert ended.returncode == 0
+    assert b"told" in ended.stdout
+
+
 @pytest.mark.parametrize("how", ["sys.stderr.close()", "sys.stderr = None", "os.close(2)"])
 def test_a_standard_error_that_is_closed_ends_nobody(how: str) -> None:
     program = f"import os, sys\n{how}\n" + textwrap.dedent(FLOOD)

@@ -181,7 +181,7 @@ def _write(line: str) -> None:
     """Writes to what standard error is now, so that a redirection gets what is written from then on."""
     try:
         stream = sys.stderr
-        if stream.isatty():
+        if getattr(stream, "isatty", bool)():
             # Children, upstreams and peers wrote parts of it.
             line = safe(line)
         buffer = getattr(stream, "buffer", None)
@@ -194,7 +194,9 @@ def _write(line: str) -> None:
         # Past the buffer of the stream: what could not be written would stay in it, and the interpreter tries that
         # again when it ends, waits for whoever does not read, or exits with 120.
         raw = getattr(buffer, "raw", buffer)
-        left = memoryview(f"{line}{os.linesep}".encode(stream.encoding, stream.errors or "backslashreplace"))
+        left = memoryview(
+            f"{line}{os.linesep}".encode(stream.encoding or "utf-8", stream.errors or "backslashreplace")
+        )
         while left:
             left = left[raw.write(left) or len(left) :]
     except (OSError, ValueError, AttributeError):

@@ -49,7 +49,8 @@ def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None
             raise WrongUsage(str(error)) from error
         if as_json:
             snapshot: Any = run_interruptible(client.snapshot, "stopped")
-            echo_json(msgspec.to_builtins(snapshot))
+            # Encoded by msgspec, which has null for the infinite numbers that JSON lacks.
+            echo_json(msgspec.json.decode(msgspec.json.encode(snapshot)))
         elif once or not sys.stdout.isatty() or os.environ.get("TERM", "").lower() in _SIMPLE:
             echo(run_interruptible(lambda: live.one_picture(client), "stopped"))
         else:
