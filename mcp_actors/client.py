@@ -1012,6 +1012,9 @@ def _tool_params(name: str, arguments: Mapping[str, Any] | None, inputs: Argumen
                 f"not a {type(arguments).__name__}"
             )
         params["arguments"] = inputs.to_send(name, dict(arguments))
+    else:
+        # None are sent, and those that the tool needs are missing all the same.
+        inputs.to_send(name, {})
     return params
 
 

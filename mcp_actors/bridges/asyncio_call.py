@@ -64,7 +64,6 @@ class AsyncioCall:
         self._loop = loop
         self.context = copy_context()
         """The context variables that the function begins with."""
-        """The context variables that the function begins with."""
         self._steps = TrioSteps.of_running_loop()
         self._thread: int | None = None
         self._task: asyncio.Task[outcome.Outcome[Any]] | None = None

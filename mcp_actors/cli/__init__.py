@@ -24,7 +24,7 @@ import click
 from mcp_actors.cli.failures import EXIT_CODES, EXIT_INTERRUPTED
 from mcp_actors.cli.output import echo
 from mcp_actors.supervision.arguments import did_you_mean
-from mcp_actors.supervision.platform import write_utf8
+from mcp_actors.supervision.platform import has_terminal, write_utf8
 
 __all__ = ["main"]
 
@@ -133,10 +133,6 @@ def _group(ctx: click.Context) -> None:
         ctx.color = False
 
 
-def _has_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 # What a shell reports for a program that SIGHUP has ended.
 _HUNG_UP = 129
 
@@ -145,7 +141,7 @@ def _early_hangup(had_terminal: bool) -> Callable[[int, object], None]:
     """Returns what SIGHUP does while there are no workers to replace: nothing, unless the terminal was closed."""
 
     def hung_up(_number: int, _frame: object) -> None:
-        if had_terminal and not _has_terminal():
+        if had_terminal and not has_terminal():
             raise SystemExit(_HUNG_UP)
 
     return hung_up
@@ -163,5 +159,5 @@ def main(args: Sequence[str] | None = None) -> None:
     if sys.platform == "win32":
         write_utf8()
     elif any(word.startswith("--workers") for word in (sys.argv[1:] if args is None else args)):
-        signal.signal(signal.SIGHUP, _early_hangup(_has_terminal()))
+        signal.signal(signal.SIGHUP, _early_hangup(has_terminal()))
     _group.main(args, prog_name="mcp-actors")

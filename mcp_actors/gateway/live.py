@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -23,6 +24,7 @@ from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.gateway.upstream_subscriptions import UpstreamSubscriptions
 from mcp_actors.server import Context
+from mcp_actors.supervision.arguments import require_number
 from mcp_actors.supervision.containment import reraised, start, start_again
 from mcp_actors.supervision.task_kinds import (
     UPSTREAM_CHANGES,
@@ -80,6 +82,8 @@ class GatewayPlan:
         """Adds an upstream behind the others; raises `ValueError` and `ConfigurationError` as above."""
         if upstream.name in self.tables:
             raise ValueError(f"two upstreams have the name {upstream.name!r}")
+        if upstream.wait is not None:
+            require_number(f"the wait of the upstream {upstream.name!r}", upstream.wait, 0, math.inf)
         table = NameTable(upstream)
         _require_target(upstream)
         self.tables[upstream.name] = table

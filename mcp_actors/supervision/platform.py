@@ -14,7 +14,15 @@ from typing import Any
 
 import trio
 
-__all__ = ["STOP_SIGNALS", "join_words", "split_line", "split_windows_line", "wait_for_input", "write_utf8"]
+__all__ = [
+    "STOP_SIGNALS",
+    "has_terminal",
+    "join_words",
+    "split_line",
+    "split_windows_line",
+    "wait_for_input",
+    "write_utf8",
+]
 
 
 # -- commands as one line of text, by the rules of the system's shell ----------------------------------------------
@@ -103,6 +111,14 @@ def write_utf8() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
             stream.reconfigure(encoding="utf-8")
+
+
+def has_terminal() -> bool:
+    """Whether standard error is a terminal. After SIGHUP it tells whether that was closed."""
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:
+        return False
 
 
 # -- the signals that end a process --------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ async def test_what_does_not_fit_is_refused_before_it_is_sent(mode: Any, wrong: 
             WrongArguments, match=r"the arguments of the tool 'take' do not fit: .*days"
         ) as caught:
             await client.call_tool("take", wrong)
+        with pytest.raises(WrongArguments, match="days"):
+            await client.call_tool("take")
         assert (caught.value.tool, len(caught.value.problems) >= 1) == ("take", True)
         assert (await client.call_tool("take", MEANT)).text == "taken"
     assert seen.arguments[0] == MEANT

@@ -456,6 +456,14 @@ async def test_a_slow_server_delays_one_list_by_a_bound_and_comes_in_later(
     assert [(each["upstream"], each["list"]) for each in missing] == [("slow", "tools")]
 
 
+@pytest.mark.parametrize("wait", [-1, float("nan")])
+def test_a_wait_that_is_none_is_refused_at_once(wait: float) -> None:
+    with pytest.raises(ValueError, match="wait is a number, at least 0"):
+        Gateway([], wait=wait)
+    with pytest.raises(ValueError, match="the wait of the upstream 'u' is a number, at least 0"):
+        Gateway([Upstream(name="u", target=make_server(), wait=wait)])
+
+
 async def test_one_message_names_some_of_many_that_are_missing(autojump_clock: MockClock) -> None:
     upstreams = [
         Upstream(name=f"u{number}", target=slow_server("s", 60), wait=1, era="modern") for number in range(12)

@@ -25,6 +25,7 @@ from mcp_actors.cli.workers.view import ViewedWorker, WorkerState
 from mcp_actors.cli.workers.worker import ASSIGNMENT, RETIRE, Assignment, Failed, Ready
 from mcp_actors.supervision.containment import crash_log, start, start_again
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.platform import has_terminal
 from mcp_actors.supervision.task_kinds import WORKER_PROCESS, WORKER_REPLACEMENT, WORKER_SIGNALS, WORKER_SLOT
 
 __all__ = ["Worker", "WorkerSupervisor", "WorkerTimes", "WorkersFailed"]
@@ -255,9 +256,9 @@ class WorkerSupervisor:
     # -- signals -----------------------------------------------------------------------------------------------------
 
     async def _obey(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
-        had_terminal = _has_terminal()
+        had_terminal = has_terminal()
         async for number in signals:
-            if number == signal.SIGHUP and (_has_terminal() or not had_terminal):
+            if number == signal.SIGHUP and (has_terminal() or not had_terminal):
                 self._rounds = min(self._rounds + 1, 2)
                 if self._rounds == 1:
                     start(nursery, WORKER_REPLACEMENT, self._replace_all, nursery)
@@ -333,13 +334,6 @@ def _state(slot: _Slot) -> WorkerState:
         return WorkerState(slot.number, 0, None, slot.reason)
     view = worker.view if worker.ready is not None and not worker.ended.is_set() else None
     return WorkerState(slot.number, worker.pid, view, slot.reason)
-
-
-def _has_terminal() -> bool:
-    try:
-        return sys.stderr is not None and sys.stderr.isatty()
-    except ValueError:
-        return False
 
 
 # -- One worker: a child process, and the socket that reports what became of it ------------------------

@@ -481,9 +481,10 @@ class SocketServer:
 
     async def _serve_one(self, accepted: socket.socket, peer: str, holder: str | None) -> None:
         account = Account(self._unfinished, holder_of(peer))
-        stream = ConnectedSocket(accepted, self._poller)
-        self._silent[stream] = trio.current_time(), holder
+        stream: ConnectedSocket | None = None
         try:
+            stream = ConnectedSocket(accepted, self._poller)
+            self._silent[stream] = trio.current_time(), holder
             channel = await self._open_channel(stream, peer, account)
             if channel is not None:
                 self._accepted += 1
@@ -491,9 +492,10 @@ class SocketServer:
                     await self._handler(channel)
         finally:
             account.keep(0)
-            self._silent.pop(stream, None)
+            if stream is not None:
+                self._silent.pop(stream, None)
             if stream in self._cut:
-                self._cut.discard(stream)
+                self._cut.remove(stream)
             else:
                 self._connections.release(holder, 1)
 
