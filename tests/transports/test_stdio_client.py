@@ -196,10 +196,13 @@ async def test_a_killed_child_ends_receiving_and_sending_at_once() -> None:
 
 
 async def test_a_dead_child_is_over_though_a_grandchild_holds_its_pipes() -> None:
+    # The child goes on when the grandchild has left its process group, which ends with the child.
     code = (
         "import os, time\n"
+        "left, leave = os.pipe()\n"
         "grandchild = os.fork()\n"
-        "if grandchild == 0:\n    os.setsid(); time.sleep(1000)\n"
+        "if grandchild == 0:\n    os.setsid(); os.write(leave, b'.'); time.sleep(1000)\n"
+        "os.read(left, 1)\n"
         "os.write(1, b'%d\\n' % grandchild + b'x' * 100 + b'\\nend\\n'); os.read(0, 100); os._exit(4)"
     )
     with trio.fail_after(TIMEOUT):
