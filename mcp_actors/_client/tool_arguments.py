@@ -9,21 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
-from mcp_actors._schema.repair import Repair
+from mcp_actors._schema.repair import Repair, Repaired
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors.errors import WrongArguments
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import Tool
 
-__all__ = ["ArgumentCheck", "ArgumentMode"]
+__all__ = ["ArgumentCheck", "ArgumentMode", "CompiledArguments", "compiled_arguments"]
 
 ArgumentMode = Literal["as-is", "check", "repair"]
 """What becomes of the arguments of a call before they are sent."""
 
 
-class _Compiled(NamedTuple):
+class CompiledArguments(NamedTuple):
+    """The input schema of a listed tool, ready for use."""
+
     validator: Validator
     repair: Repair
+
+    def repaired(self, arguments: dict[str, Any]) -> Repaired | None:
+        """Returns arguments that fit in place of those that do not, ``None`` where these fit or nothing is meant."""
+        if self.validator.is_valid(arguments):
+            return None
+        found = self.repair(arguments)
+        return found if found is not None and self.validator.is_valid(found.arguments) else None
 
 
 class ArgumentCheck:
@@ -35,7 +44,7 @@ class ArgumentCheck:
 
     def __init__(self, mode: ArgumentMode) -> None:
         self._mode = mode
-        self._schemas: dict[str, dict[str, Any] | _Compiled | None] = {}
+        self._schemas: dict[str, dict[str, Any] | CompiledArguments | None] = {}
 
     def __repr__(self) -> str:
         return f"<ArgumentCheck {self._mode} {len(self._schemas)}>"
@@ -57,7 +66,7 @@ class ArgumentCheck:
         """
         schema = self._schemas.get(name)
         if isinstance(schema, dict):
-            schema = self._schemas[name] = _compiled(name, schema)
+            schema = self._schemas[name] = compiled_arguments(name, schema)
         if schema is None or not (problems := schema.validator.problems(arguments)):
             return arguments
         if self._mode == "repair" and (repaired := schema.repair(arguments)) is not None:
@@ -68,9 +77,10 @@ class ArgumentCheck:
         return arguments
 
 
-def _compiled(name: str, schema: dict[str, Any]) -> _Compiled | None:
+def compiled_arguments(name: str, schema: dict[str, Any]) -> CompiledArguments | None:
+    """Compiles the input schema of a tool; ``None`` for one that is no use, which is logged."""
     try:
-        return _Compiled(compile_schema(schema), Repair(schema))
+        return CompiledArguments(compile_schema(schema), Repair(schema))
     except ValueError as error:
         log.debug(
             "the arguments of a tool are not checked: its schema is no use", tool=name, error=str(error)

@@ -8,7 +8,7 @@ references to them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
@@ -18,6 +18,8 @@ __all__ = ["MOST_TIMES", "definitions_of", "target_of", "without_references"]
 
 # A schema that would be more than this many times as long keeps its references: the model reads all of it at each call.
 MOST_TIMES = 4
+# Levels of nesting. Nobody's schemas have more than 20, and hosts refuse some that do.
+MOST_LEVELS = 64
 
 # Where definitions stand: 2019-09 and later, and before.
 _PLACES = ("$defs", "definitions")
@@ -34,10 +36,12 @@ def without_references(schema: dict[str, Any]) -> dict[str, Any] | None:
     """Returns a schema that means the same and has no references but those of recursive definitions.
 
     Returns the same object where there is nothing to do, and ``None`` for one that would be more than `MOST_TIMES` as
-    long. References that lead elsewhere, such as ``#/properties/a`` and ``https:…``, are left as they are, and so is
-    all of a document in which parts have an ``$id``, by which references are read in another way.
+    long, or nested deeper than `MOST_LEVELS`. References that lead elsewhere, such as ``#/properties/a`` and
+    ``https:…``, are left as they are, and so is all of a document in which parts have an ``$id``, by which references
+    are read in another way. A definition on the way from one recursive definition to another one counts as recursive.
 
-    The parts of what is returned are shared, and must not be changed.
+    The time that it takes grows with the length of the document alone, whatever refers to what in it. The parts of what
+    is returned are shared, and must not be changed.
     """
     definitions = definitions_of(schema)
     if not definitions or any("$id" in each for each in _subschemas(schema) if each is not schema):
@@ -55,18 +59,30 @@ def definitions_of(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
+class _Extent(NamedTuple):
+    """The characters of a JSON text and its levels of nesting."""
+
+    length: int
+    levels: int
+
+
 class _Inlining:
     """One schema whose definitions are being written out, each of them once."""
 
     def __init__(self, schema: dict[str, Any], definitions: Mapping[str, dict[str, Any]]) -> None:
         self._schema = schema
         self._definitions = definitions
-        self._recursive = _recursive(definitions)
+        self._recursive, self._order = _recursive_and_order(definitions)
         self._written: dict[str, dict[str, Any]] = {}
         # By the identity of an object that stands in several places, which live as long as this.
-        self._lengths: dict[int, int] = {}
+        self._extents: dict[int, _Extent] = {}
 
     def result(self) -> dict[str, Any] | None:
+        # Each one after those that it refers to, so that nothing here calls itself for a reference.
+        for reference in self._order:
+            definition = self._written[reference] = self._schema_of(self._definitions[reference])
+            if self._extent(definition).levels > MOST_LEVELS:
+                return None
         document = {word: value for word, value in self._schema.items() if word not in _PLACES}
         written: dict[str, Any] = self._schema_of(document)
         for place in _PLACES:
@@ -77,7 +93,8 @@ class _Inlining:
             }
             if kept:
                 written[place] = kept
-        if self._length(written) > MOST_TIMES * self._length(self._schema):
+        extent, given = self._extent(written), self._extent(self._schema)
+        if extent.levels > MOST_LEVELS or extent.length > MOST_TIMES * given.length:
             return None
         return written
 
@@ -85,11 +102,10 @@ class _Inlining:
         if not isinstance(schema, dict):
             return schema
         written = {word: self._value_of(word, value) for word, value in schema.items()}
-        reference = target_of(schema)
-        if reference not in self._definitions or reference in self._recursive:
+        definition = self._written.get(target_of(schema))
+        if definition is None:
             return written
         del written["$ref"]
-        definition = self._definition(reference)
         if any(word in definition and word not in _NOTES for word in written):
             return {"allOf": [definition], **written}
         return {**definition, **written}
@@ -106,41 +122,51 @@ class _Inlining:
             [self._schema_of(each) for each in value] if isinstance(value, list) else self._schema_of(value)
         )
 
-    def _definition(self, reference: str) -> dict[str, Any]:
-        written = self._written.get(reference)
-        if written is None:
-            written = self._written[reference] = self._schema_of(self._definitions[reference])
-        return written
-
-    def _length(self, value: Any) -> int:
-        """The length of the JSON text, without writing parts again that stand in several places."""
+    def _extent(self, value: Any) -> _Extent:
+        """The extent of the JSON text, without looking again at parts that stand in several places."""
         if not isinstance(value, dict | list):
-            return len(msgspec.json.encode(value))
-        known = self._lengths.get(id(value))
+            return _Extent(len(msgspec.json.encode(value)), 0)
+        known = self._extents.get(id(value))
         if known is None:
-            each = value.values() if isinstance(value, dict) else value
+            inside = [self._extent(each) for each in (value.values() if isinstance(value, dict) else value)]
             names = sum(len(name) + 3 for name in value) if isinstance(value, dict) else 0
-            known = self._lengths[id(value)] = 2 + names + sum(self._length(item) + 1 for item in each)
+            known = self._extents[id(value)] = _Extent(
+                2 + names + sum(each.length + 1 for each in inside),
+                1 + max((each.levels for each in inside), default=0),
+            )
         return known
 
 
-def _recursive(definitions: Mapping[str, dict[str, Any]]) -> frozenset[str]:
-    """The definitions from which references lead back to them."""
+def _recursive_and_order(definitions: Mapping[str, dict[str, Any]]) -> tuple[set[str], list[str]]:
+    """The definitions from which references lead back to them, and the others, each after those it refers to."""
     leads = {
         name: {target for part in _subschemas(each) if (target := target_of(part)) in definitions}
         for name, each in definitions.items()
     }
-    found = set()
-    for name in definitions:
-        reached: set[str] = set()
-        pending = [name]
-        while pending:
-            further = leads[pending.pop()] - reached
-            reached |= further
-            pending += further
-        if name in reached:
-            found.add(name)
-    return frozenset(found)
+    recursive = set(leads).difference(_peeled(leads), _peeled(_reversed(leads)))
+    others = {name: targets - recursive for name, targets in leads.items() if name not in recursive}
+    return recursive, _peeled(others)
+
+
+def _peeled(leads: Mapping[str, set[str]]) -> list[str]:
+    """All that do not lead to a circle, each after those it leads to."""
+    left = {name: len(targets) for name, targets in leads.items()}
+    users = _reversed(leads)
+    found = [name for name, number in left.items() if not number]
+    for name in found:
+        for user in users[name]:
+            left[user] -= 1
+            if not left[user]:
+                found.append(user)
+    return found
+
+
+def _reversed(leads: Mapping[str, set[str]]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {name: set() for name in leads}
+    for name, targets in leads.items():
+        for target in targets:
+            found[target].add(name)
+    return found
 
 
 def _subschemas(schema: Any) -> Iterator[dict[str, Any]]:

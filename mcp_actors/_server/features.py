@@ -106,8 +106,8 @@ class Features:
         }
         self.tools = Tools(on_change=lambda: self._changed("tools"), **same)
         self.tools.inline_refs = inline_refs
-        if arguments == "repair":
-            self.tools.repairs = RepairCount()
+        self.tools.repairs = RepairCount()
+        self.tools.is_strict = arguments == "strict"
         self.resources = Resources(on_change=lambda: self._changed("resources"), **same)
         self.prompts = Prompts(on_change=lambda: self._changed("prompts"), **same)
         self.completions = Completions(

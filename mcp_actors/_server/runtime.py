@@ -416,7 +416,7 @@ class ServerRuntime:
             self.transport_statistics(),
             totals,
             self.upstreams(),
-            {} if (repairs := self.features.tools.repairs) is None else dict(repairs.calls),
+            dict(self.features.tools.repairs.calls),
         )
 
 

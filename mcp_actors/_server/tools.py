@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import attrs
 import msgspec
@@ -37,11 +37,25 @@ from mcp_actors.types import (
     ToolExecution,
 )
 
-__all__ = ["Arguments", "BeforeTask", "RepairCount", "TaskRules", "TaskSupport", "Tools"]
+__all__ = [
+    "Arguments",
+    "BeforeTask",
+    "RepairCount",
+    "TaskRules",
+    "TaskSupport",
+    "ToolElsewhere",
+    "Tools",
+    "tool_without_references",
+    "with_repairs",
+]
 
 
 _ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
+
+# Bytes of another server's schema as JSON that is written without references, which takes some 20 ms then. No model
+# reads longer ones.
+MOST_WRITTEN = 64 * 1024
 
 ToolAnswer = CallToolResult | ValueResult
 """What answers ``tools/call``."""
@@ -70,6 +84,20 @@ class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
     rules: TaskRules | None = None
 
 
+def tool_without_references(tool: Tool) -> Tool:
+    """Returns a tool of another server with its schemas written without references, each as far as that is possible."""
+    written: dict[str, Any] = {}
+    for member in ("input_schema", "output_schema"):
+        schema = getattr(tool, member)
+        if schema is not None and len(encode_value(schema)) <= MOST_WRITTEN:
+            written[member] = without_references(schema) or schema
+    return (
+        tool
+        if all(getattr(tool, each) is written[each] for each in written)
+        else attrs.evolve(tool, **written)
+    )
+
+
 class Tools(Registry[_ToolEntry]):
     """The tools of one server and the handlers of ``tools/list`` and ``tools/call``."""
 
@@ -81,8 +109,11 @@ class Tools(Registry[_ToolEntry]):
     inline_refs = True
     """Whether schemas of type hints are written without references."""
 
-    repairs: RepairCount | None = None
-    """Counts calls with repaired arguments; ``None`` where arguments are not repaired."""
+    repairs: RepairCount
+    """Counts calls with repaired arguments, those of tools elsewhere included."""
+
+    is_strict = False
+    """Whether arguments that do not fit are refused, and not repaired."""
 
     def add(
         self,
@@ -155,8 +186,7 @@ class Tools(Registry[_ToolEntry]):
         )
         mirrored = annotated_params(schema)
         serial = self.next_serial()
-        repairs = self.repairs
-        repair = None if repairs is None else RepairedArguments(name, Repair(schema), bind, repairs)
+        repair = None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs)
         self.insert(
             _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, frozenset(scopes), rules, repair)
         )
@@ -288,7 +318,7 @@ async def _run_repaired(entry: _ToolEntry, ctx: Context, repaired: Repaired) -> 
     else:
         answer = await _run(entry, ctx, repaired.arguments)
     result = answer.as_result() if isinstance(answer, ValueResult) else answer
-    return attrs.evolve(result, meta={**(result.meta or {}), REPAIRED: {"arguments": repaired.paths}})
+    return with_repairs(result, repaired.paths)
 
 
 async def _read(entry: _ToolEntry, value: Any) -> ToolAnswer:
@@ -394,12 +424,28 @@ def _check(compiled: Validator, content: Any) -> None:
 REPAIRED = "mcp-actors/repaired"
 """The member of a result's ``_meta`` that tells the model which arguments were repaired."""
 
+# Tools whose repaired calls are counted: those of a gateway's upstreams may have other names each time.
+MOST_COUNTED = 1_000
+
 Arguments = Literal["repair", "strict"]
 """What becomes of arguments that do not fit the schema of a tool."""
 
 
+ResultT = TypeVar("ResultT")
+
+
+def with_repairs(result: ResultT, paths: Sequence[str]) -> ResultT:
+    """Returns the result of ``tools/call`` with the paths of what was repaired; one that is a dict is changed."""
+    told = {REPAIRED: {"arguments": paths}}
+    if isinstance(result, CallToolResult):
+        return attrs.evolve(result, meta={**(result.meta or {}), **told})
+    if isinstance(result, dict):
+        result["_meta"] = {**(result.get("_meta") or {}), **told}
+    return result
+
+
 class RepairCount:
-    """The calls of each tool that were made with repaired arguments."""
+    """The calls of each tool that were made with repaired arguments, those of the first `MOST_COUNTED` tools."""
 
     def __init__(self) -> None:
         self.calls: dict[str, int] = {}
@@ -407,6 +453,8 @@ class RepairCount:
     def note(self, tool: str, paths: Sequence[str]) -> None:
         """Counts a call, and logs the first one of each tool."""
         if tool not in self.calls:
+            if len(self.calls) >= MOST_COUNTED:
+                return
             log.info(
                 "a model sent arguments of another type, which are repaired from now on",
                 tool=tool,

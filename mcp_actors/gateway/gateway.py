@@ -24,7 +24,7 @@ from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.invoke import Handler, string_param, uri_param
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors._server.scope import ServerScope, StateT
-from mcp_actors._server.tools import ToolElsewhere
+from mcp_actors._server.tools import ToolElsewhere, with_repairs
 from mcp_actors.errors import (
     ConfigurationError,
     ResourceNotFound,
@@ -297,13 +297,37 @@ class Gateway(Server[StateT]):
         route = self._live[ctx._scope].routes.listed(ctx, kind, name)
         if route is None:
             return Continuation(self._forward_named, kind, ctx)
+        if kind is _TOOLS and route.upstream.settings.arguments == "repair":
+            repaired = self._repaired(ctx, route)
+            if repaired is not None:
+                return Continuation(self._forward_repaired, ctx, route, *repaired)
         return ForwardedCall(ctx, route, {**ctx.params, "name": route.target})
+
+    def _repaired(self, ctx: Context[StateT], route: Route) -> tuple[dict[str, Any], list[str]] | None:
+        """Returns arguments that fit the tool of an upstream, where those of a call do not, and what is different."""
+        arguments = ctx.params.get("arguments")
+        listing = self._live[ctx._scope].lists.newest(route.upstream, ctx, _TOOLS)
+        tool = None if listing is None else listing.arguments_of(route.target)
+        return tool.repaired(arguments) if tool is not None and isinstance(arguments, dict) else None
+
+    async def _forward_repaired(
+        self, ctx: Context[StateT], route: Route, arguments: dict[str, Any], paths: list[str]
+    ) -> Any:
+        self._features.tools.repairs.note(ctx.params["name"], paths)
+        params = {**ctx.params, "name": route.target, "arguments": arguments}
+        return with_repairs(await forward(ctx, route, params), paths)
 
     async def _forward_named(self, kind: ListKind, ctx: Context[StateT]) -> Any:
         name = ctx.params["name"]
         route = await self._live[ctx._scope].routes.named(ctx, kind, name)
         if route is None:
             raise invalid_params(f"unknown {kind.what}: {name:.200}")
+        if kind is _TOOLS and route.upstream.settings.arguments == "repair":
+            # What the tool takes is not known before it was listed.
+            await self._live[ctx._scope].lists.of_all(ctx, kind, [route.upstream])
+            repaired = self._repaired(ctx, route)
+            if repaired is not None:
+                return await self._forward_repaired(ctx, route, *repaired)
         return await forward(ctx, route, {**ctx.params, "name": route.target})
 
     def _read(self, ctx: Context[StateT]) -> Any:

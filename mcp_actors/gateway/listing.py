@@ -16,14 +16,16 @@ import trio
 
 from mcp_actors import types as t
 from mcp_actors._client.requests import MAX_PAGES
+from mcp_actors._client.tool_arguments import CompiledArguments, compiled_arguments
 from mcp_actors._eras.convert import structure_error_text
 from mcp_actors._eras.era import EventKind
 from mcp_actors._eras.modern import annotated_params
-from mcp_actors._server.tools import TaskRules, ToolElsewhere
+from mcp_actors._server.tools import TaskRules, ToolElsewhere, tool_without_references
 from mcp_actors._wire.codec import encode_value
 from mcp_actors._wire.uri_template import LONGEST_URI, UriTemplate
 from mcp_actors.errors import MethodNotFound, RemoteProtocolError
 from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
 
@@ -141,6 +143,7 @@ class UpstreamListing:
     uses: int = 0
     """At how many places it is kept."""
     _tools: dict[str, ToolElsewhere] = attrs.field(factory=dict)
+    _arguments: dict[str, CompiledArguments | None] = attrs.field(factory=dict)
 
     def tool_elsewhere(self, name: str) -> ToolElsewhere | None:
         """Returns what the gateway has to know of a tool that clients call by it, ``None`` where it is not listed."""
@@ -156,6 +159,13 @@ class UpstreamListing:
             rules = None if support in (None, "forbidden") else _MAY_BE_TASK
             found = self._tools[name] = ToolElsewhere(mirrored, rules)
         return found
+
+    def arguments_of(self, name: str) -> CompiledArguments | None:
+        """Returns what checks and repairs the arguments of a tool, ``None`` for a tool or schema of no use."""
+        tool = self.entries.get(name)
+        if tool is not None and name not in self._arguments:
+            self._arguments[name] = compiled_arguments(name, tool.input_schema)
+        return self._arguments.get(name)
 
     @cached_property
     def templates(self) -> tuple[UriTemplate, ...]:
@@ -182,7 +192,7 @@ def _templates(texts: Mapping[str, Any]) -> Iterator[UriTemplate]:
             log.debug("a template of an upstream cannot be matched", template=text[:_SHOWN], error=str(error))
 
 
-async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream: str) -> UpstreamListing:
+async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream: Upstream) -> UpstreamListing:
     """Asks the server of a connection for all of a list.
 
     A server that did not declare it has an empty one.
@@ -190,7 +200,7 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
     Args:
         connection: The connection, which is open.
         kind: The list.
-        upstream: The name of the upstream, for the log.
+        upstream: The settings of the upstream.
 
     Raises:
         RemoteProtocolError: The answer is not a list.
@@ -216,7 +226,7 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
     if cursor is not None:
         log.warning(
             "a list of an upstream is longer than the gateway reads: the rest is left out",
-            upstream=upstream,
+            upstream=upstream.name,
             list=kind.name,
             entries=len(reading.entries),
         )
@@ -226,7 +236,7 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
 class _ListReader:
     """A list that is being read."""
 
-    def __init__(self, connection: UpstreamConnection, kind: ListKind, upstream: str) -> None:
+    def __init__(self, connection: UpstreamConnection, kind: ListKind, upstream: Upstream) -> None:
         self.entries: dict[str, Any] = {}
         self.is_full = False
         self._connection = connection
@@ -263,6 +273,8 @@ class _ListReader:
                 problems.append(structure_error_text(error))
         if kind.of is t.Tool:
             found = list(map(_as_offered, self._connection.client._requests.learn_tools(found)))
+            if self._upstream.inline_refs:
+                found = [await _inlined(each) for each in found]
         for entry in found:
             key = getattr(entry, kind.key)
             if len(key) > kind.longest_key:
@@ -274,7 +286,7 @@ class _ListReader:
         if problems:
             log.warning(
                 "entries of a list of an upstream are left out",
-                upstream=self._upstream,
+                upstream=self._upstream.name,
                 list=kind.name,
                 entries=len(problems),
                 first=printable(problems[0], _SHOWN),
@@ -297,6 +309,12 @@ class _ListReader:
             ttl_ms=min(ttls, default=None) if len(ttls) == len(self._ttls) else None,
             cache_scope=scope,
         )
+
+
+async def _inlined(tool: t.Tool) -> t.Tool:
+    # Each may take as long as the reading of many entries.
+    await trio.lowlevel.checkpoint()
+    return tool_without_references(tool)
 
 
 def _as_offered(tool: t.Tool) -> t.Tool:

@@ -347,7 +347,7 @@ class UpstreamLists:
         assert reading is not None
         reading.failure = UpstreamUnavailable(name, "its list cannot be read")
         try:
-            listing = await read_listing(connection, kind, name)
+            listing = await read_listing(connection, kind, actor.settings)
         except McpError as error:
             if isinstance(error, CallTimeout):
                 actor.timed_out(connection)

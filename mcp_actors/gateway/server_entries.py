@@ -176,6 +176,8 @@ GATEWAY_MEMBERS: Mapping[str, Check] = {
     "timeout": _SECONDS,
     "cap": _SECONDS,
     "wait": _SECONDS,
+    "arguments": (lambda value: value in ("as-is", "repair"), "'as-is' or 'repair'"),
+    "inline_refs": _BOOLEAN,
     "scopes": _TEXTS,
 }
 """Those for a gateway, which no host has."""

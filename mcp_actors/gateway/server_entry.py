@@ -250,6 +250,8 @@ class GatewayMembers:
     timeout: float | None = None
     cap: float | None = None
     wait: float | None = None
+    arguments: Literal["as-is", "repair"] | None = None
+    inline_refs: bool | None = None
     scopes: Sequence[str] | None = None
 
     def given(self) -> dict[str, Any]:

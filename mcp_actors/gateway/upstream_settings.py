@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 import attrs
+from attrs.validators import in_ as _in
 
 from mcp_actors._client.options import Access
 from mcp_actors.abc import ClientTransport
@@ -53,6 +54,13 @@ class Upstream:
     wait: float | None = None
     """Seconds for which it may delay a list of the gateway, once, when it is slow to start or to answer; ``None`` for
     the gateway's own setting. Its entries are left out then, and clients are notified when they are there."""
+    arguments: Literal["as-is", "repair"] = attrs.field(default="as-is", validator=_in(("as-is", "repair")))
+    """``"repair"`` makes of the arguments of a call what its tool takes, as ``Server(arguments="repair")`` does, by the
+    schema that the server has listed. What does not fit and cannot be repaired goes as it is, as all arguments do by
+    default: what a server does with them is its own matter."""
+    inline_refs: bool = False
+    """Whether the schemas of its tools are listed without ``$ref``, which many hosts cannot read. Those of recursive
+    definitions stay, and those in schemas that would be more than four times as long."""
     scopes: Collection[str] = ()
     """The scopes that a caller needs to see and use it."""
 

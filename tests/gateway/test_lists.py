@@ -265,6 +265,78 @@ async def test_a_tool_that_runs_as_a_task_only_is_listed_as_one_that_may() -> No
         assert (await client.call_tool("s_report")).text == "written"
 
 
+NESTED = {
+    "type": "object",
+    "properties": {
+        "count": {"type": "integer"},
+        "at": {"$ref": "#/$defs/Point"},
+        "tree": {"$ref": "#/$defs/Tree"},
+    },
+    "$defs": {
+        "Point": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]},
+        "Tree": {"type": "array", "items": {"$ref": "#/$defs/Tree"}},
+    },
+}
+
+
+def make_nested() -> Server:
+    """Returns a server with tools that say what they were called with, as any other server might list them."""
+    server = Server("nested", arguments="strict")
+    long = {
+        "type": "object",
+        "properties": {"p": {"$ref": "#/$defs/L"}},
+        "$defs": {"L": {"title": "x" * 70_000}},
+    }
+    for name, schema in (("one", NESTED), ("long", long)):
+
+        @server.tool(name=name, input_schema=schema, output_schema=NESTED if name == "one" else None)
+        async def call(arguments: dict[str, Any]) -> dict[str, Any]:
+            """Says it."""
+            return arguments
+
+    return server
+
+
+async def test_schemas_are_listed_without_references_where_that_is_set() -> None:
+    settings = [("plain", {}), ("written", {"inline_refs": True})]
+    gateway = Gateway([Upstream(name=name, target=make_nested(), **more) for name, more in settings])
+    async with Client(gateway) as client:
+        tools = {each.name: each async for each in client.tools()}
+    assert tools["plain_one"].input_schema == NESTED
+    written = tools["written_one"]
+    assert written.input_schema["properties"]["at"] == NESTED["$defs"]["Point"]
+    assert written.input_schema == written.output_schema
+    # A circle cannot be written out, and what is too long for a model is not worth the time.
+    assert written.input_schema["$defs"] == {"Tree": NESTED["$defs"]["Tree"]}
+    assert tools["written_long"].input_schema == tools["plain_long"].input_schema
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "not listed"])
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("behind", ERAS)
+async def test_arguments_are_repaired_for_an_upstream_where_that_is_set(
+    era: str, behind: str, listed: bool
+) -> None:
+    plain = Upstream(name="plain", target=make_nested(), era=behind)
+    repaired = Upstream(name="repaired", target=make_nested(), era=behind, arguments="repair")
+    gateway = Gateway([plain, repaired], arguments="strict")
+    wrong = {"count": "3", "at": '{"x": "1"}'}
+    async with connected_pair(gateway, era=era) as client:
+        if listed:
+            assert len(await names_of(client)) == 4
+        fits = await client.call_tool("repaired_one", {"count": 3})
+        assert fits.structured_content == {"count": 3}
+        assert "mcp-actors/repaired" not in (fits.meta or {})
+        result = await client.call_tool("repaired_one", wrong)
+        assert result.structured_content == {"count": 3, "at": {"x": 1}}
+        assert (result.meta or {})["mcp-actors/repaired"] == {"arguments": ["count", "at", "at.x"]}
+        for name, arguments in (("plain_one", wrong), ("repaired_one", {"count": "three"})):
+            refused = await client.call_tool(name, arguments)
+            assert refused.is_error
+            assert "count" in refused.text
+        assert gateway.tree().repaired == {"repaired_one": 1}
+
+
 async def test_members_that_nobody_knows_stay_and_what_is_no_entry_is_left_out() -> None:
     server = Server("s", capabilities=["tools"])
     good = {"name": "good", "inputSchema": {"type": "object"}, "x-future": {"a": 1}}

@@ -103,6 +103,19 @@ def test_a_schema_that_would_be_much_longer_is_not_written() -> None:
     assert without_references({"$ref": "#/$defs/d0", "$defs": {**doubled, "d60": INT}}) is None
 
 
+def test_a_chain_of_any_length_is_written_or_left_and_takes_no_stack() -> None:
+    chain: dict[str, Any] = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(5000)}
+    assert without_references({"$ref": "#/$defs/d0", "$defs": {**chain, "d5000": INT}}) == INT
+    deeper = {f"d{n}": {"items": {"$ref": f"#/$defs/d{n + 1}"}} for n in range(5000)}
+    assert without_references({"$ref": "#/$defs/d0", "$defs": {**deeper, "d5000": INT}}) is None
+
+
+def test_what_leads_to_a_circle_is_written_and_the_circle_stays() -> None:
+    tree = {"items": {"$ref": "#/$defs/Tree"}}
+    schema = {"$ref": "#/$defs/Plan", "$defs": {"Plan": {"not": {"$ref": "#/$defs/Tree"}}, "Tree": tree}}
+    assert without_references(schema) == {"not": {"$ref": "#/$defs/Tree"}, "$defs": {"Tree": tree}}
+
+
 NAMES = ["A", "B", "C", "D"]
 REFERENCES = st.sampled_from(NAMES).map(lambda name: {"$ref": f"#/$defs/{name}"})
 
