@@ -786,7 +786,8 @@ class StateSealer:
 
 
 def _refusal(why: str) -> RpcError:
-    return RpcError(INVALID_PARAMS, f"requestState {why}")
+    # No revision has a code for it. The official SDK's data tells clients that other arguments would not help.
+    return RpcError(INVALID_PARAMS, f"requestState {why}", {"reason": "invalid_request_state"})
 
 
 def _text(data: bytes) -> str:

@@ -278,6 +278,8 @@ def refusal_request_state(text: Any, sealer: StateSealer = SEALER, **changed: An
     with pytest.raises(RpcError) as caught:
         sealer.open(text, **{**CALL, **changed})
     assert caught.value.code == -32602
+    # By which the clients of the official SDK tell it from wrong arguments.
+    assert caught.value.data == {"reason": "invalid_request_state"}
     return caught.value.message
 
 
