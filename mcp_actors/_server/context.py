@@ -29,6 +29,7 @@ __all__ = [
     "current_context",
     "has_scopes",
     "holder_of",
+    "note_listing",
     "principal_of",
     "request_of",
 ]
@@ -448,11 +449,22 @@ def current_context() -> Context[Any]:
     return context
 
 
-def check_scopes(call: InboundCall, needed: frozenset[str]) -> None:
-    """Checks that the caller has all ``needed`` scopes; see `has_scopes`.
+def note_listing(ctx: Context[Any]) -> None:
+    """Takes note that a list was made for the scopes of a caller: see `PeerSession.called_with`."""
+    principal, session = principal_of(ctx.call), ctx.session
+    if principal is not None and session is not None:
+        session.listed_for(principal.scopes)
+
+
+def check_scopes(call: InboundCall, scope: ServerScope, needed: frozenset[str]) -> None:
+    """Checks that the caller has all ``needed`` scopes; see `has_scopes`. Its client is told if its lists differ now.
 
     Raises:
         InsufficientScope: One is missing.
     """
     if not has_scopes(call, needed):
         raise InsufficientScope(needed)
+    if needed and (principal := principal_of(call)) is not None:
+        session = scope.session_of(call.owner)
+        if session is not None:
+            session.called_with(principal.scopes)

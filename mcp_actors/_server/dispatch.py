@@ -79,7 +79,7 @@ class MethodDispatch:
         ):
             raise MethodNotFound(method.name)
         if features.scoped:
-            check_scopes(call, features.scopes_needed(method.name, invocation.params))
+            check_scopes(call, self.scope, features.scopes_needed(method.name, invocation.params))
         if invocation.state is not None:
             # A forged state is refused even if the handler would not have read it.
             self.scope.recorded_answers(invocation)

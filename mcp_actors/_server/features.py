@@ -35,7 +35,7 @@ from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.subscriptions import ListenMember, listen_handler
-from mcp_actors._server.tools import Arguments, RepairCount, Tools
+from mcp_actors._server.tools import Arguments, Tools
 from mcp_actors.abc import OpenState, Outlet
 from mcp_actors.abc.discovery import find_extension
 from mcp_actors.errors import LocalProtocolError
@@ -106,7 +106,6 @@ class Features:
         }
         self.tools = Tools(on_change=lambda: self._changed("tools"), **same)
         self.tools.inline_refs = inline_refs
-        self.tools.repairs = RepairCount()
         self.tools.is_strict = arguments == "strict"
         self.resources = Resources(on_change=lambda: self._changed("resources"), **same)
         self.prompts = Prompts(on_change=lambda: self._changed("prompts"), **same)

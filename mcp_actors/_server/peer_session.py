@@ -10,7 +10,7 @@ import trio
 
 from mcp_actors._actors.dispatcher import Dispatcher
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._eras.era import EventKind, Peer, shared_kinds
+from mcp_actors._eras.era import METHOD_OF_KIND, EventKind, Peer, shared_kinds
 from mcp_actors._eras.server_negotiation import LegacySessionState
 from mcp_actors._server.invoke import ServingLoop
 from mcp_actors._wire.codec import encode_notification
@@ -50,7 +50,7 @@ class PeerSession:
     It may be held and used outside of calls, in the event loop's thread and in any other.
     """
 
-    __slots__ = ("_at_end", "_dispatcher", "_kept", "_legacy", "_loop", "list_kinds")
+    __slots__ = ("_at_end", "_dispatcher", "_kept", "_legacy", "_listed_for", "_loop", "list_kinds")
 
     def __init__(self, dispatcher: Dispatcher, legacy: LegacySessionState, loop: ServingLoop) -> None:
         self._loop = loop
@@ -61,6 +61,8 @@ class PeerSession:
         self._at_end: Mapping[Hashable, Callable[[], object]] | None = _NONE
         self.list_kinds: frozenset[EventKind] = frozenset()
         """The lists of whose changes the client is notified, by what was declared to it."""
+        # The scopes with which it has listed what differs by scopes; None once it was told to list again.
+        self._listed_for: frozenset[str] | None = None
 
     def __repr__(self) -> str:
         return f"<PeerSession {self.name} keeps {len(self._kept)}>"
@@ -198,6 +200,21 @@ class PeerSession:
     def declared(self, capabilities: ServerCapabilities) -> None:
         """Takes note of what was declared in the handshake: the client is notified of changes of nothing else."""
         self.list_kinds = shared_kinds(frozenset(_list_kinds(capabilities)))
+
+    def listed_for(self, scopes: frozenset[str]) -> None:
+        """Takes note that the client was listed what callers with these scopes see."""
+        self._listed_for = scopes
+
+    def called_with(self, scopes: frozenset[str]) -> None:
+        """Notifies the client that its lists have changed, if it has listed with other scopes than these.
+
+        The owner of a session may show another token with each request (MCP 2025-11-25, Authorization, Step-Up
+        Authorization Flow): then other things are listed to it than before.
+        """
+        if self._listed_for is not None and self._listed_for != scopes:
+            self._listed_for = None
+            for kind in self.list_kinds:
+                self._send_now(METHOD_OF_KIND[kind], {})
 
     def _send_now(self, method: str, params: dict[str, Any]) -> bool:
         carrier = self._dispatcher.carrier

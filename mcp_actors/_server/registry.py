@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, Required, TypedDict, TypeVa
 
 import msgspec
 
-from mcp_actors._server.context import Context, has_scopes
+from mcp_actors._server.context import Context, has_scopes, note_listing
 from mcp_actors._server.invoke import ForSync, WorkerThreads
 from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.types import CacheScope
@@ -134,6 +134,7 @@ class Registry(Generic[E]):
         """Those of ``entries`` that a caller has the scopes for."""
         if self.is_same_for_all:
             return entries
+        note_listing(ctx)
         return tuple(each for each in entries if has_scopes(ctx.call, each.scopes))
 
     @property

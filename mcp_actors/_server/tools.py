@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, TypeVar, get_args
 
 import attrs
@@ -109,11 +110,13 @@ class Tools(Registry[_ToolEntry]):
     inline_refs = True
     """Whether schemas of type hints are written without references."""
 
-    repairs: RepairCount
-    """Counts calls with repaired arguments, those of tools elsewhere included."""
-
-    is_strict = False
+    is_strict = True
     """Whether arguments that do not fit are refused, and not repaired."""
+
+    @cached_property
+    def repairs(self) -> RepairCount:
+        """Counts calls with repaired arguments, those of tools elsewhere included."""
+        return RepairCount()
 
     def add(
         self,

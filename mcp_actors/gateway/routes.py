@@ -23,7 +23,7 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors._server.context import check_scopes, has_scopes
+from mcp_actors._server.context import check_scopes, has_scopes, note_listing
 from mcp_actors._server.registry import page
 from mcp_actors.errors import UpstreamUnavailable
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind, UpstreamListing
@@ -206,7 +206,7 @@ class UpstreamRoutes:
 
     def _checked(self, ctx: Context[Any], kind: ListKind, upstream: str, own: str) -> Route | None:
         actor = self._actors[upstream]
-        check_scopes(ctx.call, frozenset(actor.settings.scopes))
+        check_scopes(ctx.call, ctx._scope, frozenset(actor.settings.scopes))
         return Route(actor, own) if self.sees(ctx, upstream, kind, own) else None
 
 
@@ -242,6 +242,8 @@ async def merged_page(
         RpcError: The cursor does not belong to this list.
     """
     actors = routes.seen_by(ctx)
+    if not routes.is_same_for_all:
+        note_listing(ctx)
     listings = await lists.of_all(ctx, kind, actors)
     rows = list(own)
     taken = {each.key for each in own}

@@ -28,7 +28,7 @@ class Site:
     """A server at a URL, a client of it that knows HTTP alone, and what its tools went through."""
 
     def __init__(self, **options: Any) -> None:
-        self.server = server = Server(
+        self.server = server = options.pop("make", Server)(
             "site", limits=Limits(drain_grace=2), shared=options.pop("shared", None)
         )
         self.transport = HttpServerTransport(options.pop("url", "http://127.0.0.1:0/mcp"), **options)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
-from mcp_actors import Context
+from mcp_actors import Context, Server
 from mcp_actors.errors import InsufficientScope, RpcError
+from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.server import Refusal, Request
 from tests import messages
@@ -182,6 +184,43 @@ async def test_a_session_goes_on_with_a_token_of_more_scopes() -> None:
         assert (await at.post(subscribe, session, authorization=BOB)).status_code == 403
         other = await at.post(call(1, "store"), session, authorization=ANN)
         assert other.status_code == 404
+
+
+@pytest.mark.parametrize("is_gateway", [False, True])
+async def test_a_session_is_told_that_a_token_of_more_scopes_lists_more(is_gateway: bool) -> None:
+    more = "bob files:read files:write"
+    upstreams = [Upstream(name="x", target=Server("x"), scopes=["y"])]
+    async with scoped_site(make=partial(Gateway, upstreams) if is_gateway else Server) as at:
+        session = (await at.post(initialize(LEGACY), authorization=BOB)).headers["mcp-session-id"]
+        await at.post(INITIALIZED, session, authorization=BOB)
+        lists = messages.request(1, "tools/list", {})
+
+        async def listed(caller: str) -> bool:
+            tools = (await at.post(lists, session, authorization=caller)).json()["result"]["tools"]
+            return "store" in {each["name"] for each in tools}
+
+        async def told(events: Events) -> set[str]:
+            return {(await message_of(events))["method"] for _ in range(3)}
+
+        changes = {f"notifications/{each}/list_changed" for each in ("tools", "prompts", "resources")}
+        async with at.stream("GET", session=session, authorization=BOB) as events:
+            for _ in range(2):
+                assert not await listed(BOB)
+                for _ in range(3):
+                    assert (
+                        text((await at.post(call(2, "store"), session, authorization=more)).json()) == "bob"
+                    )
+                assert await told(events) == changes
+            # Once it has listed with them, there is nothing to tell.
+            assert await listed(more)
+            await at.post(call(3, "store"), session, authorization=more)
+            for name in ("one", "two"):
+                at.server.add_tool(nothing, name=name)
+                assert (await message_of(events))["method"] == "notifications/tools/list_changed"
+
+
+async def nothing() -> None:
+    """A tool."""
 
 
 async def test_scopes_over_http_and_sse_are_those_of_each_post() -> None:
