@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from itertools import pairwise
 
@@ -408,6 +409,65 @@ async def test_a_redirection_is_not_followed_but_named() -> None:
     response = httpx2.Response(308, headers={"location": "https://u:p@mcp.test/mcp?token=1"})
     error = reason(await outcome(response))
     assert "to https://mcp.test/mcp;" in str(error)
+
+
+@pytest.mark.parametrize("status", [307, 308])
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        ("http://mcp.test/mcp", "/mcp/"),
+        ("http://mcp.test/mcp/", "/mcp"),
+        ("http://u:p@mcp.test/a%2Fb?key=1", "http://mcp.test/a%2Fb/?key=1"),
+    ],
+)
+async def test_a_redirection_to_the_path_with_or_without_a_slash_is_followed_once(
+    url: str, location: str, status: int
+) -> None:
+    asked_for: list[str] = []
+
+    async def handler(asked: Asked) -> httpx2.Response:
+        asked_for.append(asked.url)
+        if asked.url == asked_for[0]:
+            return httpx2.Response(status, headers={"location": location})
+        return json_answer(json.loads(asked.body)["id"])
+
+    async with connected(handler, url=url) as (channel, _):
+        await channel.send(request(7))
+        assert json.loads((await channel.receive()).data)["id"] == 7
+        await channel.send(request(8))
+        answered = [await channel.receive() for _ in range(2)]
+        assert [json.loads(each.data)["id"] for each in answered if each.data] == [8]
+    assert len(asked_for) == 3
+    assert asked_for[1] == asked_for[2] != asked_for[0]
+
+
+@pytest.mark.parametrize(
+    ("status", "location"),
+    [
+        (307, "https://mcp.test/mcp/"),
+        (307, "http://mcp.test:81/mcp/"),
+        (307, "http://evil.test/mcp/"),
+        (307, "//evil.test/mcp/"),
+        (307, "/mcp/?token=1"),
+        (307, "/other/"),
+        (307, "/mcp//"),
+        (307, "/mcp"),
+        (307, "/"),
+        (307, "http://["),
+        (302, "/mcp/"),
+    ],
+)
+async def test_no_other_redirection_is_followed(status: int, location: str) -> None:
+    asked_for: list[str] = []
+
+    async def handler(asked: Asked) -> httpx2.Response:
+        asked_for.append(asked.url)
+        return httpx2.Response(status, headers={"location": location})
+
+    async with connected(handler, url="http://mcp.test/mcp") as (channel, _):
+        await channel.send(request(7))
+        assert f"HTTP {status}" in str(reason(await channel.receive()))
+    assert len(asked_for) == 1
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,8 @@ class Authorizing(Protocol):
 class HttpClientTransport:
     """Speaks MCP by HTTP: Streamable HTTP in every revision, and HTTP+SSE if the server knows nothing else.
 
-    It is a `~mcp_actors.abc.ClientTransport`. Redirections are not followed.
+    It is a `~mcp_actors.abc.ClientTransport`. Redirections are not followed, but for one that
+    adds a slash at the end of the path or takes it away.
 
     Args:
         url: the server's MCP endpoint: ``http://…``, ``https://…``, or ``http+unix://%2Fpath%2Fto.sock/mcp`` for a Unix

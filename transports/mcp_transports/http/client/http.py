@@ -313,8 +313,14 @@ class HttpRequester:
         """
         if body is not None:
             headers = [*headers, (b"content-length", b"%d" % len(body.data))]
+        sender = self._sender
         try:
-            raw = await self._sender.send(method, headers, body, waiter)
+            raw = await sender.send(method, headers, body, waiter)
+            if raw.status in (307, 308) and (moved := _slash_redirect(sender.url, raw.headers)) is not None:
+                await raw.aclose()
+                # The requests after this one go there at once.
+                self._sender = sender = sender.with_url(moved)
+                raw = await sender.send(method, headers, body, waiter)
         except _FAILURES as error:
             raise self.to_mcp_error(error) from error
         self._was_reached = True
@@ -335,6 +341,24 @@ class HttpRequester:
                 return ConnectFailed(f"cannot connect to {self.peer}: {text}{advice}")
             return ConnectionLost(f"{self.peer} cannot be reached any more: {text}")
         return ConnectionLost(f"the connection to {self.peer} broke: {text}")
+
+
+def _slash_redirect(url: httpx2.URL, headers: Headers) -> httpx2.URL | None:
+    """Returns the URL of a redirection that adds a slash to the path, or takes one away, and changes nothing else.
+
+    Web frameworks answer so where the URL of an endpoint was written in the other way.
+    """
+    reference = next((value for name, value in headers if name.lower() == b"location"), b"")
+    try:
+        moved = url.join(reference.decode("ascii"))
+    except (httpx2.InvalidURL, UnicodeDecodeError):
+        return None
+    origin, other_origin = (url.scheme, url.host, url.port), (moved.scheme, moved.host, moved.port)
+    path, other = url.raw_path.partition(b"?")[0], moved.raw_path.partition(b"?")[0]
+    is_slash_alone = other in (path + b"/", path.removesuffix(b"/")) and other != path
+    if origin != other_origin or not is_slash_alone or url.query != moved.query:
+        return None
+    return url.copy_with(raw_path=moved.raw_path)
 
 
 # -- Event streams ---------------------------------------------------------------------------------
@@ -483,8 +507,9 @@ def error_for_status(
         peer: the server's URL, as it may be shown.
         status: the HTTP status.
         body: the beginning of the body.
-        location: the URL that a redirection leads to. Redirections are not followed, because the body and the
-            headers may hold secrets, and an answer that was not encrypted might lead anywhere.
+        location: the URL that a redirection leads to. Redirections are not followed, but for a slash at the end of the
+            path, because the body and the headers may hold secrets, and an answer that was not encrypted might lead
+            anywhere.
         challenge: the ``WWW-Authenticate`` header.
         retry_after: the ``Retry-After`` header; only seconds are understood (RFC 9110 section 10.2.3).
     """
