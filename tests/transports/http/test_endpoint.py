@@ -46,7 +46,7 @@ async def test_other_methods_are_told_which_are_allowed(method: str, path: str, 
 
 
 async def test_other_paths_lead_nowhere() -> None:
-    for path in ("/", "/mcp/", "/MCP", "/.well-known/x", "/mcp%20", "*"):
+    for path in ("/", "/mcp//", "/MCP", "/.well-known/x", "/mcp%20", "*"):
         assert FakeListener().send("POST", path).status == 404
 
 
@@ -246,7 +246,7 @@ async def test_state_can_be_looked_at() -> None:
     listener.post(request(1), session)
     listener.get(session)
     assert repr(listener.endpoint) == (
-        "<Endpoint /mcp, /sse, /messages: <SessionTable 1/10> <HttpSseChannels: 0 open> "
+        "<Endpoint /mcp, /mcp/, /sse, /messages: <SessionTable 1/10> <HttpSseChannels: 0 open> "
         "<OpenSseResponses: 1, a comment every 15 s of silence>>"
     )
     assert repr(engine.outlet) == "<StandaloneStream attached>"

@@ -18,7 +18,7 @@ from mcp_transports.http.server import Refusal, Request
 from tests import messages
 from tests.messages import BATCHING, INITIALIZED, LEGACY, MODERN
 from tests.transports.http.protected import bearer, lacking, protected_site
-from tests.transports.http.site import Events, Site, call, initialize, message_of, modern, site, text
+from tests.transports.http.site import Events, Site, bare, call, initialize, message_of, modern, site, text
 
 BOB = "bob"
 ANN = "ann files:read files:write"
@@ -156,6 +156,19 @@ async def test_all_scopes_are_named_and_a_retry_needs_them_again() -> None:
         if message["params"]["requestState"] is None:
             del message["params"]["requestState"]
         assert (await at.post(message, **headers, authorization="ann files:write")).status_code == 403
+
+
+@pytest.mark.parametrize(("served", "asked_for"), [("/mcp", "/mcp/"), ("/x/", "/x"), ("/x/", "/x/")])
+async def test_the_path_is_served_with_and_without_a_slash(served: str, asked_for: str) -> None:
+    async with scoped_site(url=f"http://127.0.0.1:0{served}") as at:
+        at.url = at.url.removesuffix(served) + asked_for
+        session = await at.open()
+        assert (await at.post(call(1, "add", a=1, b=2), session)).status_code == 200
+        message, headers = modern(1, "store")
+        assert (await at.post(message, **headers)).status_code == 403
+        assert (await at.http.delete(at.url, headers=bare(session))).status_code == 200
+        at.url = f"{at.url.rstrip('/')}//"
+        assert (await at.post(initialize(LEGACY))).status_code == 404
 
 
 async def test_a_batch_needs_the_scopes_of_all_its_members() -> None:

@@ -165,10 +165,10 @@ async def test_whoever_mounts_it_wrongly_is_told_once_where_it_is() -> None:
     site = Site()
     with capture_logs() as logs:
         for _ in range(2):
-            assert (await ask(site.app, INITIALIZE, path="/mcp/", root_path="/mcp")).status == 404
+            assert (await ask(site.app, INITIALIZE, path="/mcp/x", root_path="/mcp")).status == 404
         assert (await ask(site.app, b"", path="/favicon.ico", method="GET")).status == 404
     told = [each for each in logs if "no MCP is served" in each["event"]]
-    assert [(each["path"], each["served"]) for each in told] == [("/mcp/", "/mcp/mcp")]
+    assert [(each["path"], each["served"]) for each in told] == [("/mcp/x", "/mcp/mcp")]
 
 
 @on_asyncio

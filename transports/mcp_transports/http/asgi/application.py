@@ -106,7 +106,7 @@ class AsgiApp:
         self._serving: AppServing | None = None
         self._websocket = websocket
         paths = service.paths
-        self._paths = frozenset((paths.streamable, *((paths.sse, paths.messages) if paths.sse else ())))
+        self._paths = frozenset((*paths.forms, *((paths.sse, paths.messages) if paths.sse else ())))
         self.documents: tuple[str, ...] = ()
         """The paths of public documents, from the root of the host: the metadata of ``auth``. Empty without it."""
         if service.authentication is not None:

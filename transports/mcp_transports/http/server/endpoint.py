@@ -74,6 +74,13 @@ class EndpointPaths:
     messages: str = "/messages"
     """The path to which clients of HTTP+SSE POST."""
 
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """The path of Streamable HTTP with and without a slash at its end: people write the URL in both ways."""
+        path = self.streamable
+        other = path.removesuffix("/") if path.endswith("/") else f"{path}/"
+        return (path, other) if other else (path,)
+
 
 class Endpoint:
     """The application of one listener: called for every request.
@@ -112,10 +119,11 @@ class Endpoint:
         self._accepts_replies = accepts_json if settings.json_replies else accepts_both
         self._authentication = authentication
         self._serve_beside = beside
-        self._routes: dict[str, dict[str, Route]] = {paths.streamable: {"POST": self._post}}
+        streamable: dict[str, Route] = {"POST": self._post}
+        self._routes: dict[str, dict[str, Route]] = dict.fromkeys(paths.forms, streamable)
         # MCP 2026-07-28 has neither sessions nor streams that begin with a GET.
         if sessions is not None and handler.has_sessions:
-            self._routes[paths.streamable] |= {"GET": self._get, "DELETE": self._delete}
+            streamable |= {"GET": self._get, "DELETE": self._delete}
         if http_sse is not None and paths.sse is not None and handler.has_sessions:
             self._routes[paths.sse] = {"GET": self._connect_http_sse}
             self._routes[paths.messages] = {"POST": self._post_http_sse}

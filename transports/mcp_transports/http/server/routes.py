@@ -353,7 +353,7 @@ def _require_mountable(method: str | None, path: str, taken: Collection[str]) ->
         )
     below = [each for each in taken if each.startswith(f"{path}/")]
     if path != "/" and below:
-        raise ValueError(f"{path} in routes would have {below[0]} of MCP below it: give another path")
+        raise ValueError(f"{path} in routes would have {min(below)} of MCP below it: give another path")
 
 
 def _arguments(route: object) -> int | None:

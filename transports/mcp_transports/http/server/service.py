@@ -143,7 +143,7 @@ class HttpService:
         paths = self.paths
         documents = () if self.authentication is None else self.authentication.documents
         http_sse = () if paths.sse is None else (paths.sse, paths.messages)
-        return {paths.streamable, *http_sse, *documents}
+        return {*paths.forms, *http_sse, *documents}
 
     def _endpoint(self, handler: ServerHandler, forwarder: Forwarder | None, beside: Beside) -> Endpoint:
         log_of_events = handler.shared.events if self._event_log == "shared" else self._event_log
