@@ -14,8 +14,7 @@ def main(arguments: list[str]) -> int:
         if (error.name or "").startswith("benchmarks"):
             raise
         print(
-            f"python -m benchmarks needs {error.name}: pip install 'mcp-actors[benchmarks]' "
-            "(in a checkout: pip install -e '.[benchmarks]')",
+            f"python -m benchmarks needs {error.name}: pip install -e '.[benchmarks]'",
             file=sys.stderr,
         )
         return 2

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -367,6 +368,23 @@ def test_a_name_that_is_not_there_is_found() -> None:
         "Switchboard",
         "_actors/switchboard.py",
     ]
+
+
+def test_whoever_has_a_checkout_and_whoever_has_the_package_install_libraries_in_the_same_way() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    users = {name: extras[name] for name in ("auth", "bench", "otel", "pydantic", "redis")}
+    assert f"pip install '.[{','.join(users)}]'" in README
+    of = {re.split("[>=<]", each)[0]: each for each in sum(users.values(), extras["examples"])}
+    folders = (ROOT / "docs", ROOT / "mcp_actors", ROOT / "transports", ROOT / "benchmarks")
+    files = [each for folder in folders for each in folder.rglob("*") if each.suffix in (".md", ".py")]
+    told: set[str] = set()
+    for text in (README, *(each.read_text() for each in files)):
+        # What an index has under this name is another version than the folder that somebody works in.
+        assert "install mcp-actors" not in text
+        assert "mcp-actors[" not in text
+        told |= set(re.findall(r"pip install '([a-z]\w+[^']*)'", text))
+    assert {of.get(re.split("[>=<]", each)[0], each) for each in told} == told
+    assert len(told) >= 4
 
 
 def test_the_commands_of_the_front_page_are_those_that_ci_runs() -> None:

@@ -154,5 +154,5 @@ def signatures(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        message = f"{module} needs a library for signatures: pip install 'mcp-actors[auth]'"
+        message = f"{module} needs a library for signatures: pip install 'joserfc>=1.8'"
         raise ImportError(message, name=error.name) from error

@@ -32,7 +32,7 @@ __all__ = ["configure", "observe", "sampling"]
 
 _INSTALL = (
     "--telemetry otel needs OpenTelemetry with its SDK: "
-    "pip install 'mcp-actors[otel]' opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+    "pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
 )
 # Milliseconds for the last spans and metrics at the end of the process, which does not wait for a slow collector.
 _LAST_FLUSH = 2000

@@ -603,7 +603,7 @@ def test_what_is_not_installed_is_told_in_one_line() -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert "pip install 'mcp-actors[benchmarks]'" in done.stderr
+    assert "pip install -e '.[benchmarks]'" in done.stderr
 
 
 # -- What the suite says about samples is true of any samples --------------------------------------------

@@ -255,5 +255,5 @@ def test_without_the_extra_it_is_said_what_to_install(tmp_path: Path, environmen
         command, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
     )
     assert done.returncode == 2
-    assert "pip install 'mcp-actors[bench]'" in done.stderr
+    assert "pip install 'hdrhistogram>=0.10'" in done.stderr
     assert "Traceback" not in done.stderr

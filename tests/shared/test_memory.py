@@ -110,7 +110,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         if name.startswith(("mcp_actors.shared.redis", "coredis")):
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "coredis", None)
-    with pytest.raises(ImportError, match=r"pip install 'mcp-actors\[redis\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'coredis>=6.9,<7'"):
         shared_state("redis://localhost")
 
 

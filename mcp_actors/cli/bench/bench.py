@@ -166,7 +166,9 @@ def command(
     """
     with reported(show_traceback):
         if importlib.util.find_spec("hdrh") is None:
-            raise WrongUsage("a package is missing: pip install 'mcp-actors[bench]'")
+            raise WrongUsage(
+                "bench keeps its latencies in a library that is missing: pip install 'hdrhistogram>=0.10'"
+            )
         stages = _stages(**load)
         if load["ramp"] is None and any(limit.figure == "knee" for limit in limits):
             raise WrongUsage("--fail-if knee is for a ramp: give --ramp FROM:TO")

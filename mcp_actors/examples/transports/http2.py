@@ -5,7 +5,7 @@ message, or, if something comes before it, ``application/jsonl``: a message a li
 request back with RST_STREAM. A server that is stopping grants no more streams (SETTINGS_MAX_CONCURRENT_STREAMS becomes
 0), ends those there are, and says GOAWAY. Without sessions, this is for the modern era.
 
-The server, then a client that starts it (both need ``pip install mcp-actors[examples]``)::
+The server, then a client that starts it (both need ``pip install 'h2>=4.4'``)::
 
     python -m mcp_actors.examples.transports.http2 weather.py
     Client("h2stdio:python -m mcp_actors.examples.transports.http2 weather.py")

@@ -52,7 +52,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name is None or error.name.startswith("mcp_actors."):
         raise
-    message = "shared state in Redis needs a client of it: pip install 'mcp-actors[redis]'"
+    message = "shared state in Redis needs a client of it: pip install 'coredis>=6.9,<7'"
     raise ModuleNotFoundError(message, name=error.name) from error
 
 __all__ = ["MAX_MESSAGE", "RedisShared", "RedisState"]

@@ -364,7 +364,7 @@ def test_without_the_extra_the_default_verifier_says_how_to_install_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp_actors.auth.jose", None)
-    with pytest.raises(ImportError, match=r"pip install 'mcp-actors\[auth\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'joserfc>=1.8'"):
         ResourceServer(resource="https://h/mcp", issuer=ISSUER_SETTINGS)
     settings = ResourceServer(resource="https://h/mcp", issuer=ISSUER_SETTINGS, verifier=StaticVerifier({}))
     assert settings.scopes == ()
