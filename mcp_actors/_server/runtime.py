@@ -129,6 +129,8 @@ class ServerStatistics(ValueRecord):
     """The servers behind it, where it is a gateway."""
     repaired: Mapping[str, int] = attrs.field(factory=dict)
     """Calls that were made with repaired arguments, by tool."""
+    shared_failure: str | None = None
+    """The cause for which the shared state cannot be used, ``None`` while it can be."""
 
 
 class ServerRuntime:
@@ -417,6 +419,7 @@ class ServerRuntime:
             totals,
             self.upstreams(),
             dict(self.features.tools.repairs.calls),
+            next((cause for each in self._handlers if (cause := each.shared.failure) is not None), None),
         )
 
 

@@ -379,6 +379,14 @@ class OpenState(Protocol):
     def replays(self) -> ReplayGuard:
         """The memory of what was used already."""
 
+    @property
+    def failure(self) -> str | None:
+        """The cause for which it cannot be used at the moment, for an operator; ``None`` while it can be.
+
+        It says what the last use of it came to, and asks nothing.
+        """
+        return None
+
 
 @runtime_checkable
 class SharedState(Protocol):

@@ -549,6 +549,7 @@ class MemoryState:
         self.bus = MemoryBus(self.node)
         self.tasks = MemoryTaskStore(clock=clock)
         self.replays = MemoryReplayGuard()
+        self.failure = None
 
     def __repr__(self) -> str:
         return f"<MemoryState {self.node}>"

@@ -93,7 +93,7 @@ class BatchedConnection:
         self._weight = 0
         self._arrived = trio.Event()
         self._file, self._identity = path, _identity(path)
-        self._failing = RareWarning("the file of tasks cannot be used: calls that need it are refused")
+        self.failing = RareWarning("the file of tasks cannot be used: calls that need it are refused")
 
     def __repr__(self) -> str:
         return f"<BatchedConnection {len(self._waiting)} waiting>"
@@ -144,10 +144,11 @@ class BatchedConnection:
                     abandon_on_cancel=True,
                 )
             except (sqlite3.Error, OSError) as error:
-                self._failing(file=self._file, cause=str(error))
+                self.failing(str(error), file=self._file)
                 for each in batch:
                     each.result = outcome.Error(_unavailable(error))
             else:
+                self.failing.cause = None
                 for each, result in zip(batch, results, strict=True):
                     each.result = result
             finally:
@@ -201,7 +202,8 @@ class BatchedConnection:
             raise self._too_slow()
 
     def _too_slow(self) -> SharedStateUnavailable:
-        return SharedStateUnavailable("tasks", f"the file did not answer for {self._timeout:g} s")
+        self.failing.cause = f"the file did not answer for {self._timeout:g} s"
+        return SharedStateUnavailable("tasks", self.failing.cause)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -313,15 +315,25 @@ class SqliteState:
     Args:
         memory: The node and its other roles.
         tasks: The tasks.
+        connections: What they are written and read with.
     """
 
-    def __init__(self, memory: MemoryState, tasks: SqliteTaskStore) -> None:
+    def __init__(
+        self, memory: MemoryState, tasks: SqliteTaskStore, connections: Sequence[BatchedConnection]
+    ) -> None:
         self.node = memory.node
         self.sessions = memory.sessions
         self.events = memory.events
         self.bus = memory.bus
         self.replays = memory.replays
         self.tasks = tasks
+        self._connections = connections
+
+    @property
+    def failure(self) -> str | None:
+        """See `mcp_actors.abc.OpenState.failure`."""
+        causes = (each.failing.cause for each in self._connections)
+        return next((cause for cause in causes if cause is not None), None)
 
     def __repr__(self) -> str:
         return f"<SqliteState {self.node}>"
@@ -380,7 +392,7 @@ class SqliteShared:
         memory = MemoryState(self._events)
         place = Place(name, memory.node, await trio.to_thread.run_sync(_boot_id))
         writing, reading = await self._connect(place)
-        state = SqliteState(memory, SqliteTaskStore(place, writing, reading))
+        state = SqliteState(memory, SqliteTaskStore(place, writing, reading), (writing, reading))
         try:
             async with outliving(SHARED_STATE) as nursery:
                 start_again(nursery, SQLITE_WORKER, writing.work, about="writing")

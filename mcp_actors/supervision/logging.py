@@ -158,9 +158,12 @@ class RareWarning:
         self._event = event
         self._quiet_until = -math.inf
         self._untold = 0
+        self.cause: str | None = None
+        """The cause that came last; who uses this sets it to ``None`` when nothing fails any more."""
 
-    def __call__(self, **details: Any) -> None:
-        """Logs the event, with how often it has come since it was logged last."""
+    def __call__(self, cause: str, **details: Any) -> None:
+        """Logs the event with its cause, and with how often it has come since it was logged last."""
+        self.cause = details["cause"] = cause
         now = time.monotonic()
         if now < self._quiet_until:
             self._untold += 1

@@ -184,6 +184,10 @@ def _repaired(server: ServerStatistics) -> Iterator[Value]:
         yield number, {"tool": tool}
 
 
+def _shared(server: ServerStatistics) -> Iterator[Value]:
+    yield int(server.shared_failure is None), {}
+
+
 def _bytes(server: ServerStatistics) -> Iterator[Value]:
     yield server.totals.bytes_in, {"direction": "in"}
     yield server.totals.bytes_out, {"direction": "out"}
@@ -286,6 +290,12 @@ GAUGES: Sequence[Gauge] = (
         "counter",
         "Calls with arguments of another type that were repaired, by tool.",
         _repaired,
+    ),
+    Gauge(
+        "mcp_actors_shared_state_up",
+        "gauge",
+        "1 while the shared state can be used, 0 while it cannot be.",
+        _shared,
     ),
     Gauge(
         "mcp_actors_connection_bytes_total",

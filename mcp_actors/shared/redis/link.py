@@ -193,6 +193,11 @@ class RedisLink:
         """Whether there is a connection."""
         return self._connection is not None
 
+    @property
+    def failure(self) -> str | None:
+        """The cause for which there is no connection, or the last request was refused; ``None`` where neither is so."""
+        return self._cause if self._connection is None else self._refused.cause
+
     def drop(self, cause: str) -> None:
         """Ends the present connection, because it cannot be trusted any more; another one is made."""
         connection = self._connection
@@ -311,7 +316,9 @@ class RedisLink:
             raise SharedStateUnavailable(role, "too much waits to be sent")
         self._in_flight += weight
         try:
-            return await connection.create_request(*command, decode=False, timeout=seconds)
+            answer = await connection.create_request(*command, decode=False, timeout=seconds)
+            self._refused.cause = None
+            return answer
         except TimeoutError as error:
             # What is behind an answer that does not come does not come either.
             self.drop(reason_of(error))
@@ -321,7 +328,7 @@ class RedisLink:
             raise SharedStateUnavailable(role, "redis has lost its scripts") from None
         except Exception as error:
             # It is there, and has refused: it is full, for example, or may only be read.
-            self._refused(redis=self._redis.place, role=role, cause=reason_of(error))
+            self._refused(reason_of(error), redis=self._redis.place, role=role)
             raise SharedStateUnavailable(role, reason_of(error)) from None
         finally:
             self._in_flight -= weight

@@ -80,6 +80,11 @@ class RedisState:
         self._lease.on_lost += [self.sessions.lost, self.events.lost, self.bus.lost]
         link.on_connect = self._lease.wake
 
+    @property
+    def failure(self) -> str | None:
+        """See `mcp_actors.abc.OpenState.failure`."""
+        return next((each.failure for each in self._links if each.failure is not None), None)
+
     def __repr__(self) -> str:
         return f"<RedisState {self.node}>"
 

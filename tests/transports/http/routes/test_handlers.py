@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
 from collections.abc import MutableMapping
 from functools import partial
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 
 import pytest
 import trio
 
-from mcp_transports.http.server import HttpLimits, HttpServerTransport, Refusal, Reply, Request, health
+from mcp_actors import Server
+from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.shared.sqlite import SqliteShared
+from mcp_actors.telemetry import Metrics
+from mcp_transports.http.server import (
+    HttpLimits,
+    HttpServerTransport,
+    Refusal,
+    Reply,
+    Request,
+    health,
+    metrics_page,
+)
+from tests.shared.task_records import ROOMY, make_record
 from tests.transports.http.raw import eventually
 from tests.transports.http.site import BOTH, Site, call, initialize, site, text, url_of
 
@@ -213,6 +229,38 @@ async def test_health_answers_anybody_with_reading_methods() -> None:
         head = await at.http.head(there)
         assert (head.status_code, head.content) == (200, b"")
         assert (await at.http.post(there)).status_code == 405
+
+
+async def test_health_and_metrics_say_that_the_shared_state_fails_and_that_it_is_good_again(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "tasks"
+    metrics = Metrics()
+    routes = {"/health": health, "/metrics": metrics_page(metrics)}
+    make = partial(Server, telemetry=metrics)
+    async with site(make=make, routes=routes, shared=SqliteShared(file, timeout=0.2)) as at:
+
+        async def told() -> tuple[str | None, bool, bool]:
+            response = await at.http.get(url_of(at, "/health"))
+            counted = (await at.http.get(url_of(at, "/metrics"))).text
+            up = re.search(r"^mcp_actors_shared_state_up\S* (\d)$", counted, re.MULTILINE)
+            assert up is not None
+            return response.json().get("shared"), response.json()["ready"], up[1] == "1"
+
+        assert await told() == (None, True, True)
+        (state,) = [each.shared for each in at.server._runtime._handlers]
+        late = "the file did not answer for 0.2 s"
+        other = sqlite3.connect(file, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(SharedStateUnavailable):
+            await state.tasks.create(make_record(state.node), ROOMY)
+        await eventually(lambda: state.failure is not None)
+        # Everybody may read it: neither the file nor its folder is named.
+        assert await told() in [(cause, True, False) for cause in ("database is locked", late)]
+        other.execute("ROLLBACK")
+        await state.tasks.create(make_record(state.node), ROOMY)
+        assert await told() == (None, True, True)
+        other.close()
 
 
 async def test_health_says_that_the_server_drains_until_the_last_call_has_ended() -> None:

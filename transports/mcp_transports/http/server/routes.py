@@ -20,6 +20,7 @@ import trio
 from mcp_actors.abc import ServerHandler
 from mcp_actors.abc.http import AsgiApplication
 from mcp_actors.supervision.containment import Containment
+from mcp_actors.supervision.printable import printable, without_paths
 from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
@@ -48,6 +49,8 @@ _TEXT = "text/plain; charset=utf-8"
 _BYTES = "application/octet-stream"
 _JSON = "application/json"
 # No cache may answer in place of the server.
+# Characters of the cause of a failure that everybody is told.
+_LONGEST_CAUSE = 200
 _HEALTH_HEADERS = (("cache-control", "no-store"),)
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RouteHandler = Callable[[Request], "Answer | Awaitable[Answer]"]
@@ -140,6 +143,7 @@ class HealthRoute:
       connections until they have ended, so that it can say so; new work is answered with 503.
     - ``ready``: whether it takes new work. It is never false at the start, because a listener accepts connections only
       once everything was started.
+    - ``shared``: why the shared state cannot be used, without paths and addresses. It is there only while that is so.
 
     The status is 200 when it is ready, and 503 when not. Shared state that is away for a while does not make a node
     unready: requests that need no state are still served, and all nodes would leave their load balancer at once.
@@ -151,7 +155,10 @@ class HealthRoute:
     def reply(self, handler: ServerHandler) -> Reply:
         """Returns what is true now."""
         draining = handler.stopping.is_set()
-        state = {"live": True, "ready": not draining, "draining": draining}
+        state: dict[str, Any] = {"live": True, "ready": not draining, "draining": draining}
+        cause = handler.shared.failure
+        if cause is not None:
+            state["shared"] = printable(without_paths(cause), _LONGEST_CAUSE)
         return Reply(state, 503 if draining else 200, headers=_HEALTH_HEADERS)
 
 
