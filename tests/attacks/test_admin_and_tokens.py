@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
+import socket
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,19 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from mcp_actors import Client
+from mcp_actors import Client, Context, Server
+from mcp_actors.errors import TokenStoreFailed
+from mcp_actors.supervision import principal as principals
 from mcp_actors.types import Implementation
 from mcp_transports.admin import AdminTransport, access
 from mcp_transports.admin.endpoint import Page
+from mcp_transports.auth import FileTokenStore
 from mcp_transports.http.server import HttpServerTransport, Request
+from mcp_transports.websocket.server import WebSocketServerTransport
+from tests import messages
 from tests.telemetry.served import TOKEN, loopback, make_server, operator, serving
+from tests.transports.http.protected import PRINCIPALS, Tokens, caller, resource_server
+from tests.transports.websocket.raw import CLOSE, TEXT, RawPeer, connected, frame, raw_peer
 
 
 def quick(**options: Any) -> AdminTransport:
@@ -104,7 +114,7 @@ async def test_every_token_is_compared_in_constant_time(given: str, monkeypatch:
         return real(one, other)
 
     real = secrets.compare_digest
-    monkeypatch.setattr(access.secrets, "compare_digest", compare)
+    monkeypatch.setattr(secrets, "compare_digest", compare)
     for scheme in ("Bearer", "Basic"):
         headers = {"authorization": f"{scheme} {given}"}
         found = await access.TokenAccess(TOKEN).caller(
@@ -350,3 +360,265 @@ async def test_a_connection_of_another_user_gets_no_byte_of_the_server(
         await stream.aclose()
         assert b"watched" not in answer
         assert answer[:12] in (b"", b"HTTP/1.1 403")
+
+
+# -- WebSockets with tokens --------------------------------------------------------------------------------------------
+
+
+class Waiting:
+    """A server behind tokens at a WebSocket, and what became of the calls of its callers."""
+
+    def __init__(self, tokens: Tokens | None = None, **settings: Any) -> None:
+        self.tokens = tokens or Tokens(remembered_for=0.0)
+        self.ends: list[str] = []
+        self.began: list[str] = []
+        self.server = server = Server("protected")
+        auth = resource_server(self.tokens)
+        self.transport = WebSocketServerTransport("ws://127.0.0.1:0/ws", auth=auth, **settings)
+
+        @server.tool
+        async def hang(ctx: Context) -> str:
+            who = str(ctx.principal)
+            self.began.append(who)
+            try:
+                await trio.sleep_forever()
+            finally:
+                self.ends.append(who)
+
+        @server.tool
+        async def whoami(ctx: Context) -> str:
+            return str(ctx.principal)
+
+
+async def said(peer: RawPeer, message: Any) -> None:
+    await peer.send(frame(TEXT, json.dumps(message).encode()))
+
+
+async def heard(peer: RawPeer) -> Any:
+    opcode, payload = await peer.frame()
+    assert opcode == TEXT, (opcode, payload)
+    return json.loads(payload)
+
+
+async def begun(peer: RawPeer) -> None:
+    await said(peer, messages.initialize(0))
+    assert (await heard(peer))["result"]["serverInfo"]["name"] == "protected"
+    await said(peer, messages.INITIALIZED)
+
+
+async def until(is_so: Any) -> None:
+    while not is_so():
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/ws?access_token=ann", {}),
+        ("/ws?token=ann&authorization=Bearer%20ann", {}),
+        ("/ws", {"Cookie": "access_token=ann; authorization=Bearer ann"}),
+        ("/ws", {"Sec-WebSocket-Protocol": "mcp, bearer, ann"}),
+        ("/ws", {"Sec-WebSocket-Protocol": "mcp, bearer.ann"}),
+        ("/ws", {"Sec-WebSocket-Protocol": "Authorization, Bearer ann"}),
+        ("/ws", {"Proxy-Authorization": "Bearer ann"}),
+        ("/ws", {"X-Forwarded-Authorization": "Bearer ann", "X-Forwarded-User": "ann"}),
+        ("/ws", {"Authorization": "ann"}),
+        ("/ws", {"Authorization": "Basic YW5uOmFubg=="}),
+        ("/ws", {"Authorization": "Bearer ann, Bearer bob"}),
+        ("/ws", {"Authorization": "Bearer ANN"}),
+        ("/ws", {"Authorization": "Bearer expired"}),
+        ("/ws", {"Authorization": "Bearer ann-useless"}),
+        ("/ws?access_token=ann", {"Authorization": "Bearer bob"}),
+    ],
+)
+async def test_a_token_counts_in_its_header_alone(path: str, headers: dict[str, str]) -> None:
+    waiting = Waiting()
+    waiting.tokens.principals = {**PRINCIPALS, "expired": caller("ann", lasts=-3600.0)}
+    del waiting.tokens.principals["bob"]
+    async with serving(waiting.server, waiting.transport) as (url,), connected(url) as peer:
+        await peer.upgrade(path, **{name.replace("-", "_"): value for name, value in headers.items()})
+        status, found = await peer.head()
+        assert status in (400, 401, 403)
+        assert "www-authenticate" in found
+        assert waiting.server.tree().sessions == ()
+
+
+async def test_a_connection_ends_with_its_access_and_its_calls_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(principals, "STREAM_GRACE", 0.0)
+    waiting = Waiting(Tokens(principals={"short": caller("ann", lasts=0.5), "ann": caller("ann")}))
+    async with serving(waiting.server, waiting.transport) as (url,):
+        async with (
+            raw_peer(url, Authorization="Bearer short") as short,
+            raw_peer(url, Authorization="Bearer ann") as long,
+        ):
+            await begun(short)
+            await begun(long)
+            await said(short, messages.call(1, "hang"))
+            opcode, _ = await short.frame()
+            assert opcode == CLOSE
+            assert waiting.ends == ["ann"]
+            # The other connection of the same caller has an access that lasts.
+            await said(long, messages.call(1, "whoami"))
+            assert (await heard(long))["result"]["content"][0]["text"] == "ann"
+        async with connected(url) as again:
+            del waiting.tokens.principals["short"]
+            await again.upgrade("/ws", Authorization="Bearer short")
+            assert (await again.head())[0] == 401
+
+
+async def test_a_revoked_token_opens_no_second_connection() -> None:
+    waiting = Waiting()
+    async with (
+        serving(waiting.server, waiting.transport) as (url,),
+        raw_peer(url, Authorization="Bearer ann") as open,
+    ):
+        await begun(open)
+        waiting.tokens.principals = {}
+        async with connected(url) as again:
+            await again.upgrade("/ws", Authorization="Bearer ann")
+            assert (await again.head())[0] == 401
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_one_connection_cancels_no_call_of_another_with_the_same_id(era: str) -> None:
+    waiting = Waiting()
+    hang = messages.call(1, "hang") if era == "legacy" else messages.modern_call(1, "hang")
+    async with (
+        serving(waiting.server, waiting.transport) as (url,),
+        raw_peer(url, Authorization="Bearer ann") as ann,
+        raw_peer(url, Authorization="Bearer bob") as bob,
+    ):
+        if era == "legacy":
+            await begun(ann)
+            await begun(bob)
+        await said(ann, hang)
+        await until(lambda: waiting.began == ["ann"])
+        await said(bob, messages.cancelled(1))
+        await said(bob, messages.call(2, "whoami") if era == "legacy" else messages.modern_call(2, "whoami"))
+        assert (await heard(bob))["result"]["content"][0]["text"] == "bob"
+        assert waiting.ends == []
+        await said(ann, messages.cancelled(1))
+        await until(lambda: waiting.ends == ["ann"])
+
+
+@pytest.mark.parametrize(
+    "claimed",
+    [
+        {"_meta": {"principal": "bob", "authorization": "Bearer bob"}},
+        {"_meta": {"io.modelcontextprotocol/principal": "bob"}},
+        {"arguments": {"principal": "bob"}},
+        {"principal": "bob", "authorization": "Bearer bob"},
+    ],
+)
+async def test_nobody_becomes_another_by_a_message(claimed: dict[str, Any]) -> None:
+    waiting = Waiting()
+    async with (
+        serving(waiting.server, waiting.transport) as (url,),
+        raw_peer(url, Authorization="Bearer ann") as ann,
+    ):
+        await begun(ann)
+        await said(ann, messages.request(1, "tools/call", {"name": "whoami", "arguments": {}, **claimed}))
+        answer = await heard(ann)
+        assert "bob" not in json.dumps(answer.get("result", {}).get("content", "")).replace("'principal'", "")
+
+
+@pytest.mark.parametrize("requires", [False, True])
+@pytest.mark.parametrize(
+    ("offered", "is_ours"),
+    [
+        (None, False),
+        ("", False),
+        ("MCP", False),
+        ("mcp2", False),
+        ("mcp;q=1", False),
+        ("mcp mcp", False),
+        ("graphql-ws", False),
+        ("graphql-ws, mcp", True),
+        ("mcp, mcp", True),
+        (", ".join(f"p{number}" for number in range(500)), False),
+        ("mcp\tx", False),
+        ('"mcp"', False),
+    ],
+)
+async def test_no_other_subprotocol_is_confirmed(requires: bool, offered: str | None, is_ours: bool) -> None:
+    waiting = Waiting(require_subprotocol=requires)
+    async with serving(waiting.server, waiting.transport) as (url,), connected(url) as peer:
+        await peer.upgrade("/ws", Authorization="Bearer ann", Sec_WebSocket_Protocol=offered)
+        status, headers = await peer.head()
+        assert status == 101 if is_ours else status in ((400,) if requires else (101, 400))
+        assert headers.get("sec-websocket-protocol") == ("mcp" if is_ours else None)
+
+
+# -- files of tokens ---------------------------------------------------------------------------------------------------
+
+
+def plant(kind: str, at: Path, elsewhere: Path) -> None:
+    """Puts there what another program of this machine could."""
+    if kind == "link":
+        at.symlink_to(elsewhere)
+    elif kind == "folder":
+        at.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(at, 0o600)
+    elif kind == "device":
+        at.symlink_to("/dev/zero")
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind(str(at))
+
+
+@pytest.mark.parametrize("place", ["tokens.json", "tokens.json.new", "tokens.json.lock"])
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe", "device", "socket"])
+def test_what_lies_in_the_place_of_a_file_gets_no_token(kind: str, place: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"precious")
+    store = FileTokenStore(tmp_path / "tokens.json")
+    plant(kind, tmp_path / place, elsewhere)
+
+    async def attempt() -> bool:
+        with trio.fail_after(20):
+            try:
+                return await store.swap("key", None, {"token": "secret"})
+            except TokenStoreFailed:
+                return False
+
+    done = trio.run(attempt)
+    assert elsewhere.read_bytes() == b"precious"
+    if done:
+        found = os.lstat(tmp_path / "tokens.json")
+        assert (stat.S_ISREG(found.st_mode), stat.S_IMODE(found.st_mode)) == (True, 0o600)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        b"[" * 100_000,
+        b'{"version":1,"changes":0,"records":{"key":{"generation":"1","value":{}}}}',
+        b'{"version":1,"changes":0,"records":{"key":{"generation":1,"value":[]}}}',
+        b'{"version":1e999,"changes":0,"records":{}}',
+        b'{"version":-1,"changes":-9223372036854775808,"records":{}}',
+        b'{"version":true,"changes":0,"records":{}}',
+        b'{"version":1,"changes":' + b"9" * 400 + b',"records":{}}',
+        b"\x00" * 1000,
+    ],
+)
+def test_a_file_of_somebody_elses_making_never_hangs_and_loses_no_later_token(
+    records: bytes, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o700)
+    path = tmp_path / "tokens.json"
+    path.write_bytes(records)
+    path.chmod(0o600)
+    store = FileTokenStore(path)
+
+    async def attempt() -> Any:
+        with trio.fail_after(20), capture_logs():
+            found = await store.load("key")
+            assert await store.swap("key", None if found is None else found.generation, {"token": "secret"})
+            return await FileTokenStore(path).load("key")
+
+    found = trio.run(attempt)
+    assert found.value == {"token": "secret"}
