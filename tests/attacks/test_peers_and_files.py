@@ -304,7 +304,20 @@ ID = "com.example/odd"
 DEEP: Any = []
 for _ in range(200):
     DEEP = [DEEP]
-ODD_SETTINGS: tuple[Any, ...] = (None, True, 5, 1.5, "x", [], [ID], {}, {"a": None}, {"x" * 1000: 1}, DEEP, {ID: {ID: {}}})
+ODD_SETTINGS: tuple[Any, ...] = (
+    None,
+    True,
+    5,
+    1.5,
+    "x",
+    [],
+    [ID],
+    {},
+    {"a": None},
+    {"x" * 1000: 1},
+    DEEP,
+    {ID: {ID: {}}},
+)
 
 
 def make_odd(settings: Any = None) -> Server:
