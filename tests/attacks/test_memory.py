@@ -155,10 +155,10 @@ def answers_of(megabytes: int, *told: Any) -> tuple[dict[Any, Any], int]:
 )
 def test_a_bounded_process_answers_the_next_or_ends(attack: Any, megabytes: int) -> None:
     answers, code = answers_of(megabytes, attack, messages.call(2, "good"))
-    if code == 0:
-        assert 0 in answers
+    if code == 0 and answers.keys() != {0}:
         assert 1 in answers or None in answers
         assert answers[2]["result"]["content"][0]["text"] == "good"
     else:
-        # The encoder of msgspec ends the process by SIGSEGV where it finds no memory for its buffer.
-        assert code in (1, -6, -9, -11)
+        # A connection whose message finds no memory has ended, and over standard input the process with it. The encoder
+        # of msgspec ends the process by SIGSEGV where it finds no memory for its buffer.
+        assert code in (0, 1, -6, -9, -11)
