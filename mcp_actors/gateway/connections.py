@@ -19,7 +19,9 @@ read at a bounded pace.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+import secrets
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -30,7 +32,7 @@ from mcp_actors._client.connectivity import Negotiated
 from mcp_actors._server.peer_session import PeerSession, is_wanted
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.client import Client
-from mcp_actors.errors import McpError, Overloaded
+from mcp_actors.errors import McpError, Overloaded, RpcError
 from mcp_actors.gateway.held_calls import RETRY_AFTER, HeldCall
 from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
@@ -44,6 +46,7 @@ __all__ = [
     "SHARED",
     "AloneKey",
     "ConnectionTable",
+    "GatewayCircle",
     "Key",
     "MetServer",
     "UpstreamConnection",
@@ -58,6 +61,60 @@ FIRST = "first"
 """The key of the connection that is made before the first call, to see what the server is."""
 ASKING_CAPABILITIES = ("sampling", "elicitation", "roots")
 """The capabilities that let a server ask its client."""
+
+
+# The capability under `experimental` by which gateways know each other, and the HTTP status for a loop (RFC 5842).
+GATEWAYS = "mcp-actors/gateways"
+LOOP = 508
+# Gateways that are remembered and declared, and characters of an id that is taken.
+MOST_GATEWAYS = 64
+LONGEST_ID = 32
+
+
+class GatewayCircle:
+    """The gateways whose requests reach this one, itself among them: an upstream that is one of them is refused.
+
+    Each gateway declares at its upstreams the ids of those before it, which are random for each. So the last one of a
+    circle hears its own.
+    """
+
+    def __init__(self) -> None:
+        self._own = secrets.token_urlsafe(12)
+        # The one that was declared least recently is the first.
+        self._before: OrderedDict[str, None] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<GatewayCircle {len(self._before)} before>"
+
+    def meet(self, capabilities: Mapping[str, Any]) -> None:
+        """Takes note of the gateways that a client declares.
+
+        Args:
+            capabilities: The capabilities of the client, as it sent them.
+
+        Raises:
+            RpcError: This gateway is one of them.
+        """
+        experimental = capabilities.get("experimental")
+        declared = experimental.get(GATEWAYS) if isinstance(experimental, dict) else None
+        ids = declared.get("ids") if isinstance(declared, dict) else None
+        if not isinstance(ids, list):
+            return
+        if self._own in ids:
+            raise RpcError(LOOP, "this gateway is an upstream of itself")
+        for each in ids[:MOST_GATEWAYS]:
+            if isinstance(each, str) and len(each) <= LONGEST_ID:
+                self._before[each] = None
+                self._before.move_to_end(each)
+        while len(self._before) > MOST_GATEWAYS:
+            self._before.popitem(last=False)
+
+    def declared_in(self, capabilities: ClientCapabilities) -> ClientCapabilities:
+        """Returns the capabilities with which an upstream is connected to: those of the caller, and these gateways."""
+        # Those that have come last are the most likely ones.
+        ids = [self._own, *reversed(self._before)][:MOST_GATEWAYS]
+        known = {**(capabilities.experimental or {}), GATEWAYS: {"ids": ids}}
+        return attrs.evolve(capabilities, experimental=known)
 
 
 class UpstreamLoad:

@@ -206,6 +206,9 @@ class Gateway(Server[StateT]):
 
     def _describe(self, method: str, ctx: Context[StateT]) -> Any:
         live = self._live[ctx._scope]
+        declared = ctx.params.get("capabilities") if method == "initialize" else ctx.peer.raw_capabilities
+        if isinstance(declared, Mapping):
+            live.circle.meet(declared)
         if live.is_met(also_lazy=self._presents):
             return self._description(method, ctx)
         return Continuation(self._describe_all, method, ctx)

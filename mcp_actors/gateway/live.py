@@ -15,7 +15,7 @@ from mcp_actors._eras.era import EventKind
 from mcp_actors.abc import ClientTransport, Telemetry
 from mcp_actors.client import ClientPool
 from mcp_actors.errors import ConfigurationError, McpError
-from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.connections import GatewayCircle, UpstreamConnection
 from mcp_actors.gateway.held_calls import HeldCalls
 from mcp_actors.gateway.lists import ChangeDelivery, UpstreamLists
 from mcp_actors.gateway.names import NameTable
@@ -72,6 +72,7 @@ class GatewayPlan:
         """The receiver of the requests to upstreams."""
         self.met = met
         self.wait = wait
+        self.circle = GatewayCircle()
 
     @property
     def longest_wait(self) -> float:
@@ -108,6 +109,7 @@ class LiveUpstreams:
         self.subscriptions = UpstreamSubscriptions(nursery, changes)
         self.held = HeldCalls(nursery)
         self.telemetry = plan.telemetry
+        self.circle = plan.circle
         self.actors: dict[str, UpstreamActor] = {}
         self.routes = UpstreamRoutes(self.actors, self.lists, plan.visible)
         start_again(nursery, UPSTREAM_CHANGES, changes.run)

@@ -40,6 +40,7 @@ from mcp_actors.gateway.connections import (
     SHARED,
     AloneKey,
     ConnectionTable,
+    GatewayCircle,
     Key,
     UpstreamConnection,
     UpstreamLoad,
@@ -79,6 +80,8 @@ class UpstreamObserver(Protocol):
     """The calls whose clients are asked by results."""
     telemetry: Telemetry | None
     """The receiver of the requests to upstreams."""
+    circle: GatewayCircle
+    """The gateways that none of these upstreams may be."""
 
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection was made."""
@@ -467,7 +470,7 @@ class UpstreamActor:
                 telemetry=self._observer.telemetry,
                 on_lost=partial(self._was_lost, connection),
                 on_change=partial(self._observer.changed, self, connection),
-                **UpstreamCallbacks(connection).options(attempt.declared),
+                **UpstreamCallbacks(connection).options(self._observer.circle.declared_in(attempt.declared)),
             )
         except (ValueError, TypeError) as error:
             # What a function of the program has returned is known only now.

@@ -190,7 +190,7 @@ class _Comparison:
             return data
         try:
             return json.dumps(json.loads(data), sort_keys=True)
-        except ValueError:
+        except (ValueError, RecursionError):
             return data
 
     def compare(self, expected: Sequence[bytes], received: Sequence[bytes], unsent: int) -> PlaybackReport:
@@ -286,7 +286,7 @@ def _take(channel: FrameChannel, frame: Frame) -> bytes:
         return f"no answer to {frame.about!r}: {frame.reason}".encode()
     try:
         message = json.loads(frame.data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return frame.data
     if isinstance(message, dict) and "method" not in message and isinstance(message.get("id"), int | str):
         channel.settled(message["id"])

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, TextIO, cast
 
 import attrs
+import msgspec
 import trio
 
 from mcp_actors.abc import (
@@ -147,10 +148,13 @@ class Recording:
             OSError: the file cannot be read.
         """
         head, *lines = Path(path).read_text("utf-8").split("\n")
-        if not head.startswith('{"recording"') or json.loads(head)["recording"] != FORMAT:
-            raise ValueError(f"{path} is no recording of format {FORMAT}")
-        # After the last newline there is nothing, or a line that was being written.
-        return cls(tuple(_event(json.loads(line)) for line in lines[:-1]))
+        try:
+            if not head.startswith('{"recording"') or json.loads(head)["recording"] != FORMAT:
+                raise ValueError(f"its first line is another one: {head[:80]!r}")
+            # After the last newline there is nothing, or a line that was being written.
+            return cls(tuple(map(_event, lines[:-1])))
+        except (ValueError, msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"{path} is no recording of format {FORMAT}: {error}") from error
 
     @property
     def connections(self) -> tuple[int, ...]:
@@ -369,12 +373,34 @@ def _line(frame: Frame) -> dict[str, Any]:
     return line
 
 
-def _event(line: dict[str, Any]) -> RecordedEvent:
+class _Line(msgspec.Struct):
+    """A line of a recording, as far as it is played back."""
+
+    t: float
+    connection: int
+    event: Literal["opened", "sent", "received", "no_answer", "waiting", "ended", "broken", "closed"]
+    side: Side | None = None
+    text: str | None = None
+    base64: bytes | None = None
+    request: RequestId | None = None
+    about: RequestId | None = None
+    method: str | None = None
+    cancels: RequestId | None = None
+    last: bool = False
+    metadata: dict[str, str] | None = None
+
+
+def _event(data: str) -> RecordedEvent:
+    line = msgspec.json.decode(data, type=_Line)
+    content = line.base64 if line.text is None else line.text.encode()
     frame = None
-    if "text" in line or "base64" in line:
-        data = line["text"].encode() if "text" in line else base64.b64decode(line["base64"])
-        known = {name: line[name] for name in (*_FIELDS, "last", "metadata") if name in line}
-        frame = Frame(data, **known)
+    if line.event in ("sent", "received"):
+        if content is None:
+            raise ValueError(f"what was {line.event} is missing")
+        known = {name: getattr(line, name) for name in (*_FIELDS, "last", "metadata")}
+        frame = Frame(content, **known)
+    if line.event == "opened" and line.side is None:
+        raise ValueError("it is not said which end of a connection is recorded")
     return RecordedEvent(
-        time=line["t"], connection=line["connection"], event=line["event"], frame=frame, side=line.get("side")
+        time=line.t, connection=line.connection, event=line.event, frame=frame, side=line.side
     )

@@ -318,7 +318,9 @@ class Authorization:
             )
         if status == _FORBIDDEN or self._has_changed(sent):
             return
-        if self._refused is not None and self._refused[0] == sent.token and now < self._refused[1]:
+        refused = self._refused
+        # Nor longer than it was noted for, when the clock was set back.
+        if refused is not None and refused[0] == sent.token and 0 < refused[1] - now <= REMEMBERED + 1.0:
             raise AuthorizationFailed(f"{self.server_url} refused a token that was issued for it just before")
         if tokens is not None and tokens.is_bound and demand.error in _PROOF_ERRORS:
             raise AuthorizationFailed(f"{self.server_url} {_PROOF_ERRORS[demand.error]}")

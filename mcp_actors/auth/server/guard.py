@@ -36,6 +36,7 @@ from mcp_actors.auth.server.verifiers import (
     IssuerMetadata,
     TokenInvalid,
     VerifierUnavailable,
+    is_ahead,
     key_thumbprint,
 )
 from mcp_actors.errors import SharedStateUnavailable
@@ -159,7 +160,8 @@ class AccessGuard:
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
         # The weight of all of them.
         self._weight = 0
-        self._refused: OrderedDict[bytes, float] = OrderedDict()
+        # The time until which each counts, and for how many seconds it was noted.
+        self._refused: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
         self._mirrored = IssuerMetadata(settings.issuer[0])
         self._proofs: Any = None
         if settings.dpop != "no":
@@ -213,9 +215,13 @@ class AccessGuard:
     def _find(self, field: str, now: float) -> Principal | Denial | _Verified | None:
         """Returns the answer to a token that is known, or the token if a proof is still needed for its answer."""
         found = self._verified.get(_digest(field))
-        if found is None or found.until <= now:
+        if found is None or not self._counts(found, now):
             return self._find_otherwise(field, now)
         return found.outcome if found.thumbprint is None else found
+
+    def _counts(self, found: _Verified, now: float) -> bool:
+        """Whether a token that was verified needs no verification yet."""
+        return is_ahead(found.until, self._settings.verifier.remembered_for, now)
 
     async def check(self, request: ProtectedRequest, fetch: Fetching) -> Principal | Denial:
         """Returns who sent a request, or the answer to it if it is not served.
@@ -241,7 +247,8 @@ class AccessGuard:
         except TokenInvalid as invalid:
             self._log_refusal(invalid.reason)
             if invalid.remembered_for > 0:
-                _remember(self._refused, _digest(credentials.field), now + invalid.remembered_for)
+                seconds = invalid.remembered_for
+                _remember(self._refused, _digest(credentials.field), (now + seconds, seconds))
             return self._invalid(credentials)
         except VerifierUnavailable as unavailable:
             return self._answers.unavailable(unavailable.retry_after)
@@ -297,10 +304,11 @@ class AccessGuard:
         if credentials.scheme == "Bearer" and dpop == "required":
             return self._answers.invalid_bound_token
         digest = _digest(credentials.field)
-        if self._refused.get(digest, now) > now:
+        until, seconds = self._refused.get(digest, (now, 0.0))
+        if is_ahead(until, seconds, now):
             return self._invalid(credentials)
         found = self._verified.get(digest)
-        if found is None or found.until <= now:
+        if found is None or not self._counts(found, now):
             return None
         return found.outcome if found.thumbprint is None else found
 
@@ -386,7 +394,9 @@ def _digest(field: str) -> bytes:
     return hashlib.sha256(field.encode("utf-8", "backslashreplace")).digest()
 
 
-def _remember(table: OrderedDict[bytes, float], digest: bytes, value: float) -> None:
+def _remember(
+    table: OrderedDict[bytes, tuple[float, float]], digest: bytes, value: tuple[float, float]
+) -> None:
     """Keeps a value, and forgets the oldest one beyond the limit."""
     table.pop(digest, None)
     if len(table) >= MAX_TOKENS:

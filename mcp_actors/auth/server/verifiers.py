@@ -39,6 +39,7 @@ __all__ = [
     "check_audience",
     "check_times",
     "fetch_body",
+    "is_ahead",
     "key_thumbprint",
     "principal_of",
 ]
@@ -193,6 +194,21 @@ def check_audience(claims: Mapping[str, Any], expected: Expected) -> None:
         raise TokenInvalid("another audience")
 
 
+def is_ahead(until: float, longest: float, now: float) -> bool:
+    """Returns whether a time is still to come, and no further away than it was when it was noted.
+
+    A clock that was set back would lengthen every wait by as much, and what was found out for half a minute would count
+    for a day.
+
+    Args:
+        until: The time, in seconds since the epoch.
+        longest: The seconds for which it was noted.
+        now: The time that it is.
+    """
+    # With a second for clocks that are corrected by a little, and for rounding errors.
+    return 0 < until - now <= longest + 1.0
+
+
 def check_times(claims: Mapping[str, Any], expected: Expected, now: float) -> float | None:
     """Returns the time at which the token ends, ``None`` without one; raises `TokenInvalid` outside of its times."""
     ends = _seconds(claims, "exp")
@@ -285,9 +301,9 @@ class IssuerMetadata:
             VerifierUnavailable: It cannot be had.
         """
         found = self._document
-        if found is not None and now < self._fetched_at + METADATA_KEPT_FOR:
+        if found is not None and is_ahead(self._fetched_at + METADATA_KEPT_FOR, METADATA_KEPT_FOR, now):
             return found
-        if now < self._retry_at:
+        if is_ahead(self._retry_at, RETRY_AFTER, now):
             raise VerifierUnavailable(self._retry_at - now)
         found = await self._fetched(fetch)
         if found is None:
@@ -360,7 +376,7 @@ class IssuerKeys:
         Raises:
             VerifierUnavailable: The keys cannot be fetched, and the known ones are not enough.
         """
-        if self._keys is None or now >= self._fetched_at + KEYS_KEPT_FOR:
+        if self._keys is None or not is_ahead(self._fetched_at + KEYS_KEPT_FOR, KEYS_KEPT_FOR, now):
             await self._fetch_again(fetch, now)
         found = self._named(key_id)
         if not found:
@@ -377,7 +393,7 @@ class IssuerKeys:
 
     async def _fetch_again(self, fetch: Fetching, now: float) -> None:
         """Fetches the keys if it is time for that, or joins the fetch that another task has begun."""
-        if now < self._next_fetch_at and not self._fetches:
+        if is_ahead(self._next_fetch_at, max(self._interval, RETRY_AFTER), now) and not self._fetches:
             return
         self._next_fetch_at = now + self._interval
         self._fetches += 1
@@ -552,9 +568,9 @@ class IntrospectionVerifier:
             VerifierUnavailable: The authorization server does not say.
         """
         issuer = expected.issuers[0]
-        paused_for = self._paused_until.get(issuer, now) - now
-        if paused_for > 0:
-            raise VerifierUnavailable(paused_for)
+        paused_until = self._paused_until.get(issuer, now)
+        if is_ahead(paused_until, PAUSE, now):
+            raise VerifierUnavailable(paused_until - now)
         metadata = self._metadata.setdefault(issuer, IssuerMetadata(issuer))
         endpoint = self.endpoint or await metadata.url("introspection_endpoint", fetch, now)
         answer = await fetch(self._question(token, endpoint, issuer, now))

@@ -122,10 +122,10 @@ class AsgiApp:
 
         Raises:
             AnswerCutOff: An answer ends where it is, and the server has to close the connection.
-            LocalProtocolError: The scope is of another type, or no event loop runs here.
+            LocalProtocolError: The scope is of another type, it or a message is malformed, or no event loop runs here.
             Exception: What the server's ``receive`` and ``send`` raise.
         """
-        kind = scope["type"]
+        kind = _type_of(scope)
         if kind == "http":
             await self._serve_http(scope, receive, send)
         elif kind == "lifespan":
@@ -210,9 +210,9 @@ class AsgiApp:
                 self._serving = None
 
     async def _serve_lifespan(self, receive: AsgiReceive, send: AsgiSend) -> None:
-        message = await receive()
-        if message["type"] != "lifespan.startup":
-            raise LocalProtocolError(f"a lifespan began with {message['type']!r:.40}")
+        first = _type_of(await receive())
+        if first != "lifespan.startup":
+            raise LocalProtocolError(f"a lifespan began with {first!r:.40}")
         side = current_side()
         try:
             serving = await self._begin(side)
@@ -272,7 +272,12 @@ class AsgiApp:
 
     async def _serve_websocket(self, scope: AsgiMessage, receive: AsgiReceive, send: AsgiSend) -> None:
         side, service, path = current_side(), self._service, self._websocket
-        await receive()
+        first = _type_of(await receive())
+        if first == "websocket.disconnect":
+            return
+        if first != "websocket.connect":
+            raise LocalProtocolError(f"a WebSocket began with {first!r:.40}")
+        _require_of_websocket(scope)
         try:
             request = request_of(scope, service.limits, () if path is None else (path,), ())
         except RequestRefused as refusal:
@@ -328,8 +333,18 @@ def request_of(
         documents: The paths of public documents, from the root of the host.
 
     Raises:
-        RequestRefused: It is malformed, or over a limit.
+        RequestRefused: The request is malformed, or over a limit.
+        LocalProtocolError: The scope is.
     """
+    try:
+        return _request_of(scope, limits, paths, documents)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise LocalProtocolError(f"an ASGI scope is malformed: {error!r:.200}") from error
+
+
+def _request_of(
+    scope: AsgiMessage, limits: HttpLimits, paths: Collection[str], documents: Collection[str]
+) -> Request:
     headers = _headers(scope["headers"], limits)
     method = scope.get("method", "GET")
     if method not in _METHODS:
@@ -341,6 +356,10 @@ def request_of(
     if host is None and version != "1.0":
         raise RequestRefused(400, "the header host is missing")
     full = path = scope["path"]
+    if not (isinstance(path, str) and isinstance(version, str)):
+        raise TypeError("path and http_version are strings")
+    # A server decodes a path from bytes, so there is nothing in it that no bytes are.
+    path.encode()
     if scope.get("root_path"):
         full, path = _paths(scope, paths, documents)
         # A prefix may have characters in it that a URL cannot have.
@@ -375,6 +394,25 @@ class RequestRefused(Exception):
         super().__init__(reason)
         self.status = status
         self.reason = reason
+
+
+def _type_of(message: AsgiMessage) -> str:
+    """Returns the type of a scope or a message.
+
+    Raises:
+        LocalProtocolError: It has none.
+    """
+    kind = message.get("type") if isinstance(message, dict) else None
+    if not isinstance(kind, str):
+        raise LocalProtocolError(f"an ASGI scope or message has no type: {message!r:.200}")
+    return kind
+
+
+def _require_of_websocket(scope: AsgiMessage) -> None:
+    """Raises `LocalProtocolError` if the members are malformed that only the scope of a WebSocket has."""
+    subprotocols, extensions = scope.get("subprotocols"), scope.get("extensions")
+    if not isinstance(subprotocols, list | tuple | None) or not isinstance(extensions, dict | None):
+        raise LocalProtocolError("an ASGI scope is malformed: subprotocols is a list, and extensions a dict")
 
 
 @lru_cache(maxsize=64)
@@ -453,6 +491,7 @@ class BodyReader:
 
         Raises:
             RequestRefused: It is too long or too slow, there is no room for it, or the client has left.
+            LocalProtocolError: A message is malformed.
         """
         limits = self._limits
         parts: list[bytes] = []
@@ -461,9 +500,13 @@ class BodyReader:
         try:
             while True:
                 message = await side.within(limits.body_time, receive)
-                if message["type"] != "http.request":
+                if _type_of(message) != "http.request":
                     raise RequestRefused(400, "")
-                body: bytes = message.get("body", b"")
+                body = message.get("body", b"")
+                if not isinstance(body, bytes):
+                    if not isinstance(body, bytearray | memoryview):
+                        raise LocalProtocolError(f"a body of ASGI is bytes, not {type(body).__name__}")
+                    body = bytes(body)
                 size += len(body)
                 if size > limits.body_bytes:
                     raise RequestRefused(413, "the request body is too long")
