@@ -1,4 +1,4 @@
-"""The table of planted defects fits the code as it is: each one can be planted, and every folder of the product has one."""
+"""The table of planted defects fits the code: each one can be planted, and every folder of the product has one."""
 
 from __future__ import annotations
 
