@@ -10,6 +10,7 @@ the code. A defect that makes its tests hang is seen when their time is over.
 from __future__ import annotations
 
 import os
+import queue
 import re
 import shutil
 import signal
@@ -19,13 +20,16 @@ import sysconfig
 import tempfile
 import time
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
 MOST_UNSEEN = 2
+# Copies beside each other: tests wait for the programs that they start more than they compute.
+AT_ONCE = 2
 # Seconds for the tests of one defect, and for all of them without one.
-TIME_OF_ROOM = 90
+TIME_OF_ROOM = 60
 TIME_OF_ALL = 1200
 
 
@@ -98,11 +102,11 @@ DEFECTS = (
         ("server/test_prompts.py", "server/test_resources.py", "server/test_arguments.py"),
     ),
     Defect(
-        "a subscription outlives the token of its caller",
+        "a subscription that has ended counts as open",
         "mcp_actors/_server/subscriptions.py",
-        "trio.move_on_after(left):",
-        "trio.move_on_after(math.inf):",
-        ("server/test_access.py", "server/test_sessions.py"),
+        ("            finally:\n                ctx.server.on_unlisten(ctx)\n"),
+        ("            finally:\n                pass\n"),
+        ("server/test_sessions.py", "server/test_event_bus.py", "client/test_listening.py"),
     ),
     Defect(
         "an id of one character too many is accepted",
@@ -187,10 +191,10 @@ DEFECTS = (
         ("bridges/test_trio_bridge.py", "bridges/test_endings.py"),
     ),
     Defect(
-        "the arguments of a command are looked at without a bound",
+        "the arguments of a tool are listed without a bound",
         "mcp_actors/cli/arguments.py",
-        ("    if depth > MAX_NESTING:\n        return\n"),
-        "",
+        ("    if depth >= MAX_NESTING:\n        return\n    for name"),
+        "    for name",
         ("cli/test_arguments.py",),
     ),
     Defect(
@@ -243,18 +247,18 @@ DEFECTS = (
         ("cli/workers/test_supervisor.py",),
     ),
     Defect(
-        "a list of a server may go on for ever",
+        "a list may have a page more than the bound",
         "mcp_actors/client.py",
         "            if sent >= most:",
-        "            if sent < 0:",
-        ("client/test_client.py", "client/test_answering.py"),
+        "            if sent > most:",
+        ("client/test_client.py",),
     ),
     Defect(
         "a delay of the peer that is less than nothing is obeyed",
         "mcp_actors/errors/protocol.py",
         "not 0 <= delay < 1e12",
         "not delay < 1e12",
-        ("client/test_answering.py", "actors/test_typed_exceptions.py", "actors/test_limits.py"),
+        ("middleware/test_retry.py",),
     ),
     Defect(
         "a call of the example that has ended counts as running",
@@ -390,11 +394,11 @@ DEFECTS = (
         ("testing/test_check_transport.py",),
     ),
     Defect(
-        "a duplicated frame is not delivered twice",
-        "mcp_actors/testing/faults.py",
-        ("            self._statistics.duplicated += 1\n            self._push(due, frame)"),
-        "            self._statistics.duplicated += 1",
-        ("testing/test_check_transport.py", "test_simulate.py"),
+        "the sides of a recording are exchanged",
+        "mcp_actors/testing/recording.py",
+        '"server" if side == "client" else "client"',
+        '"client" if side == "client" else "server"',
+        ("testing/test_recorder.py",),
     ),
     Defect(
         "the kit does not ask for missed events",
@@ -439,22 +443,18 @@ DEFECTS = (
         ("transports/auth/test_file_store.py",),
     ),
     Defect(
-        "a request body is not charged back at its end",
+        "the query does not count as a part of the target",
         "transports/mcp_transports/http/asgi/application.py",
-        "            self._bodies.release(request.peer, charged)\n",
-        "            pass\n",
-        ("transports/http/asgi/test_requests.py", "transports/http/asgi/test_settings.py"),
+        "    if len(full) + len(query) > limits.target_bytes:",
+        "    if len(full) > limits.target_bytes:",
+        ("transports/http/asgi/test_requests.py",),
     ),
     Defect(
         "a session id with any characters is accepted",
         "transports/mcp_transports/http/client/session_state.py",
         '        if id is not None and not (id and all("!" <= c <= "~" for c in id)):',
         "        if id is not None and not id:",
-        (
-            "transports/http/test_client_sessions.py",
-            "transports/http/test_client_responses.py",
-            "transports/http/test_client_failures.py",
-        ),
+        ("transports/http/test_client_sessions.py", "transports/http/test_client_responses.py"),
     ),
     Defect(
         "a request has one header line too many",
@@ -510,10 +510,10 @@ DEFECTS = (
         ("transports/test_sockets.py",),
     ),
     Defect(
-        "the watching of a child goes on after its end",
+        "a line of stderr that came in pieces loses its beginning",
         "transports/mcp_transports/stdio/child.py",
-        "            self._stderr_ended.set()\n",
-        "            pass\n",
+        "            self._add(self._partial + line)\n",
+        "            self._add(line)\n",
         ("transports/test_stdio_client.py",),
     ),
     Defect(
@@ -620,30 +620,42 @@ def seen_by(copy: Copy, defect: Defect) -> str | None:
     return found[1] if found else f"no test: pytest ended with {code}: {output.strip()[-200:]}"
 
 
+def look(copy: Copy, waiting: queue.SimpleQueue[Defect], unseen: list[Defect]) -> None:
+    """Plants one defect after the other in one copy, as long as some wait."""
+    while True:
+        try:
+            defect = waiting.get_nowait()
+        except queue.Empty:
+            return
+        began = time.monotonic()
+        test = seen_by(copy, defect)
+        if test is None or test.startswith("no test"):
+            unseen.append(defect)
+        seconds = time.monotonic() - began
+        print(f"{test or 'NOT SEEN'} ({seconds:.0f} s): {defect.name} [{defect.file}]", flush=True)
+
+
 def main(names: list[str]) -> int:
     """Plants the defects with these names, or all; returns the exit code."""
     chosen = [each for each in DEFECTS if not names or each.name in names]
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-        copy = Copy(Path(folder))
+        copies = [Copy(Path(folder) / str(number)) for number in range(AT_ONCE)]
         files = tuple(dict.fromkeys(file for each in chosen for file in each.tests))
-        code, output = copy.test(files, TIME_OF_ALL, "-n", "2")
+        code, output = copies[0].test(files, TIME_OF_ALL, "-n", str(AT_ONCE))
         print(f"without a defect: {output.strip().splitlines()[-1]}", flush=True)
         if code != 0:
             print(output)
             return 1
-        unseen = 0
-        for defect in chosen:
-            planted = time.monotonic()
-            test = seen_by(copy, defect)
-            unseen += test is None or test.startswith("no test")
-            print(
-                f"{test or 'NOT SEEN'} ({time.monotonic() - planted:.0f} s): {defect.name} [{defect.file}]",
-                flush=True,
-            )
-    seen = len(chosen) - unseen
-    print(f"{seen} of {len(chosen)} defects were seen, in {time.monotonic() - began:.0f} s")
-    return int(unseen > MOST_UNSEEN or not chosen)
+        waiting: queue.SimpleQueue[Defect] = queue.SimpleQueue()
+        for each in chosen:
+            waiting.put(each)
+        unseen: list[Defect] = []
+        with ThreadPoolExecutor() as pool:
+            for done in [pool.submit(look, copy, waiting, unseen) for copy in copies]:
+                done.result()
+    print(f"{len(chosen) - len(unseen)} of {len(chosen)} were seen, in {time.monotonic() - began:.0f} s")
+    return int(len(unseen) > MOST_UNSEEN or not chosen)
 
 
 if __name__ == "__main__":
