@@ -102,13 +102,6 @@ DEFECTS = (
         ("server/test_prompts.py", "server/test_resources.py", "server/test_arguments.py"),
     ),
     Defect(
-        "a subscription that has ended counts as open",
-        "mcp_actors/_server/subscriptions.py",
-        ("            finally:\n                ctx.server.on_unlisten(ctx)\n"),
-        ("            finally:\n                pass\n"),
-        ("server/test_sessions.py", "server/test_event_bus.py", "client/test_listening.py"),
-    ),
-    Defect(
         "an id of one character too many is accepted",
         "mcp_actors/_wire/codec.py",
         "isinstance(id, str) and len(id) > LONGEST_ID:",
