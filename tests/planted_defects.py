@@ -454,7 +454,7 @@ DEFECTS = (
         "transports/mcp_transports/http/h1/parser.py",
         "        if message.body_size > self._limits.body_bytes:",
         "        if message.body_size < 0:",
-        ("transports/http/test_server_requests.py",),
+        ("transports/http/test_server_crashes.py",),
     ),
     Defect(
         "a scope of an operation is not asked for",
