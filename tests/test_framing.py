@@ -335,3 +335,22 @@ async def test_what_one_read_brings_is_received_in_parts(times: int) -> None:
         assert len(frames) <= 256
         received += [frame.data for frame in frames]
     assert received == [b"%d" % number for number in range(1000 * times)]
+
+
+async def test_closing_reaches_both_streams_even_if_one_fails() -> None:
+    class Unclosable(RecordingStream):
+        async def aclose(self) -> None:
+            await super().aclose()
+            raise OSError("the disk is full")
+
+    class Closable(ScriptedStream):
+        closed = False
+
+        async def aclose(self) -> None:
+            await super().aclose()
+            self.closed = True
+
+    incoming = Closable()
+    with pytest.raises(OSError, match="the disk is full"):
+        await LineChannel(incoming, Unclosable(), max_message_bytes=1000).aclose()
+    assert incoming.closed

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from mcp_actors import Client, Context, Limits, Overloaded, Server
+from mcp_actors._actors.limits import ConcurrencyLimiter
 from mcp_actors.abc import FrameChannel
 from mcp_actors.supervision.budget import Budget, holder_of
 from mcp_actors.supervision.principal import Principal
@@ -149,6 +150,10 @@ async def test_connections_share_the_places_of_the_server(crowd: Witness) -> Non
         await peers[3].send(call("one too many", "hang"))
         refusal = await peers[3].receive()
         assert refusal["error"]["data"]["scope"] == "server"
+        # What is refused there holds no place of its connection.
+        for id in range(6):
+            await peers[3].send(call(f"again {id}", "hang"))
+            assert (await peers[3].receive())["error"]["data"]["scope"] == "server"
         # When a connection breaks its places go to those who wait.
         channels[0][0].snap()
         await settled()
@@ -205,6 +210,18 @@ async def test_a_call_that_waited_at_both_gates_leaves_no_trace(how: str) -> Non
             limiter = witness.server.tree().limiter
             assert (limiter.inside, limiter.waiting) == (0, 0)
             nursery.cancel_scope.cancel()
+
+
+async def test_a_place_that_is_handed_to_a_call_just_cancelled_is_given_back() -> None:
+    limiter = ConcurrencyLimiter("connection", 1, 5, 30)
+    assert limiter.try_enter()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(limiter.enter, limiter.issue_ticket())
+        await settled()
+        nursery.cancel_scope.cancel()
+        # The task has not noticed yet.
+        limiter.leave()
+    assert (limiter.inside, len(limiter.waiting)) == (0, 0)
 
 
 # -- a peer that does not read ---------------------------------------------------------------------------------------

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NoReturn
@@ -312,3 +314,22 @@ def test_many_loops_and_threads_at_once() -> None:
     assert failures == []
     # Those that wait for other calls, the one that asks, and the one that looks at the loops.
     assert ThreadBridge().call(tasks_of_the_engine) <= 130
+
+
+async def test_a_call_that_has_ended_is_let_go() -> None:
+    class Given:
+        """Something that a call was given."""
+
+    async def take(given: Given) -> None:
+        await trio.lowlevel.checkpoint()
+
+    given = Given()
+    known = weakref.ref(given)
+    await TrioBridge.of_running_loop().call(take, given)
+    del given
+    # The engine lets its own end of the call go a moment later, in its thread.
+    with trio.fail_after(10):
+        while known() is not None:
+            gc.collect()
+            await TrioBridge.of_running_loop().call(trio.lowlevel.checkpoint)
+    assert known() is None

@@ -290,3 +290,12 @@ def test_a_server_that_is_not_there_and_a_place_that_is_none(mcp: Callable[..., 
     assert (empty.returncode, "unix: needs a path" in empty.stderr) == (2, True)
     assert mcp("top", "ftp://x").returncode == 2
     assert mcp("serve", str(SERVED), "--admin", "http://0.0.0.0:1").returncode == 2
+
+
+def test_the_chosen_row_stays_between_the_first_and_the_last() -> None:
+    top = state(node(sessions=2))
+    top.number = 1
+    press(top, *["down"] * 5)
+    assert top.choice.index == len(top.rows()) - 1
+    press(top, *["up"] * 5)
+    assert top.choice.index == 0

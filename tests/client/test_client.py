@@ -48,10 +48,12 @@ from mcp_actors.types import (
     ClientCapabilities,
     Completion,
     Implementation,
+    ListToolsResult,
     PromptReference,
     ResourceTemplateReference,
     TextContent,
     TextResourceContents,
+    Tool,
 )
 from mcp_transports.http import HttpTransport
 from mcp_transports.http.client import HttpClientTransport
@@ -689,3 +691,19 @@ if __name__ == "__main__":
     print("lives", sum(done.lives.values()), dict(done.lives))
     print("killed", done.killed, "losses told", done.lost, "raised", dict(done.errors))
     print("not typed", done.untyped, "left", left)
+
+
+async def test_a_list_without_an_end_ends_after_a_thousand_pages() -> None:
+    server, pages = Server("s", capabilities=["tools"]), 0
+
+    def next_page(ctx: Any) -> ListToolsResult:
+        nonlocal pages
+        pages += 1
+        return ListToolsResult([Tool(f"t{pages}", {"type": "object"})], f"page {pages}")
+
+    server._features.handlers["tools/list"] = next_page
+    async with Client(server) as client:
+        with pytest.raises(RemoteProtocolError, match="goes on after 1,000 pages"):
+            async for _ in client.tools():
+                pass
+    assert pages == 1000

@@ -17,6 +17,7 @@ import trio
 from mcp_actors import Client, MissingCapability, RpcError
 from mcp_actors.examples.everything import server as packaged
 from mcp_actors.examples.everything.content import ADDRESS_BOOK_SCHEMA
+from mcp_actors.testing import connected_pair
 from mcp_actors.types import (
     AudioContent,
     BlobResourceContents,
@@ -499,3 +500,15 @@ async def test_changes_are_heard(era: str) -> None:
                 break
         assert "appearing_prompt" in {prompt.name async for prompt in client.prompts()}
         await client.call_tool("test_trigger_prompt_change")
+
+
+async def test_a_sleep_that_was_cancelled_or_has_ended_does_not_count_as_running() -> None:
+    async with connected_pair(packaged) as client:
+        await client.call_tool("sleep", {"seconds": 0.01, "steps": 1})
+        with trio.move_on_after(0.05):
+            await client.call_tool("sleep", {"seconds": 60, "steps": 1})
+        with trio.fail_after(10):
+            counted = (await client.call_tool("activity")).data
+            while not counted["cancelled"]:
+                counted = (await client.call_tool("activity")).data
+    assert counted == {"sleeping": 0, "slept": 1, "cancelled": 1}

@@ -383,3 +383,23 @@ def test_a_short_key_is_refused() -> None:
 def test_the_state_is_small_and_travels_in_json_and_headers() -> None:
     assert len(STATE) < 200
     assert set(STATE) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
+
+
+@pytest.mark.parametrize(
+    ("versions", "meant"),
+    [
+        (VERSIONS, "2025-03-26"),
+        (("2024-11-05", "2025-11-25"), "2024-11-05"),
+        (("2025-06-18", "2025-11-25"), None),
+    ],
+)
+def test_a_lone_request_without_a_revision_means_the_last_one_that_had_no_header(
+    versions: tuple[str, ...], meant: str | None
+) -> None:
+    asked = request("ping")
+    if meant is None:
+        with pytest.raises(RpcError) as refused:
+            opening(*versions).open_alone(asked, "legacy", {})
+        assert refused.value.code == INVALID_REQUEST
+    else:
+        assert opening(*versions).open_alone(asked, "legacy", {}).era.version == meant

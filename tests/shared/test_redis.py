@@ -365,3 +365,9 @@ async def test_a_message_that_is_too_long_is_refused(redis_server: RedisServer) 
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="begins with redis://"):
         RedisShared(url)
+
+
+@pytest.mark.parametrize("seconds", [{"lease": 0}, {"timeout": 0}, {"lease": -1}])
+def test_a_lease_and_a_timeout_are_more_than_no_seconds(seconds: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="more than 0"):
+        RedisShared("redis://localhost", **seconds)  # type: ignore[arg-type]

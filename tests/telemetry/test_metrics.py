@@ -27,6 +27,7 @@ from mcp_actors import Client, Server
 from mcp_actors.abc.telemetry import CallEnding, ObservedRequest
 from mcp_actors.cli.observing import sampling
 from mcp_actors.errors import RpcError
+from mcp_actors.supervision import histogram as supervision_histogram
 from mcp_actors.supervision.containment import crash_log, http_refusals
 from mcp_actors.telemetry import MOST_SERIES, Metrics, Together
 from mcp_actors.telemetry.metrics import GAUGES
@@ -464,3 +465,11 @@ async def test_the_sampler_of_the_environment(sampler: str, least: int, most: in
 def page_of(url: str) -> str:
     with urlopen(url.replace("/mcp", "/metrics"), timeout=10) as answer:
         return str(answer.read().decode())
+
+
+def test_a_quantile_is_the_value_that_its_share_reaches() -> None:
+    times = supervision_histogram.Histogram()
+    times.add(0.001)
+    times.add(1.0)
+    assert times.quantile(0.5) < 0.002
+    assert times.quantile(0.51) == 1.0

@@ -104,6 +104,15 @@ def test_what_is_no_id(id: str, form: str) -> None:
     assert (error.code, error.id) in {(INVALID_REQUEST, None), (PARSE_ERROR, None)}
 
 
+@pytest.mark.parametrize("form", ['"method":"m"', '"result":{}'])
+def test_an_id_is_as_long_as_the_limit_and_no_longer(form: str) -> None:
+    longest = "x" * codec.LONGEST_ID
+    message = codec.decode(f'{{"jsonrpc":"2.0","id":"{longest}",{form}}}'.encode())
+    assert isinstance(message, JsonRpcRequest | JsonRpcResult)
+    assert message.id == longest
+    assert refused(f'{{"jsonrpc":"2.0","id":"{longest}x",{form}}}'.encode()).code == INVALID_REQUEST
+
+
 def test_the_id_of_a_broken_request_is_told() -> None:
     assert refused(b'{"jsonrpc":"1.0","id":5,"method":"m"}').id == 5
     assert refused(b'{"jsonrpc":"2.0","id":"5","method":7}').id == "5"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_actors._wire.uri_template import MAX_TEMPLATE, MAX_VARIABLES, UriTemplate
+from mcp_actors._wire.uri_template import LONGEST_URI, MAX_TEMPLATE, MAX_VARIABLES, UriTemplate
 
 MATCHES: list[tuple[str, str, dict[str, str] | None]] = [
     ("config://app", "config://app", {}),
@@ -242,3 +242,10 @@ def test_any_template_and_any_uri_end_in_a_verdict(text: str, uri: str) -> None:
         return
     values = template.match(uri)
     assert values is None or set(values) <= set(template.variables)
+
+
+def test_a_uri_is_matched_up_to_its_longest() -> None:
+    template = UriTemplate("x://{name}")
+    name = "n" * (LONGEST_URI - len("x://"))
+    assert template.match(f"x://{name}") == {"name": name}
+    assert template.match(f"x://{name}n") is None

@@ -215,6 +215,7 @@ async def test_clients_of_http_sse_are_told_where_to_post_below_the_mount() -> N
         (413, {"headers": (HOST, (b"content-length", b"1001"))}),
         (413, {"body": b"x" * 1001}),
         (414, {"path": "/" + "x" * 9000}),
+        (414, {"query_string": b"x" * 9000}),
         (431, {"headers": (HOST, (b"x", b"y" * 40000))}),
         (431, {"headers": (HOST, *((b"x", b"y") for _ in range(101)))}),
         (501, {"method": "BREW"}),
