@@ -1,10 +1,15 @@
-"""``mcp-actors demo``: the command, the lines of its tour, and the figures of its load."""
+"""``mcp-actors demo``: the command, the lines of its tour, and the figures of its load.
+
+Both fit a terminal of 80 columns and 24 rows: first the tour, under which a line says how far the load is, and then the
+figures with what to type next. So nothing scrolls away while a person reads.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import random
+import shlex
 import shutil
 import sys
 import textwrap
@@ -25,14 +30,15 @@ from mcp_actors.cli.failures import (
     run_interruptible,
     traceback_option,
 )
-from mcp_actors.cli.output import echo, echo_json, safe, styled
-from mcp_actors.supervision.platform import STOP_SIGNALS
+from mcp_actors.cli.output import echo, echo_json, overwrite, safe, styled
+from mcp_actors.supervision.histogram import Histogram
+from mcp_actors.supervision.platform import STOP_SIGNALS, join_words
 
 __all__ = [
     "columns",
     "command",
     "figures",
-    "live_table",
+    "next_steps",
     "paragraph",
     "peak_memory",
     "plain_table",
@@ -43,16 +49,7 @@ __all__ = [
 
 
 _GRACE = 15.0  # seconds for the sessions to end by themselves once the time is over
-_REDRAW = 0.25  # seconds between two pictures of the table
-_NEXT = """What to type next:
-  mcp-actors list 'stdio:mcp-actors serve mcp_actors.examples.everything'
-  mcp-actors serve mcp_actors.examples.everything --listen http://127.0.0.1:8000/mcp
-  mcp-actors inspect http://127.0.0.1:8000/mcp"""
-_NOTE = (
-    "All sessions are opened, and call from then on. Each calls again as soon as it is answered, so latencies include "
-    "waiting for a processor. A session over stdio is a child process of its own. 2 x 16 = two sessions with 16 calls "
-    "in flight each."
-)
+_REDRAW = 0.25  # seconds between two states of the line below the tour
 
 
 @click.command("demo", short_help="Show what the engine can do, and under what load.")
@@ -60,7 +57,7 @@ _NOTE = (
     "--sessions", type=click.IntRange(1, 20_000), default=300, show_default=True, help="Sessions at once."
 )
 @click.option(
-    "--seconds", type=click.FloatRange(0.1), default=4.0, show_default=True, help="How long they call."
+    "--seconds", type=click.FloatRange(0.1), default=4.0, show_default=True, help="How long all of them call."
 )
 @click.option("--seed", type=int, help="For the mixture of calls; by default another one each time.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object on stdout, at the end.")
@@ -71,9 +68,10 @@ def command(sessions: int, seconds: float, seed: int | None, as_json: bool, show
     First each capability once, against a server in this process, over real sockets and child processes, with a line of
     what came of it.
 
-    Then some hundreds of sessions at once, over every binding and in both eras of the protocol, make plain calls, calls
-    that report progress, and calls that are cancelled in flight. The server counts the handlers that saw their
-    cancellation, and every answer is checked.
+    Then some hundreds of sessions, over every binding and in both eras of the protocol: one call at a time while the
+    others are idle, a few sessions at a steady rate, and then all at once, with plain calls, calls that report
+    progress, and calls that are cancelled in flight. The server counts the handlers that saw their cancellation, and
+    every answer is checked.
 
     Ctrl-C ends it early: the load with its summary, and exit code 130. Exit code 1 if there was any error. Needs no
     network.
@@ -84,20 +82,47 @@ def command(sessions: int, seconds: float, seed: int | None, as_json: bool, show
     with reported(show_traceback):
         shown = run_interruptible(partial(_tour, silent=as_json), "the demo was interrupted")
         if not as_json:
-            about = paragraph(f"Under load: {sessions} sessions for {seconds:g} s, seed {seed}.", columns())
-            echo(f"\n{styled(about, bold=True)}\n{paragraph(_NOTE, columns())}\n")
+            about = paragraph(f"Under load: {sessions:,} sessions, seed {seed}.", columns())
+            echo(f"\n{styled(about, bold=True)}\n{paragraph(_note(load), columns())}")
         interrupted = trio.run(_run, load, _picture_of(load, as_json))
         if as_json:
             asked = {"seed": seed, "seconds": seconds, "interrupted": interrupted}
-            echo_json(_machine() | {"tour": shown, "load": asked | figures(load.rows, load.elapsed)})
+            echo_json(_machine() | {"tour": shown, "load": asked | figures(load)})
         else:
-            echo(plain_table(load.rows, load.elapsed, columns()))
-            echo(f"\n{summary(load.rows, load.elapsed, columns())}")
-            echo(f"\n{_NEXT}")
+            echo(f"\n{plain_table(load, columns())}\n\n{summary(load, columns())}\n\n{next_steps()}")
     if interrupted:
         raise click.exceptions.Exit(EXIT_INTERRUPTED)
     if any(each.failed for each in shown) or any(row.failures.count for row in load.rows):
         raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _note(load: DemoLoad) -> str:
+    return (
+        f"First one call at a time over each binding; then {load.steady_sessions} sessions with {load.steady_rate} "
+        "calls a second in all; then all, each again as soon as it is answered. 2 x 16 = two sessions, 16 calls in "
+        "flight each."
+    )
+
+
+def next_steps() -> str:
+    """Commands that work in any folder; where ``mcp-actors`` is not found, by this Python."""
+    found = shutil.which("mcp-actors") is not None
+    command = "mcp-actors" if found else join_words([sys.executable, "-P", "-m", "mcp_actors"])
+    server = f"stdio:{command} serve mcp_actors.examples.filesystem -- ."
+    lines = ["What to type next, to look into the folder that you are in:"]
+    if sys.platform == "win32":  # each shell there has variables of its own
+        quoted = f'"{server}"'
+    else:
+        quoted = '"$SERVER"'
+        lines.append(f"export SERVER={shlex.quote(server)}")
+    return "\n  ".join(
+        [
+            *lines,
+            f"{command} list {quoted}",
+            f"{command} call {quoted} list_directory",
+            f"{command} inspect {quoted}",
+        ]
+    )
 
 
 def _machine() -> dict[str, Any]:
@@ -114,7 +139,7 @@ async def _tour(silent: bool) -> list[Shown]:
 
     async with stage() as set_up:
         if not silent:
-            about = f"What it can do, each tried just now against a server at {set_up.url}:"
+            about = f"What it can do, each tried just now at {set_up.url}:"
             echo(f"{styled(paragraph(about, columns()), bold=True)}\n")
         await take_tour(set_up, show)
     return outcomes
@@ -123,7 +148,7 @@ async def _tour(silent: bool) -> list[Shown]:
 def _picture_of(load: DemoLoad, silent: bool) -> Callable[[DemoLoad], Awaitable[None]]:
     if silent:
         return _show_nothing
-    return _draw if sys.stdout.isatty() else _print
+    return _overwrite if sys.stdout.isatty() and sys.stderr.isatty() else _print
 
 
 async def _run(load: DemoLoad, show: Callable[[DemoLoad], Awaitable[None]]) -> bool:
@@ -169,22 +194,19 @@ async def _show_nothing(load: DemoLoad) -> None:
 async def _print(load: DemoLoad) -> None:
     while True:
         await trio.sleep(1)
-        echo(paragraph(progress_line(load.rows, load.elapsed), columns()))
+        echo(paragraph(progress_line(load), columns()))
 
 
-async def _draw(load: DemoLoad) -> None:
-    from rich.live import Live  # only a terminal needs it
-
-    def picture() -> Any:
-        return live_table(load.rows, load.elapsed, "Ctrl-C ends it early", columns())
-
-    # The last picture is removed, and the whole table printed in its place.
-    with Live(
-        picture(), auto_refresh=False, redirect_stdout=False, redirect_stderr=False, transient=True
-    ) as live:
+async def _overwrite(load: DemoLoad) -> None:
+    width = 0
+    try:
         while True:
+            line = progress_line(load)[: columns() - 1]
+            width = max(width, len(line))
+            overwrite(line, width)
             await trio.sleep(_REDRAW)
-            live.update(picture(), refresh=True)
+    finally:
+        overwrite("", width)
 
 
 # -- The lines of the tour, as wide as the terminal ----------------------------------------------------
@@ -221,23 +243,23 @@ def _filled(text: str, width: int, margin: str) -> str:
     return "\n".join(lines)
 
 
-# -- The figures of the load: a live table on a terminal, lines elsewhere, and a JSON value ------------
+# -- The figures of the load: a line while it runs, a table at its end, and a JSON value ---------------
 
 if sys.platform != "win32":
     import resource
 
 
-# title, least width, cell of a row after `seconds`. With one space between them they fill 80 columns.
-_COLUMNS: tuple[tuple[str, int, Callable[[Tally, float], str]], ...] = (
-    ("binding, era", 13, lambda row, _: f"{row.binding} {row.era}".strip()),
-    ("sessions", 8, lambda row, _: _sessions(row)),
-    ("calls", 7, lambda row, _: f"{row.calls:,}"),
-    ("calls/s", 7, lambda row, seconds: f"{row.calls / seconds:,.0f}" if seconds else "-"),
-    ("cancelled", 9, lambda row, _: f"{row.cancelled:,}"),
-    ("confirmed", 9, lambda row, _: f"{row.confirmed:,}"),
-    ("p50 ms", 6, lambda row, _: _in_ms(row, 50)),
-    ("p99 ms", 6, lambda row, _: _in_ms(row, 99)),
-    ("errors", 6, lambda row, _: f"{row.failures.count:,}"),
+# title in two lines, least width, cell of a row. With one space between them they fit 80 columns.
+_COLUMNS: tuple[tuple[str, str, int, Callable[[DemoLoad, Tally], str]], ...] = (
+    ("", "binding, era", 13, lambda _, row: f"{row.binding} {row.era}".strip()),
+    ("alone", "p50 ms", 6, lambda _, row: _in_ms(row.latencies.alone, 50)),
+    ("alone", "p99 ms", 6, lambda _, row: _in_ms(row.latencies.alone, 99)),
+    ("{rate}/s", "p50 ms", 6, lambda _, row: _in_ms(row.latencies.steady, 50)),
+    ("{rate}/s", "p99 ms", 6, lambda _, row: _in_ms(row.latencies.steady, 99)),
+    ("", "sessions", 8, lambda _, row: _sessions(row)),
+    ("all busy", "calls/s", 8, lambda load, row: f"{_per_second(row, load.elapsed):,.0f}"),
+    ("", "cancelled", 9, lambda _, row: f"{row.cancelled:,}"),
+    ("", "errors", 6, lambda _, row: f"{row.failures.count:,}"),
 )
 
 
@@ -247,34 +269,33 @@ def _sessions(row: Tally) -> str:
     return f"{opened} x {row.calls_at_once}" if row.calls_at_once > 1 else opened
 
 
-def _in_ms(row: Tally, percent: float) -> str:
-    milliseconds = _milliseconds(row, percent)
+def _in_ms(latencies: Histogram, percent: float) -> str:
+    milliseconds = _milliseconds(latencies, percent)
     if milliseconds is None:
         return "-"
-    return f"{milliseconds:,.0f}" if milliseconds >= 1000 else f"{milliseconds:.1f}"
+    return f"{milliseconds:,.{2 if milliseconds < 10 else 1 if milliseconds < 100 else 0}f}"
 
 
-def _milliseconds(row: Tally, percent: float) -> float | None:
-    return row.latencies.quantile(percent / 100) * 1000 if row.latencies.count else None
+def _milliseconds(latencies: Histogram, percent: float) -> float | None:
+    return latencies.quantile(percent / 100) * 1000 if latencies.count else None
 
 
 @attrs.frozen
 class FiguresColumn:
     """A column of the table as text."""
 
-    title: str
     width: int
     cells: list[str]
-    """Returns a cell for each row, and the sum."""
+    """Both lines of the title, a cell for each row, and the sum."""
 
 
-def _blocks(rows: Sequence[Tally], seconds: float, width: int) -> list[list[FiguresColumn]]:
+def _blocks(load: DemoLoad, width: int) -> list[list[FiguresColumn]]:
     """The columns in as few tables as fit, each of which begins with the names of the rows."""
-    lines = [*rows, Tally.total(rows)]
     columns = []
-    for title, least, cell in _COLUMNS:
-        cells = [cell(row, seconds) for row in lines]
-        columns.append(FiguresColumn(title, max(least, *map(len, cells)), cells))
+    for above, title, least, cell in _COLUMNS:
+        figures = [cell(load, row) for row in (*load.rows, Tally.total(load.rows))]
+        cells = [above.format(rate=load.steady_rate), title, *figures]
+        columns.append(FiguresColumn(max(least, *map(len, cells)), cells))
     name, *others = columns
     blocks = [[name]]
     for column in others:
@@ -284,40 +305,23 @@ def _blocks(rows: Sequence[Tally], seconds: float, width: int) -> list[list[Figu
     return blocks
 
 
-def live_table(rows: Sequence[Tally], seconds: float, title: str, width: int) -> Any:
-    """The rows and their sum as a rich table, with as many of the columns as fit."""
-    from rich.table import Table  # only a terminal needs it
-
-    drawn = Table(
-        title=title, title_justify="left", show_footer=True, box=None, padding=(0, 1, 0, 0), pad_edge=False
-    )
-    block = _blocks(rows, seconds, width)[0]
-    for column in block:
-        side: Any = "left" if column is block[0] else "right"
-        drawn.add_column(column.title, column.cells[-1], justify=side, min_width=column.width, no_wrap=True)
-    for at, row in enumerate(rows):
-        drawn.add_row(*(each.cells[at] for each in block), style="red" if row.failures.count else None)
-    return drawn
-
-
-def progress_line(rows: Iterable[Tally], seconds: float) -> str:
+def progress_line(load: DemoLoad) -> str:
     """The state of the run in one line."""
-    total = Tally.total(rows)
-    return (
-        f"{seconds:4.1f} s  {total.live:,} sessions live  {total.calls:,} calls  p99 {_in_ms(total, 99)} ms  "
-        f"{total.failures.count:,} errors"
-    )
+    total = Tally.total(load.rows)
+    state = f"{total.live:,} sessions live, {load.phase}"
+    if load.began is not None:
+        state += f": {load.elapsed:.1f} s, {total.calls:,} calls, {total.failures.count:,} errors"
+    return state
 
 
-def plain_table(rows: Sequence[Tally], seconds: float, width: int) -> str:
+def plain_table(load: DemoLoad, width: int) -> str:
     """The rows and their sum as text: one table, or several with a part of the columns each where it is narrow."""
-    return "\n\n".join(_plain_block(block, rows) for block in _blocks(rows, seconds, width))
+    return "\n\n".join(_plain_block(block, load.rows) for block in _blocks(load, width))
 
 
 def _plain_block(block: Sequence[FiguresColumn], rows: Sequence[Tally]) -> str:
-    lines = [_plain_line(block, [each.title for each in block])]
-    lines += [_plain_line(block, list(cells)) for cells in zip(*(each.cells for each in block), strict=True)]
-    for at, row in enumerate(rows, 1):
+    lines = [_plain_line(block, list(cells)) for cells in zip(*(each.cells for each in block), strict=True)]
+    for at, row in enumerate(rows, 2):
         if row.failures.count:
             lines[at] = styled(lines[at], fg="red")
     return "\n".join(lines)
@@ -329,37 +333,48 @@ def _plain_line(block: Sequence[FiguresColumn], cells: Sequence[str]) -> str:
     return " ".join([name.ljust(block[0].width), *right])
 
 
-def summary(rows: Sequence[Tally], seconds: float, width: int) -> str:
-    """The last lines: the figures in words, then the first errors of each row."""
-    total = Tally.total(rows)
+def summary(load: DemoLoad, width: int) -> str:
+    """The figures in words, then the first errors of each row."""
+    rows, total = load.rows, Tally.total(load.rows)
     missing = total.cancelled - total.confirmed
     unconfirmed = f" ({missing:,} not)" if missing else ""
     peak = peak_memory()
     memory = "" if peak is None else f", peak memory {peak} MiB"
+    measured = total.latencies
+    alone, steady, busy = (_in_ms(each, 50) for each in (measured.alone, measured.steady, measured.busy))
     lines = [
-        f"{total.opened:,} sessions, {total.calls:,} calls in {seconds:.1f} s: {_per_second(total, seconds):,.0f} "
-        f"calls/s, p50 {_in_ms(total, 50)} ms, p99 {_in_ms(total, 99)} ms",
+        f"p50 of a call: {alone} ms alone, {steady} ms at {load.steady_rate} calls/s, {busy} ms with all busy",
+        f"{total.opened:,} sessions: {_per_second(total, load.elapsed):,.0f} calls/s on {os.cpu_count()} processors, "
+        f"{total.failures.count:,} errors{memory}",
         f"{total.cancelled:,} calls cancelled in flight, {total.confirmed:,} confirmed by their handlers{unconfirmed}",
-        f"{total.reports:,} reports of progress, {total.failures.count:,} errors{memory}",
     ]
     said = [paragraph(line, width) for line in lines]
     said += [styled(f"  {text}", fg="red") for row in rows for text in row.failures.examples]
     return "\n".join(said)
 
 
-def figures(rows: Sequence[Tally], seconds: float) -> dict[str, Any]:
+def figures(load: DemoLoad) -> dict[str, Any]:
     """The rows, their sum, the first errors of each row, and the peak memory of this process, as JSON."""
     return {
-        "elapsed_seconds": round(seconds, 3),
-        "rows": [_row_figures(row, seconds) for row in rows],
-        "total": _row_figures(Tally.total(rows), seconds),
-        "error_examples": [text for row in rows for text in row.failures.examples],
+        "elapsed_seconds": round(load.elapsed, 3),
+        "steady_calls_per_second": load.steady_rate,
+        "rows": [_row_figures(row, load.elapsed) for row in load.rows],
+        "total": _row_figures(Tally.total(load.rows), load.elapsed),
+        "error_examples": [text for row in load.rows for text in row.failures.examples],
         "peak_memory_mib": peak_memory(),
     }
 
 
 def _row_figures(row: Tally, seconds: float) -> dict[str, Any]:
-    latencies = {f"p{percent}_ms": _milliseconds(row, percent) for percent in (50, 99)}
+    latencies = {
+        f"{prefix}p{percent}_ms": _milliseconds(measured, percent)
+        for prefix, measured in (
+            ("alone_", row.latencies.alone),
+            ("steady_", row.latencies.steady),
+            ("", row.latencies.busy),
+        )
+        for percent in (50, 99)
+    }
     return {
         "binding": row.binding,
         "era": row.era or "all",

@@ -1,15 +1,16 @@
 """The load of the demo: sessions over every binding in `BINDINGS`, in both eras, until the time is over.
 
-Each session calls again as soon as it has its answer, so the processors are the limit and a latency contains the time
-a call waited for them.
+All sessions are open from the first call to the last. At first one of them calls, one call after the other, binding by
+binding: this is what a call takes. Then a few call at a steady rate, and in the end all of them, each again as soon as
+it has its answer: then the processors are the limit, and a latency contains the time a call waited for them.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 
 import attrs
 import trio
@@ -23,7 +24,7 @@ from mcp_actors.supervision.histogram import Histogram
 from mcp_actors.supervision.platform import join_words
 from mcp_actors.types import CallToolResult, TextContent
 
-__all__ = ["BINDINGS", "ERAS", "Binding", "DemoLoad", "Failures", "Tally"]
+__all__ = ["BINDINGS", "ERAS", "Binding", "DemoLatencies", "DemoLoad", "Failures", "Tally"]
 
 
 # -- Figures: a `Tally` for each binding and era, whose memory does not grow with the calls ------------
@@ -41,6 +42,23 @@ class Failures:
         self.count += 1
         if len(self.examples) < 3:
             self.examples.append(what)
+
+
+@attrs.define
+class DemoLatencies:
+    """Seconds until an answer, measured in three ways."""
+
+    alone: Histogram = attrs.field(factory=Histogram)
+    """One call after the other, while nothing else calls."""
+    steady: Histogram = attrs.field(factory=Histogram)
+    """At a steady rate, each from the moment at which its call was due."""
+    busy: Histogram = attrs.field(factory=Histogram)
+    """While all sessions call."""
+
+    def merge(self, other: DemoLatencies) -> None:
+        """Adds those of another row."""
+        for name in ("alone", "steady", "busy"):
+            getattr(self, name).merge(getattr(other, name))
 
 
 @attrs.define
@@ -64,7 +82,7 @@ class Tally:
     confirmed: int = 0
     """Of these, the handlers at the server that saw ``trio.Cancelled``, as counted by the server."""
     failures: Failures = attrs.field(factory=Failures)
-    latencies: Histogram = attrs.field(factory=Histogram)
+    latencies: DemoLatencies = attrs.field(factory=DemoLatencies)
     """Of the calls that were answered."""
 
     @classmethod
@@ -81,6 +99,12 @@ class Tally:
 
 ERAS = ("legacy", "modern")
 
+_WARM_UP = 10  # calls before those alone that are not measured
+_ALONE_CALLS = 200  # for each binding and era
+_ALONE_PART = 0.1  # of the seconds of the demo: no binding takes longer for its calls alone
+_STEADY_SESSIONS = 2  # of each binding and era
+_STEADY_RATE = 10  # calls a second of each of them
+_STEADY_PART = 0.5  # of the seconds of the demo
 _SHARE_OF_HELD = 0.15  # calls that are cancelled in flight
 _SHARE_OF_STEPS = 0.30  # calls that report progress
 _MAX_HOLD = 0.02  # seconds from a held call's first report to its cancellation, at most
@@ -152,11 +176,17 @@ class DemoLoad:
     seconds: float
     random: random.Random
     tallies: list[tuple[Binding, Tally]] = attrs.field(init=False)
+    phase: str = attrs.field(init=False, default="opening the sessions")
+    """What is being done, in a few words."""
+    opened: trio.Event = attrs.field(factory=trio.Event)
+    """Set when all sessions are open, or have failed to open."""
     starting: trio.Event = attrs.field(factory=trio.Event)
-    """Set when all sessions are open: they begin to call together."""
+    """Set when all sessions begin to call together."""
     stopping: trio.Event = attrs.field(factory=trio.Event)
     began: float | None = attrs.field(init=False, default=None)
     ended: float | None = attrs.field(init=False, default=None)
+    _open: list[_DemoSession] = attrs.field(init=False, factory=list)
+    _measuring: trio.CancelScope = attrs.field(init=False, factory=trio.CancelScope)
 
     def __attrs_post_init__(self) -> None:
         # In a small demo no binding but the first gets more than an even share, and in a tiny one none at all.
@@ -178,7 +208,7 @@ class DemoLoad:
     async def run(self) -> None:
         """Opens all sessions at once, returns when all have ended; `stop` makes that soon."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._stop_in_time)
+            nursery.start_soon(self._conduct)
             async with trio.open_nursery() as bindings:
                 for binding in BINDINGS:
                     bindings.start_soon(self._run_binding, binding)
@@ -188,8 +218,10 @@ class DemoLoad:
         """No new calls from now on."""
         if self.ended is None:
             self.ended = trio.current_time()
+        self._measuring.cancel()
         self.stopping.set()
-        self.starting.set()  # the task that waits for it may leave
+        for each in (self.opened, self.starting):
+            each.set()  # the tasks that wait for it may leave
 
     @property
     def elapsed(self) -> float:
@@ -198,21 +230,44 @@ class DemoLoad:
             return 0.0
         return (self.ended or trio.current_time()) - self.began
 
-    def _start_if_open(self) -> None:
-        if sum(row.opened + row.failures.count for row in self.rows) >= self.sessions:
-            self._start()
+    @property
+    def steady_sessions(self) -> int:
+        """Sessions that call at a steady rate."""
+        return sum(min(row.planned, _STEADY_SESSIONS) for row in self.rows)
 
-    def _start(self) -> None:
-        if self.began is None and self.ended is None:
+    @property
+    def steady_rate(self) -> int:
+        """Calls a second of these sessions together."""
+        return self.steady_sessions * _STEADY_RATE
+
+    def _look_whether_open(self) -> None:
+        if sum(row.opened + row.failures.count for row in self.rows) >= self.sessions:
+            self.opened.set()
+
+    async def _conduct(self) -> None:
+        """Lets the sessions call, in one way after the other; `stop` ends that early."""
+        with trio.move_on_after(_OPEN_WITHIN):
+            await self.opened.wait()
+        with self._measuring:
+            self.phase = "one call at a time"
+            for row in self.rows:
+                for session in self._some_of(row, 1):
+                    await session.call_alone(self.random, self.seconds * _ALONE_PART)
+            self.phase = f"{self.steady_rate} calls a second"
+            async with trio.open_nursery() as nursery:
+                until = trio.current_time() + self.seconds * _STEADY_PART
+                for row in self.rows:
+                    for session in self._some_of(row, _STEADY_SESSIONS):
+                        nursery.start_soon(session.call_steadily, self.random, until)
+        if self.ended is None:
+            self.phase = "all sessions call"
             self.began = trio.current_time()
             self.starting.set()
+            await trio.sleep(self.seconds)
+            self.stop()
 
-    async def _stop_in_time(self) -> None:
-        with trio.move_on_after(_OPEN_WITHIN):
-            await self.starting.wait()
-        self._start()
-        await trio.sleep(self.seconds)
-        self.stop()
+    def _some_of(self, row: Tally, most: int) -> list[_DemoSession]:
+        return [session for session in self._open if session.tally is row][:most]
 
     async def _run_binding(self, binding: Binding) -> None:
         async with binding.open() as target:
@@ -226,22 +281,24 @@ class DemoLoad:
     async def _session(self, target: Target, tally: Tally, who: str) -> None:
         try:
             async with Client(target, era=tally.era, timeout=_CALL_WITHIN, cap=2 * _CALL_WITHIN) as client:
+                session = _DemoSession(client, tally, who)
+                self._open.append(session)
                 tally.opened += 1
                 tally.live += 1
-                self._start_if_open()
+                self._look_whether_open()
                 try:
                     await self.starting.wait()
-                    await self._use(client, tally, who)
+                    await self._use(session)
                 finally:
                     tally.live -= 1
+                    self._open.remove(session)
         except Exception as error:
             tally.failures.add(f"{who}: {type(error).__name__}: {error}")
-            self._start_if_open()
+            self._look_whether_open()
 
-    async def _use(self, client: Client, tally: Tally, who: str) -> None:
-        session = _DemoSession(client, tally, who)
+    async def _use(self, session: _DemoSession) -> None:
         async with trio.open_nursery() as calls:
-            for _ in range(tally.calls_at_once):
+            for _ in range(session.tally.calls_at_once):
                 calls.start_soon(session.call_repeatedly, random.Random(self.random.random()), self.stopping)
         await session.confirm()
 
@@ -254,9 +311,36 @@ class _DemoSession:
     cancelled: int = 0
     confirmed: int = 0
 
+    async def call_alone(self, chance: random.Random, seconds: float) -> None:
+        """One plain call after the other, at most so many seconds; ends with its first error, which is counted."""
+        with self._errors_counted(), trio.move_on_after(seconds):
+            for _ in range(_WARM_UP):
+                await self._plain_call(chance)
+            for _ in range(_ALONE_CALLS):
+                began = trio.current_time()
+                await self._plain_call(chance)
+                self.tally.latencies.alone.add(trio.current_time() - began)
+
+    async def call_steadily(self, chance: random.Random, until: float) -> None:
+        """Calls when the next call is due, however long the one before took; ends as `call_alone` does."""
+        due = trio.current_time() + chance.random() / _STEADY_RATE
+        with self._errors_counted():
+            while due < until:
+                await trio.sleep_until(due)
+                await self._plain_call(chance)
+                self.tally.latencies.steady.add(trio.current_time() - due)
+                due += 1 / _STEADY_RATE
+
+    @contextmanager
+    def _errors_counted(self) -> Iterator[None]:
+        try:
+            yield
+        except (McpError, WrongAnswer) as error:
+            self.tally.failures.add(f"{self.who}: {type(error).__name__}: {error}")
+
     async def call_repeatedly(self, chance: random.Random, stopping: trio.Event) -> None:
         """One call after the other; ends with its first error, which is counted."""
-        try:
+        with self._errors_counted():
             while not stopping.is_set():
                 chosen = chance.random()
                 if chosen < _SHARE_OF_HELD:
@@ -266,13 +350,12 @@ class _DemoSession:
                 if chosen < _SHARE_OF_HELD + _SHARE_OF_STEPS:
                     await self._call_with_progress(chance.randint(2, 6))
                 else:
-                    await self._plain_call(chance.randint(0, 10**6), chance.randint(0, 10**6))
-                self.tally.latencies.add(trio.current_time() - started)
+                    await self._plain_call(chance)
+                self.tally.latencies.busy.add(trio.current_time() - started)
                 self.tally.calls += 1
-        except (McpError, WrongAnswer) as error:
-            self.tally.failures.add(f"{self.who}: {type(error).__name__}: {error}")
 
-    async def _plain_call(self, a: int, b: int) -> None:
+    async def _plain_call(self, chance: random.Random) -> None:
+        a, b = chance.randint(0, 10**6), chance.randint(0, 10**6)
         answer = _value(await self.client.call_tool("add", {"a": a, "b": b}))
         if answer != a + b:
             raise WrongAnswer(f"{a} + {b} gave {answer!r}")

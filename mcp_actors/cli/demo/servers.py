@@ -125,7 +125,7 @@ def _add_tools(app: Server) -> None:
         greeting = await ctx.sample("Greet the guest.", max_tokens=20, key="greeting")
         roots = await ctx.list_roots(key="roots")
         text = getattr(greeting.content, "text", "")
-        who = "nobody" if wishes.data is None else f"{wishes.data.name} for {wishes.data.nights} nights"
+        who = "nobody" if wishes.data is None else f"{wishes.data.name}, {wishes.data.nights} nights"
         return f"{who}; {text}; {', '.join(root.uri for root in roots)}"
 
     @app.tool
