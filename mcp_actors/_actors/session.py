@@ -295,7 +295,11 @@ class Session:
         if broken is None and report.get("close_reason"):
             text += f": {report['close_reason']}"
         lost = ConnectionLost(
-            text, exit_code=code, stderr=tuple(report.get("stderr", ())), received=self.outbound.received
+            text,
+            exit_code=code,
+            stderr=tuple(report.get("stderr", ())),
+            received=self.outbound.received,
+            has_read=report.get("has_read", True),
         )
         lost.__cause__ = broken
         return lost

@@ -398,7 +398,8 @@ class VersionNegotiation:
             request, outcome = await exchange.receive()
             asked = exchange.asked(request)
             if isinstance(outcome, ConnectionLost) and self._has_ended():
-                return _Observation(request, asked, Answer.LOST, outcome)
+                end = Answer.LOST if outcome.has_read else Answer.UNREAD
+                return _Observation(request, asked, end, outcome)
             read = read_discovery if request == DISCOVER else read_initialize
             answer, named = read(outcome, self._ours)
             return _Observation(request, asked, answer, outcome, named)

@@ -54,6 +54,7 @@ __all__ = [
 #
 # * Only an answer says something about the era of a server. Silence, an outage and a lost connection say nothing:
 #   after each of them ``initialize`` is tried as well, and what comes of it is not kept for other clients.
+# * A process that ended before it read anything did not die of what it was asked: another one would end the same way.
 # * A version without sessions that the server names, in whatever answer, leads to discovery, also late.
 # * What is kept is only a suggestion about what to ask first. An answer that contradicts it takes it back.
 # * One connection has one bound, `Client(timeout=)` and `Client(probe_timeout=)` together; the rows say how often
@@ -85,6 +86,7 @@ class Answer(Enum):
     SILENT = "nothing for `probe_timeout`"
     LATE = "nothing within the bound"
     LOST = "the end of the connection or of the process"
+    UNREAD = "the end of a process that has read nothing"
     UNREACHABLE = "no connection, 401, 403, or a request that cannot be sent"
 
 
@@ -152,6 +154,7 @@ DECISIONS: Mapping[tuple[Asked, Answer], Decision] = MappingProxyType(
         ),
         (Asked.DISCOVER, Answer.LATE): _FAIL,
         (Asked.DISCOVER, Answer.LOST): _DIED,
+        (Asked.DISCOVER, Answer.UNREAD): _FAIL,
         (Asked.DISCOVER, Answer.UNREACHABLE): _FAIL,
         # Discovery may be answered while initialize is under way, or be asked again because that was refused.
         (Asked.DISCOVER_LATE, Answer.AGREED): _DISCOVERED,
@@ -169,6 +172,7 @@ DECISIONS: Mapping[tuple[Asked, Answer], Decision] = MappingProxyType(
         ),
         (Asked.DISCOVER_LATE, Answer.LATE): _FAIL,
         (Asked.DISCOVER_LATE, Answer.LOST): _DIED,
+        (Asked.DISCOVER_LATE, Answer.UNREAD): _FAIL,
         (Asked.DISCOVER_LATE, Answer.UNREACHABLE): _FAIL,
         (Asked.INITIALIZE, Answer.AGREED): Decision(NextStep.SPEAK, taken_back=_REFUSAL),
         (Asked.INITIALIZE, Answer.NAMES_STATELESS): _NAMED_BY_INITIALIZE,
@@ -177,6 +181,7 @@ DECISIONS: Mapping[tuple[Asked, Answer], Decision] = MappingProxyType(
         (Asked.INITIALIZE, Answer.UNAVAILABLE): Decision(NextStep.REPEAT, times=2),
         (Asked.INITIALIZE, Answer.LATE): _FAIL,
         (Asked.INITIALIZE, Answer.LOST): _FAIL,
+        (Asked.INITIALIZE, Answer.UNREAD): _FAIL,
         (Asked.INITIALIZE, Answer.UNREACHABLE): _FAIL,
         (Asked.INITIALIZE_AFTER, Answer.AGREED): Decision(NextStep.SPEAK, taken_back=_REFUSAL),
         (Asked.INITIALIZE_AFTER, Answer.NAMES_STATELESS): _NAMED_BY_INITIALIZE,
@@ -186,6 +191,7 @@ DECISIONS: Mapping[tuple[Asked, Answer], Decision] = MappingProxyType(
         (Asked.INITIALIZE_AFTER, Answer.UNAVAILABLE): Decision(NextStep.REPEAT, times=2),
         (Asked.INITIALIZE_AFTER, Answer.LATE): _FAIL,
         (Asked.INITIALIZE_AFTER, Answer.LOST): _DIED,
+        (Asked.INITIALIZE_AFTER, Answer.UNREAD): _FAIL,
         (Asked.INITIALIZE_AFTER, Answer.UNREACHABLE): _FAIL,
         (Asked.INITIALIZE_BESIDE, Answer.AGREED): Decision(NextStep.SPEAK, taken_back=_SPOKEN),
         (Asked.INITIALIZE_BESIDE, Answer.NAMES_STATELESS): _NAMED_BY_INITIALIZE,
@@ -196,6 +202,7 @@ DECISIONS: Mapping[tuple[Asked, Answer], Decision] = MappingProxyType(
         ),
         (Asked.INITIALIZE_BESIDE, Answer.LATE): _FAIL,
         (Asked.INITIALIZE_BESIDE, Answer.LOST): _DIED,
+        (Asked.INITIALIZE_BESIDE, Answer.UNREAD): _FAIL,
         (Asked.INITIALIZE_BESIDE, Answer.UNREACHABLE): _FAIL,
     }
 )

@@ -271,6 +271,7 @@ class FrameChannel(trio.abc.Channel[Frame]):
         """Returns what is known about the reason why the channel ended.
 
         ``exit_code`` and ``stderr`` (lines) are those of a child process, ``close_reason`` is that of a peer.
+        ``has_read`` is false where it is known that the peer has read nothing of what was sent.
         """
         return {}
 

@@ -47,6 +47,7 @@ class ConnectionLost(McpError):
         exit_code: the exit code of the peer, if it was a child process of this one.
         stderr: the last lines that this child process wrote to its stderr.
         received: the beginnings of the first things that came instead of messages.
+        has_read: whether the peer may have read something; false only where it is known that it has read nothing.
     """
 
     def __init__(
@@ -56,16 +57,22 @@ class ConnectionLost(McpError):
         exit_code: int | None = None,
         stderr: tuple[str, ...] = (),
         received: tuple[str, ...] = (),
+        has_read: bool = True,
     ) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.stderr = stderr
         self.received = received
+        self.has_read = has_read
 
     def renewed(self) -> ConnectionLost:
         """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""
         copy = ConnectionLost(
-            self.args[0], exit_code=self.exit_code, stderr=self.stderr, received=self.received
+            self.args[0],
+            exit_code=self.exit_code,
+            stderr=self.stderr,
+            received=self.received,
+            has_read=self.has_read,
         )
         copy.__cause__ = self.__cause__
         return copy

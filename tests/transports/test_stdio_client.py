@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -98,6 +99,54 @@ async def test_echo_and_a_clean_end() -> None:
     assert [frame.data for frame in received] == [b"1", b"2"]
     assert channel.loss_report()["exit_code"] == 0
     assert not is_running(pid)
+
+
+# What it is at each start goes into a file: the program that a client starts again is seen there twice.
+CRASHES = """
+import sys
+print("start", file=open(sys.argv[1], "a"))
+{reads}
+raise RuntimeError("no database")
+"""
+# A server with sessions that expects nothing before initialize, and ends with the same code as one that crashes.
+EXPECTS_INITIALIZE = CRASHES.format(
+    reads="""
+import json
+request = json.loads(sys.stdin.readline())
+while request["method"] == "initialize":
+    answer = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": answer}), flush=True)
+    sys.stdin.read()
+    sys.exit()
+"""
+)
+
+
+@pytest.mark.parametrize("through_a_shell", [False, True])
+async def test_a_child_that_ends_before_it_reads_is_started_once(
+    through_a_shell: bool, tmp_path: Path
+) -> None:
+    """It has not died of the question about its era, so that another start would end in the same way."""
+    starts, lines = tmp_path / "starts", list[str]()
+    command = [sys.executable, "-c", CRASHES.format(reads=""), str(starts)]
+    if through_a_shell:  # as through npx and the like, whose process has the pipe too
+        command = ["sh", "-c", f"{shlex.join(command)}; exit $?"]
+    with trio.fail_after(TIMEOUT), pytest.raises(ConnectionLost, match="exited with code 1") as lost:
+        async with Client(StdioClientTransport(command, stderr=lines.append)):
+            raise AssertionError("never reached")
+    assert starts.read_text() == "start\n"
+    assert lines.count("RuntimeError: no database") == 1
+    assert (lost.value.exit_code, lost.value.has_read) == (1, False)
+    assert lost.value.stderr[-1] == "RuntimeError: no database"
+
+
+async def test_a_child_that_dies_of_a_question_is_started_once_more(tmp_path: Path) -> None:
+    starts = tmp_path / "starts"
+    command = [sys.executable, "-c", EXPECTS_INITIALIZE, str(starts)]
+    with trio.fail_after(TIMEOUT):
+        async with Client(StdioClientTransport(command, stderr=None)) as client:
+            assert client.version == "2025-11-25"
+    assert starts.read_text() == "start\nstart\n"
 
 
 async def test_large_messages_pass_both_ways_at_once() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import trio
 
+from mcp_actors.abc.framing import SupportsUnread
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.supervision.containment import reraised, start_again
 from mcp_actors.supervision.task_kinds import CHILD_OUTPUT
@@ -126,6 +127,13 @@ class ChildProcess:
     def exit_code(self) -> int | None:
         """The exit code; None while the child runs, and negative for the signal that ended it."""
         return self._started.process.returncode if self._exited.is_set() else None
+
+    @property
+    def has_read(self) -> bool | None:
+        """Whether the child, or a process that has its standard input, has read anything; ``None`` if nobody knows."""
+        if not isinstance(self.stdin, SupportsUnread) or (unread := self.stdin.unread()) is None:
+            return None
+        return unread < self.stdin.sent
 
     @property
     def stderr_lines(self) -> tuple[str, ...]:

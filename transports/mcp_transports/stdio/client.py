@@ -35,8 +35,14 @@ class ChildChannel(LineChannel):
         return self._child.pid
 
     def loss_report(self) -> Mapping[str, Any]:
-        """``exit_code`` (None while it runs, negative for a signal) and ``stderr``, its last lines, as a tuple."""
-        return {"exit_code": self._child.exit_code, "stderr": self._child.stderr_lines}
+        """``exit_code`` (None while it runs, negative for a signal) and ``stderr``, its last lines, as a tuple.
+
+        Of a child that has ended ``has_read`` as well, where its pipe says how much waits there.
+        """
+        report: dict[str, Any] = {"exit_code": self._child.exit_code, "stderr": self._child.stderr_lines}
+        if self._child.exit_code is not None and (has_read := self._child.has_read) is not None:
+            report["has_read"] = has_read
+        return report
 
 
 class StdioClientTransport:
