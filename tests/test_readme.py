@@ -11,11 +11,15 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +29,18 @@ import pytest
 import mcp_actors
 from mcp_actors.supervision.task_kinds import TASKS
 from mcp_transports.http.server import HttpLimits
-from tests.pages import PAGES, README, ROOT, WITH_FRAMEWORKS, blocks, programs, with_table
+from tests.pages import (
+    PAGES,
+    README,
+    ROOT,
+    WITH_FRAMEWORKS,
+    blocks,
+    commands,
+    is_server,
+    local_addresses,
+    programs,
+    with_table,
+)
 
 SUPERVISION = ROOT / "docs" / "supervision.md"
 SOURCES = (ROOT / "mcp_actors", ROOT / "transports" / "mcp_transports")
@@ -179,6 +194,98 @@ def test_the_first_ten_minutes(folder: Path, environment: dict[str, str]) -> Non
     assert "list_tables" in printed
     assert "Momo" in printed
     assert "create table books" in printed.lower()
+
+
+def complaints_about_commands(page: str) -> list[str]:
+    """The addresses that a command talks to before one has served there, and files that a reader does not have."""
+    wrong, served = [], set[str]()
+    for words in commands(page):
+        if is_server(words):
+            served.update(local_addresses(words))
+        else:
+            wrong += sorted(set(local_addresses(words)) - served)
+        for name in re.findall(r"[\w/]+\.py\b", " ".join(words)):
+            known = name in programs(page) or (name in programs(README) and "README.md#a-server" in page)
+            wrong += [] if known else [name]
+    return wrong
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_starts_what_its_commands_talk_to(name: str) -> None:
+    assert complaints_about_commands(PAGES[name]) == []
+
+
+def test_a_command_that_talks_to_nobody_is_seen() -> None:
+    serves = "```\nmcp-actors serve weather.py --listen http://127.0.0.1:8000/mcp\n```\n"
+    talks = "```\n$ mcp-actors list http://127.0.0.1:8000/mcp\n```\n"
+    assert complaints_about_commands(talks) == ["http://127.0.0.1:8000/mcp"]
+    assert complaints_about_commands(serves + talks) == ["weather.py"]
+    assert complaints_about_commands(serves + talks + "(../README.md#a-server)") == []
+
+
+# Those that other tests run: with the blocks of the README, with Redis, with a collector.
+ELSEWHERE = {"$SERVER", "demo", "redis://127.0.0.1", "otel"}
+# What a load is given so that it takes no longer than the page needs.
+SHORTER = ["--duration", "0.5", "--warm-up", "0"]
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "bench.md", "live-view.md", "sockets.md", "tasks.md", "telemetry.md"]
+)
+def test_the_commands_of_a_page_work(name: str, folder: Path, environment: dict[str, str]) -> None:
+    """In the order of the page: each server runs until the next one, and what talks to it meanwhile succeeds."""
+    lines = [shlex.join(words) for words in commands({"README.md": README, **PAGES}[name])]
+    lines = [line for line in lines if not ELSEWHERE & set(shlex.split(line))]
+    for port in set(re.findall(r"127\.0\.0\.1:(\d+)", "".join(lines))):
+        free = free_port()
+        lines = [line.replace(f":{port}", f":{free}") for line in lines]
+    with closing(sqlite3.connect(folder / "my.db")) as books:
+        books.execute("create table books (title, year)")
+    task, stack = "TASK", ExitStack()
+    with stack:
+        for words in map(shlex.split, lines):
+            if is_server(words):
+                stack.close()
+                stack.enter_context(serving(words, folder, environment))
+                continue
+            words = [task if word == "TASK" else word for word in words]
+            if words[1] == "bench" and "--compare" not in words:
+                words += SHORTER
+            done = subprocess.run(
+                words,
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=SECONDS,
+                check=False,
+            )
+            # A slow machine may cross the limit of a load.
+            assert done.returncode in ({0, 6} if "--fail-if" in words else {0}), (words, done)
+            task = next(iter(re.findall(r"^task (\w+)", done.stderr, re.MULTILINE)), task)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@contextmanager
+def serving(words: list[str], folder: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """Runs a command that serves, from when it says so at each of its addresses until the end of the block."""
+    with subprocess.Popen(words, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            waited_for = {address for address in local_addresses(words) if not address.startswith("unix:")}
+            while waited_for:
+                line = process.stderr.readline()
+                assert line, words
+                waited_for -= {address for address in waited_for if address in line}
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(SECONDS)
 
 
 def test_the_query_that_never_ends_is_cancelled(folder: Path, environment: dict[str, str]) -> None:
