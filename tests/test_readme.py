@@ -312,6 +312,24 @@ def test_the_query_that_never_ends_is_cancelled(folder: Path, environment: dict[
         os.close(screen)
 
 
+@pytest.mark.parametrize("name", ["notes.py", "watch.py"])
+def test_a_program_without_its_arguments_says_what_it_wants(
+    name: str, folder: Path, environment: dict[str, str]
+) -> None:
+    assert [each for each, text in programs().items() if "sys.argv" in text] == ["notes.py", "watch.py"]
+    done = subprocess.run(
+        ["python", name],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f": python {name} " in done.stderr
+
+
 def test_a_changed_file_is_seen(folder: Path, environment: dict[str, str]) -> None:
     watched = folder / "watched"
     watched.mkdir()

@@ -472,17 +472,18 @@ def test_a_target_that_is_no_python(mcp: Mcp, tmp_path: Path, file: str, says: s
 def test_serve_on_a_terminal_says_what_to_do(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(
         "from mcp_actors import Server\nserver = Server('one', version='2')\n"
-        "@server.tool\ndef one() -> int:\n    return 1"
+        "@server.tool\ndef one() -> int:\n    return 1\n"
+        "@server.resource('one://{a}')\ndef read(a: str) -> str:\n    return a"
     )
     session = terminal("serve", "one.py")
     session.until(lambda: "--listen http" in session.text)
-    assert "one 2: 1 tool; it waits for a client's messages on standard input, Ctrl-C stops" in session.text
+    assert "one 2: 1 tool, 1 resource template; it waits for a client's messages on" in session.text
     assert "mcp-actors list 'stdio:mcp-actors serve one.py'" in session.text
     session.type(CTRL_C)
     assert session.wait() == 0
     session = terminal("serve", "one.py", "--listen", "tcp://127.0.0.1:0")
     session.until(lambda: "serving tcp://127.0.0.1:0 at tcp://127.0.0.1:" in session.text)
-    assert session.text.startswith("one 2: 1 tool; Ctrl-C stops, a second one at once\n")
+    assert session.text.startswith("one 2: 1 tool, 1 resource template; Ctrl-C stops, a second one at once\n")
 
 
 def test_an_answer_that_was_typed_at_the_first_prompt_counts(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -465,6 +466,13 @@ async def test_a_child_serves_until_it_is_killed_in_a_call(command: str) -> None
         with pytest.raises(ConnectionLost) as caught:
             await client.call_tool("die")
         assert caught.value.exit_code == -9
+
+
+def test_without_a_program_it_says_what_it_wants() -> None:
+    command = [sys.executable, "-m", "mcp_actors.examples.transports.http2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "name the program of a server" in done.stderr
 
 
 @pytest.mark.parametrize("child", [["true"], ["echo", "hello"], ["/no/such/program"]])

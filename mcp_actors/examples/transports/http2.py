@@ -594,4 +594,6 @@ register_transport("h2stdio", from_url)
 
 if __name__ == "__main__":
     # The program of the server, whose object is called `server`.
+    if len(sys.argv) != 2:
+        sys.exit("name the program of a server: python -m mcp_actors.examples.transports.http2 weather.py")
     runpy.run_path(sys.argv[1])["server"].run("h2stdio:")
