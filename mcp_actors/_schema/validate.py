@@ -150,7 +150,7 @@ CompiledT = TypeVar("CompiledT")
 
 
 class CompiledSchemas(Generic[CompiledT]):
-    """What was made of schemas that peers have listed, for those that were used last.
+    """The compiled forms of schemas that peers have listed, those that were used last.
 
     A peer lists as many as it likes, and a caller uses them all: what weighs more than `MOST_COMPILED` together is
     dropped, but for the last one, and made again when it is used next.

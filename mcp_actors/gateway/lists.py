@@ -23,7 +23,6 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors._client.tool_arguments import ToolSchemas
 from mcp_actors._eras.era import Event, EventKind
 from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.errors import CallTimeout, McpError, RpcError, UpstreamUnavailable
@@ -112,8 +111,6 @@ class UpstreamLists:
 
         Over a connection of one caller a server may list what no other caller should see: see `newest`.
         """
-        self.tool_schemas = ToolSchemas()
-        """The input schemas by which arguments are repaired, of all upstreams and connections together."""
         self._nursery = nursery
         self._changes = changes
         self._kept: dict[UpstreamConnection, dict[str, _KeptList]] = {}

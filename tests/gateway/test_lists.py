@@ -360,7 +360,7 @@ async def test_what_is_compiled_of_the_schemas_of_upstreams_has_a_bound() -> Non
             result = await client.call_tool(f"x_t{number}", {"n": "3", "text": str(number)})
             assert result.structured_content == {"n": 3, "text": str(number)}
         (live,) = gateway._live.values()
-        compiled = live.lists.tool_schemas._compiled
+        compiled = live.tool_schemas._compiled
         assert 0 < len(compiled) * PATTERN_BYTES <= MOST_COMPILED
 
 
