@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -21,8 +22,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.supervision.containment import CHARACTERS, KEPT, CrashLog, crash_log, start_again
-from mcp_actors.supervision.logging import BURST, QUEUE_BYTES, TEXTS, WINDOW, RepeatLimit, log
-from mcp_actors.supervision.printable import printable, safe, safe_json, spelled_out, without_paths
+from mcp_actors.supervision.logging import (
+    BURST,
+    QUEUE_BYTES,
+    REPEATED_AFTER,
+    TEXTS,
+    WINDOW,
+    RareWarning,
+    RepeatLimit,
+    log,
+)
+from mcp_actors.supervision.printable import (
+    printable,
+    safe,
+    safe_json,
+    spelled_out,
+    without_paths,
+    without_places,
+)
 from mcp_actors.supervision.task_kinds import DRAIN
 from mcp_actors.types import Implementation, Resource, ResourceLink, Tool
 from mcp_actors.types.records import ValueRecord
@@ -345,6 +362,88 @@ def test_no_log_line_steers_a_terminal(steering: str, capsys: pytest.CaptureFixt
 )
 def test_of_the_urls_in_a_text_the_hosts_are_left(text: str, shown: str) -> None:
     assert without_paths(text) == shown
+
+
+def test_a_cause_counts_until_it_is_over_or_old() -> None:
+    """A store that failed once, and that nobody has used since, would be reported as failing for ever."""
+    now = 1000.0
+    failing = RareWarning("it fails", clock=lambda: now)
+    assert failing.cause is None
+    failing("full")
+    now += REPEATED_AFTER - 1
+    failing("locked")
+    assert failing.cause == "locked"
+    failing.over()
+    assert failing.cause is None
+    failing("full")
+    now += REPEATED_AFTER - 1
+    assert failing.cause == "full"
+    now += 1
+    assert failing.cause is None
+    failing("full")
+    assert failing.cause == "full"
+
+
+def test_the_age_of_a_cause_is_independent_of_the_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    failing = RareWarning("it fails")
+    failing("full")
+    monkeypatch.setattr("time.time", lambda: 2.0e9)
+    assert failing.cause == "full"
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    assert failing.cause == "full"
+
+
+NAME = st.from_regex(r"[a-z0-9._-]{0,5}Q9[a-z0-9._-]{0,5}", fullmatch=True)
+SPACED = st.from_regex(r"[a-z0-9._-]{0,3}Q9 [a-z]{1,5} [a-z0-9._-]{0,3}Q9", fullmatch=True)
+PORT = st.integers(1000, 65535)
+ADDRESS = st.one_of(st.ip_addresses(v=4).map(str), st.ip_addresses(v=6).map("[{}]".format))
+PLACES = st.one_of(
+    st.lists(NAME, min_size=1, max_size=4).map(lambda names: "/" + "/".join(names)),
+    st.lists(NAME, min_size=2, max_size=4).map(lambda names: "C:\\" + "\\".join(names)),
+    st.lists(st.one_of(NAME, SPACED), min_size=1, max_size=4).map(lambda names: repr("/" + "/".join(names))),
+    st.lists(st.one_of(NAME, SPACED), min_size=1, max_size=4).map(lambda names: f'"{"/".join(names)}'),
+    st.builds("{}:{}".format, st.one_of(NAME, ADDRESS), PORT),
+    st.builds(
+        "{}://u:Q9@{}:{}/{}?{}".format, st.sampled_from(["redis", "unix", "https"]), NAME, PORT, NAME, NAME
+    ),
+    st.builds(lambda host, port: repr((host, port)), st.ip_addresses().map(str), PORT),
+    st.builds("{} port {}".format, ADDRESS, PORT),
+)
+WORDS = st.lists(
+    st.sampled_from(["it", "cannot", "be", "can't", "[Errno", "28]", "opened:", "(full)"]), max_size=4
+)
+
+
+@given(WORDS, PLACES, WORDS, PLACES, WORDS, st.sampled_from(["", ":", ".", ","]))
+def test_of_the_places_in_a_text_nothing_is_left(
+    before: list[str], first: str, between: list[str], second: str, after: list[str], mark: str
+) -> None:
+    for several in ([first], [first, *between, second]):
+        shown = without_places(" ".join([*before, *several[:-1], f"{several[-1]}{mark}", *after]))
+        assert shown.split()[: len(before)] == before
+        assert "Q9" not in shown
+        assert not re.search(r"\d{4}|\d\.\d+\.|::", shown)
+
+
+@pytest.mark.parametrize(
+    ("cause", "shown"),
+    [
+        ("database is locked", "database is locked"),
+        ("the file did not answer for 0.2 s", "the file did not answer for 0.2 s"),
+        (
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "OOM command not allowed when used memory ...",
+        ),
+        (
+            "[Errno 2] No such file or directory: '/srv/my data/x.db'",
+            "[Errno 2] No such file or directory: ...",
+        ),
+        ("10.0.0.1:6379: connection refused", "... connection refused"),
+        ("", ""),
+    ],
+)
+def test_what_has_happened_is_left(cause: str, shown: str) -> None:
+    assert without_places(cause) == shown
 
 
 # -- Comparison, hash and representation that all records share, against those that attrs makes ----------

@@ -13,7 +13,7 @@ from typing import Any
 from mcp_actors._client.tool_arguments import ArgumentCheck, ArgumentMode
 from mcp_actors._schema.convert import ConversionError
 from mcp_actors._schema.returned import conversion
-from mcp_actors._schema.validate import Validator, compile_schema
+from mcp_actors._schema.validate import CompiledSchemas, Validator, compile_schema
 from mcp_actors._wire.codec import decode_text
 from mcp_actors.errors import MalformedMessage, RemoteProtocolError, ToolFailed, UnexpectedResult
 from mcp_actors.types import UNSET, CallToolResult, TextContent, Tool
@@ -30,7 +30,8 @@ class ListedSchemas:
 
     def __init__(self, arguments: ArgumentMode) -> None:
         self.inputs = ArgumentCheck(arguments)
-        self._schemas: dict[str, dict[str, Any] | Validator] = {}
+        self._schemas: dict[str, dict[str, Any]] = {}
+        self._compiled = CompiledSchemas[Validator]()
         self._wrapped: set[str] = set()
 
     def __repr__(self) -> str:
@@ -56,17 +57,17 @@ class ListedSchemas:
         """Forgets all schemas: the tools have changed, and have to be listed again."""
         self.inputs.forget()
         self._schemas.clear()
+        self._compiled.clear()
         self._wrapped.clear()
 
     def check(self, name: str, result: CallToolResult) -> None:
         """Marks a result whose value its server has wrapped.
 
         Raises `RemoteProtocolError` for content that is missing or does not fit; an error needs no content."""
-        schema = self._schemas.get(name)
-        if schema is None or result.is_error:
+        listed = self._schemas.get(name)
+        if listed is None or result.is_error:
             return
-        if isinstance(schema, dict):
-            schema = self._schemas[name] = _compiled(name, schema)
+        schema = self._compiled.of(listed, partial(_compiled, name, listed))
         if result.structured_content is UNSET:
             raise RemoteProtocolError(
                 f"the tool {name!r} has an output schema but gave no structured content"
@@ -92,11 +93,12 @@ def _wraps(name: str, schema: dict[str, Any]) -> bool:
     return schema.get("x-fastmcp-wrap-result") is True or schema.get("title") == f"{name}Output"
 
 
-def _compiled(name: str, schema: dict[str, Any]) -> Validator:
+def _compiled(name: str, schema: dict[str, Any]) -> tuple[Validator, int]:
     try:
-        return compile_schema(schema)
+        validator = compile_schema(schema)
     except ValueError as error:
         raise RemoteProtocolError(f"the output schema of {name!r} cannot be used: {error}") from error
+    return validator, validator.weight
 
 
 def result_reader(returns: Any) -> Callable[[str, CallToolResult], Any]:

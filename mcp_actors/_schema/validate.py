@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 import itertools
 import re
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 from urllib.parse import unquote
 
 import msgspec
@@ -21,6 +22,8 @@ __all__ = [
     "MAX_PATTERNS",
     "MAX_PROBLEMS",
     "MAX_VALUES",
+    "MOST_COMPILED",
+    "CompiledSchemas",
     "Cost",
     "Problem",
     "Validator",
@@ -43,6 +46,12 @@ MAX_PATTERNS = 500
 MAX_EVALUATIONS = 5_000
 # Bytes of one compiled pattern.
 PATTERN_BYTES = 1 << 20
+# Bytes that a compiled schema has, and for each JSON value in it, as measured and rounded up.
+_SCHEMA_BYTES = 4096
+_VALUE_BYTES = 256
+# Bytes of compiled schemas of peers that are kept for their next use. Patterns count as the longest, and few need a
+# hundredth of that: 128 tools with a pattern each, or 10,000 without, are kept in any case.
+MOST_COMPILED = 128 << 20
 # A caller corrects a few things at a time.
 MAX_PROBLEMS = 10
 # Size, in characters plus JSON values, above which the validator is asked for the first error only. It builds all
@@ -68,7 +77,7 @@ def compile_schema(schema: dict[str, Any] | bool) -> Validator:
             document, a pattern that needs backtracking (look-around, back-references), and a schema over the bounds
             above.
     """
-    _check_bounds(schema)
+    weight = _weight_within_bounds(schema)
     _check_dialect(schema)
     cost = measure(schema)
     if cost.evaluations > MAX_EVALUATIONS:
@@ -87,7 +96,7 @@ def compile_schema(schema: dict[str, Any] | bool) -> Validator:
         )
     except (library.ValidationError, library.ReferencingError, ValueError) as error:
         raise ValueError(_compile_failure(error)) from None
-    return Validator(compiled, cost.loops)
+    return Validator(compiled, cost.loops, weight)
 
 
 class Validator(msgspec.Struct, frozen=True, eq=False):
@@ -95,6 +104,8 @@ class Validator(msgspec.Struct, frozen=True, eq=False):
 
     _compiled: Any
     _loops: int
+    weight: int
+    """The bytes that it and its schema may have, estimated."""
 
     def is_valid(self, value: Any) -> bool:
         """Whether a JSON value (dict, list, str, int, float, bool, None) fits. Stops at the first error."""
@@ -135,34 +146,80 @@ class Validator(msgspec.Struct, frozen=True, eq=False):
         return f"<Validator {type(self._compiled).__name__.removesuffix('Validator')}>"
 
 
+CompiledT = TypeVar("CompiledT")
+
+
+class CompiledSchemas(Generic[CompiledT]):
+    """The compiled forms of schemas that peers have listed, those that were used last.
+
+    A peer lists as many as it likes, and a caller uses them all: what weighs more than `MOST_COMPILED` together is
+    dropped, but for the last one, and made again when it is used next.
+    """
+
+    def __init__(self) -> None:
+        # By the identity of the schema, which lives as long as its entry; with the weight.
+        self._kept: OrderedDict[int, tuple[dict[str, Any], CompiledT, int]] = OrderedDict()
+        self._weight = 0
+
+    def __repr__(self) -> str:
+        return f"<CompiledSchemas {len(self._kept)} weight={self._weight}>"
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def of(self, schema: dict[str, Any], make: Callable[[], tuple[CompiledT, int]]) -> CompiledT:
+        """Returns what was made of a schema, which must not be changed; ``make`` makes it, and says what it weighs."""
+        key = id(schema)
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found[1]
+        compiled, weight = make()
+        self._kept[key] = schema, compiled, weight
+        self._weight += weight
+        while self._weight > MOST_COMPILED and len(self._kept) > 1:
+            self._weight -= self._kept.popitem(last=False)[1][2]
+        return compiled
+
+    def clear(self) -> None:
+        """Drops everything."""
+        self._kept.clear()
+        self._weight = 0
+
+
 def _library() -> Any:
     """The library that validates, which a server whose schemas all come from type hints does not need."""
     return importlib.import_module("jsonschema_rs")
 
 
-def _check_bounds(schema: Any) -> None:
-    count = patterns = 0
+def _weight_within_bounds(schema: Any) -> int:
+    """Returns an estimate of the bytes of a schema and its compiled form; raises `ValueError` over the bounds."""
+    count = patterns = characters = 0
     stack: list[tuple[Any, int]] = [(schema, 1)]
     while stack:
         value, depth = stack.pop()
         count += 1
         if depth > MAX_DEPTH:
             raise ValueError(f"the schema is nested deeper than {MAX_DEPTH} levels")
-        if isinstance(value, dict):
+        if isinstance(value, str):
+            characters += len(value)
+        elif isinstance(value, dict):
             patterns += "pattern" in value
             several = value.get("patternProperties")
             patterns += len(several) if isinstance(several, dict) else 0
             if not all(isinstance(name, str) for name in value):
                 raise ValueError("the schema is not JSON: a member name is not a string")
+            characters += sum(map(len, value))
             stack.extend((member, depth + 1) for member in value.values())
         elif isinstance(value, list):
             stack.extend((item, depth + 1) for item in value)
-        elif value is not None and not isinstance(value, (str, int, float)):
+        elif value is not None and not isinstance(value, int | float):
             raise ValueError(f"the schema is not JSON: it holds a {type(value).__name__}")
         if count + len(stack) > MAX_VALUES:
             raise ValueError(f"the schema holds more than {MAX_VALUES} values")
     if patterns > MAX_PATTERNS:
         raise ValueError(f"the schema holds more than {MAX_PATTERNS} patterns")
+    return _SCHEMA_BYTES + 4 * characters + count * _VALUE_BYTES + patterns * PATTERN_BYTES
 
 
 def _check_dialect(schema: dict[str, Any] | bool) -> None:

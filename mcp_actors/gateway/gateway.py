@@ -309,9 +309,13 @@ class Gateway(Server[StateT]):
     def _repaired(self, ctx: Context[StateT], route: Route) -> tuple[dict[str, Any], list[str]] | None:
         """Returns arguments that fit the tool of an upstream, where those of a call do not, and what is different."""
         arguments = ctx.params.get("arguments")
-        listing = self._live[ctx._scope].lists.newest(route.upstream, ctx, _TOOLS)
-        tool = None if listing is None else listing.arguments_of(route.target)
-        return tool.repaired(arguments) if tool is not None and isinstance(arguments, dict) else None
+        live = self._live[ctx._scope]
+        listing = live.lists.newest(route.upstream, ctx, _TOOLS)
+        tool = None if listing is None else listing.entries.get(route.target)
+        if tool is None or not isinstance(arguments, dict):
+            return None
+        schema = live.tool_schemas.of(tool.name, tool.input_schema)
+        return None if schema is None else schema.repaired(arguments)
 
     async def _forward_repaired(
         self, ctx: Context[StateT], route: Route, arguments: dict[str, Any], paths: list[str]

@@ -16,7 +16,6 @@ import trio
 
 from mcp_actors import types as t
 from mcp_actors._client.requests import MAX_PAGES
-from mcp_actors._client.tool_arguments import CompiledArguments, compiled_arguments
 from mcp_actors._eras.convert import structure_error_text
 from mcp_actors._eras.era import EventKind
 from mcp_actors._eras.modern import annotated_params
@@ -143,7 +142,6 @@ class UpstreamListing:
     uses: int = 0
     """At how many places it is kept."""
     _tools: dict[str, ToolElsewhere] = attrs.field(factory=dict)
-    _arguments: dict[str, CompiledArguments | None] = attrs.field(factory=dict)
 
     def tool_elsewhere(self, name: str) -> ToolElsewhere | None:
         """Returns what the gateway has to know of a tool that clients call by it, ``None`` where it is not listed."""
@@ -159,13 +157,6 @@ class UpstreamListing:
             rules = None if support in (None, "forbidden") else _MAY_BE_TASK
             found = self._tools[name] = ToolElsewhere(mirrored, rules)
         return found
-
-    def arguments_of(self, name: str) -> CompiledArguments | None:
-        """Returns what checks and repairs the arguments of a tool, ``None`` for a tool or schema of no use."""
-        tool = self.entries.get(name)
-        if tool is not None and name not in self._arguments:
-            self._arguments[name] = compiled_arguments(name, tool.input_schema)
-        return self._arguments.get(name)
 
     @cached_property
     def templates(self) -> tuple[UriTemplate, ...]:

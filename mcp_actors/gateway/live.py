@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from mcp_actors._client.options import connectable
+from mcp_actors._client.tool_arguments import ToolSchemas
 from mcp_actors._eras.era import EventKind
 from mcp_actors.abc import ClientTransport, Telemetry
 from mcp_actors.client import ClientPool
@@ -106,6 +107,8 @@ class LiveUpstreams:
         self._nursery = nursery
         self._pool = pool
         self.lists = UpstreamLists(plan.tables, nursery, changes, plan.wait)
+        self.tool_schemas = ToolSchemas()
+        """Those by which arguments are repaired, of all upstreams and connections together."""
         self.subscriptions = UpstreamSubscriptions(nursery, changes)
         self.held = HeldCalls(nursery)
         self.telemetry = plan.telemetry

@@ -72,6 +72,10 @@ def result_for_caller(ctx: Context[Any], lease: Lease, result: dict[str, Any]) -
     Raises:
         UpstreamMisbehaved: It is not a result of the request.
     """
+    meta = result.get("_meta")
+    if meta is not None and not isinstance(meta, dict):
+        # Each hop adds members of its own to it: who has answered, what was repaired, the task that it belongs to.
+        raise UpstreamMisbehaved(lease.upstream.settings.name, "the _meta of its answer is no object")
     invocation = ctx.call.invocation
     method, own = invocation.method, invocation.era
     answer = result if lease.era is own else _converted(lease, own, method, result)
@@ -82,8 +86,6 @@ def _converted(lease: Lease, own: Era, method: Method, result: dict[str, Any]) -
     era, name = lease.era, lease.upstream.settings.name
     meta = result.get("_meta")
     if meta is not None:
-        if not isinstance(meta, dict):
-            raise UpstreamMisbehaved(name, "the _meta of its answer is no object")
         # Who has answered is said by each hop of itself.
         meta.pop(SERVER_INFO, None)
         if not meta:

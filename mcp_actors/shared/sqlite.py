@@ -148,7 +148,7 @@ class BatchedConnection:
                 for each in batch:
                     each.result = outcome.Error(_unavailable(error))
             else:
-                self.failing.cause = None
+                self.failing.over()
                 for each, result in zip(batch, results, strict=True):
                     each.result = result
             finally:
@@ -202,8 +202,9 @@ class BatchedConnection:
             raise self._too_slow()
 
     def _too_slow(self) -> SharedStateUnavailable:
-        self.failing.cause = f"the file did not answer for {self._timeout:g} s"
-        return SharedStateUnavailable("tasks", self.failing.cause)
+        cause = f"the file did not answer for {self._timeout:g} s"
+        self.failing(cause, file=self._file)
+        return SharedStateUnavailable("tasks", cause)
 
 
 def _identity(path: str) -> tuple[int, int] | None:

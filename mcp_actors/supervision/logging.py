@@ -44,7 +44,7 @@ WINDOW = 10.0
 TEXTS = 1024
 # Seconds in which the process writes what is queued before it ends.
 EXIT_TIMEOUT = 1.0
-# Seconds between two lines of a `RareWarning`.
+# Seconds between two lines of a `RareWarning`, and for which its cause counts.
 REPEATED_AFTER = 60.0
 
 
@@ -152,25 +152,39 @@ class RareWarning:
 
     Args:
         event: The event.
+        clock: Returns the time in seconds; it must not be one that is set, as the time of day is.
     """
 
-    def __init__(self, event: str) -> None:
+    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._event = event
+        self._clock = clock
         self._quiet_until = -math.inf
-        self._untold = 0
-        self.cause: str | None = None
-        """The cause that came last; who uses this sets it to ``None`` when nothing fails any more."""
+        self._unlogged = 0
+        self._cause: str | None = None
+        self._caused_at = -math.inf
 
     def __call__(self, cause: str, **details: Any) -> None:
         """Logs the event with its cause, and with how often it has come since it was logged last."""
-        self.cause = details["cause"] = cause
-        now = time.monotonic()
+        self._cause = details["cause"] = cause
+        self._caused_at = now = self._clock()
         if now < self._quiet_until:
-            self._untold += 1
+            self._unlogged += 1
             return
         self._quiet_until = now + REPEATED_AFTER
-        log.warning(self._event, **details, **({"again": self._untold} if self._untold else {}))
-        self._untold = 0
+        log.warning(self._event, **details, **({"again": self._unlogged} if self._unlogged else {}))
+        self._unlogged = 0
+
+    @property
+    def cause(self) -> str | None:
+        """The cause that came last, ``None`` once it is `over`, or `REPEATED_AFTER` seconds old.
+
+        What is not used any more is not seen to work again either.
+        """
+        return self._cause if self._clock() - self._caused_at < REPEATED_AFTER else None
+
+    def over(self) -> None:
+        """Notes that nothing fails any more."""
+        self._cause = None
 
 
 def _has_descriptor(stream: Any) -> bool:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["masked_uri", "printable", "safe", "safe_json", "spelled_out", "without_paths"]
+__all__ = ["masked_uri", "printable", "safe", "safe_json", "spelled_out", "without_paths", "without_places"]
 
 # Looked at one by one: so long as a text is ASCII, it costs nothing.
 _SUSPECT = r"[^\n\t\x20-\x7e]"
 # A URL with a host, and what follows that, but for a full stop or the like behind it.
 _PATH = r"""(?i)\b(https?|wss?)://([^\s/?\#'"]++)[/?\#](?:[^\s'"]*[^\s'":;,.)])?"""
+# What is hardly a part of a path, an address or a host's name: words of letters alone, and numbers shorter than ports.
+_WORD = r"[(\[]?(?:[^\W\d_]+(?:['\u2019][^\W\d_]+)*|[A-Z_]+|-?\d{1,3}(?:\.\d)?)[)\]]?[.,:;!?]*"
+# A quotation, up to the end of the text if nothing closes it.
+_QUOTED = r"""(?s)(?<!\w)(['"]).*?(?:\1(?!\w)|\Z)"""
 # They are not printable for Python, and do no harm.
 _BLANKS = frozenset(
     "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
@@ -53,6 +57,19 @@ def masked_uri(uri: str) -> str:
 def without_paths(text: str) -> str:
     """Returns a text whose URLs of HTTP and WebSocket end with their host: some services have a key in the path."""
     return re.sub(_PATH, r"\1://\2/...", text)
+
+
+def without_places(text: str) -> str:
+    """Returns the cause of a failure for anybody to read: ``...`` stands for where it names files, hosts and ports.
+
+    Only plain words and short numbers are kept, since a path may look like anything. Everything between two places goes
+    with them, because paths have blanks. The name of a host or file that looks like any other word is kept.
+    """
+    words = re.sub(_QUOTED, "/", text).split()
+    places = [number for number, word in enumerate(words) if not re.fullmatch(_WORD, word)]
+    if not places:
+        return text
+    return " ".join([*words[: places[0]], "...", *words[places[-1] + 1 :]])
 
 
 def _is_harmless(character: str) -> bool:

@@ -100,7 +100,7 @@ def core_result(record: TaskRecord) -> dict[str, Any]:
     if "error" in outcome:
         raise RpcError.from_wire(**outcome["error"])
     result: dict[str, Any] = outcome["result"]
-    result["_meta"] = {**result.get("_meta", {}), **related}
+    result["_meta"] = {**(result.get("_meta") or {}), **related}
     return result
 
 

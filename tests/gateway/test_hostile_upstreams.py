@@ -17,10 +17,12 @@ from mcp_actors.errors import McpError, RpcError, UpstreamMisbehaved, UpstreamUn
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.breaker import THRESHOLD
 from mcp_actors.gateway.callbacks import MAX_QUESTIONS_OF_CONNECTION
+from mcp_actors.tasks import Tasks
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.memory import MemoryTransport
-from tests.gateway.hostile import HostileUpstream
+from tests.gateway.hostile import HostileUpstream, tool
 from tests.gateway.upstreams import Behind
+from tests.messages import discover_result
 
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 
@@ -36,16 +38,46 @@ async def behind(
         yield of_gateway
 
 
+@pytest.mark.parametrize("arguments", ["as-is", "repair"])
+@pytest.mark.parametrize("of_client", ["legacy", "modern"])
+@pytest.mark.parametrize("of_server", ["legacy", "modern"])
 @pytest.mark.parametrize("meta", [5, SERVER_INFO, [SERVER_INFO]], ids=str)
 async def test_a_meta_that_is_no_object_is_misbehaviour_and_no_crash(
-    nursery: trio.Nursery, autojump_clock: MockClock, meta: Any
+    nursery: trio.Nursery,
+    autojump_clock: MockClock,
+    meta: Any,
+    of_server: str,
+    of_client: str,
+    arguments: str,
 ) -> None:
-    hostile = HostileUpstream(nursery, tools__call={"content": [], "_meta": meta})
+    hostile = HostileUpstream(
+        nursery,
+        server__discover=discover_result({"tools": {}}),
+        tools__call={"content": [], "resultType": "complete", "_meta": meta},
+    )
+    counts = {"type": "object", "properties": {"count": {"type": "integer"}}}
+    hostile.tools = [tool("x", inputSchema=counts)]
     with capture_logs() as logs:
-        async with behind(nursery, hostile, client={"era": "modern"}) as client:
-            with pytest.raises(UpstreamMisbehaved):
-                await client.call_tool("u_x")
+        async with behind(
+            nursery, hostile, client={"era": of_client}, era=of_server, arguments=arguments
+        ) as client:
+            for sent in ({"count": 3}, {"count": "3"}):
+                with pytest.raises(UpstreamMisbehaved):
+                    await client.call_tool("u_x", sent)
     assert [each for each in logs if each["log_level"] == "error"] == []
+
+
+async def test_the_result_of_a_task_may_have_null_for_its_meta(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:
+    hostile = HostileUpstream(nursery, tools__call={"content": [], "_meta": None})
+    hostile.tools = [tool("x", execution={"taskSupport": "optional"})]
+    way = await hostile.begin()
+    gateway = Gateway([Upstream(name="u", target=lambda: way, era="legacy")], extensions=[Tasks()])
+    async with Client(gateway, era="legacy") as client:
+        task = await client.start_tool("u_x")
+        assert task.id is not None
+        assert (await task.result()).content == []
 
 
 async def test_a_flood_of_questions_reaches_a_client_up_to_a_bound(

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mcp_actors import Client, Context, Server
+from mcp_actors._schema.validate import MOST_COMPILED, PATTERN_BYTES
 from mcp_actors.errors import ResourceNotFound, RpcError, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, SessionPolicy, Upstream
 from mcp_actors.gateway.lists import LIST_PAUSE
@@ -335,6 +336,32 @@ async def test_arguments_are_repaired_for_an_upstream_where_that_is_set(
             assert refused.is_error
             assert "count" in refused.text
         assert gateway.tree().repaired == {"repaired_one": 1}
+
+
+async def test_what_is_compiled_of_the_schemas_of_upstreams_has_a_bound() -> None:
+    """An upstream lists as many tools as it likes, and its callers use them all."""
+    server = Server("s", arguments="strict")
+    tools = 2 * MOST_COMPILED // PATTERN_BYTES
+    for number in range(tools):
+        schema = {
+            "type": "object",
+            "properties": {"n": {"type": "integer"}, "text": {"pattern": f"^{number}"}},
+        }
+
+        @server.tool(name=f"t{number}", input_schema=schema)
+        async def call(arguments: dict[str, Any]) -> dict[str, Any]:
+            """Says it."""
+            return arguments
+
+    gateway = Gateway([Upstream(name="x", target=server, arguments="repair")])
+    async with Client(gateway, era="modern") as client:
+        await names_of(client)
+        for number in (*range(tools), 0):
+            result = await client.call_tool(f"x_t{number}", {"n": "3", "text": str(number)})
+            assert result.structured_content == {"n": 3, "text": str(number)}
+        (live,) = gateway._live.values()
+        compiled = live.tool_schemas._compiled
+        assert 0 < len(compiled) * PATTERN_BYTES <= MOST_COMPILED
 
 
 async def test_members_that_nobody_knows_stay_and_what_is_no_entry_is_left_out() -> None:

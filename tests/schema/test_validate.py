@@ -17,6 +17,8 @@ from mcp_actors._schema.validate import (
     MAX_PATTERNS,
     MAX_PROBLEMS,
     MAX_VALUES,
+    MOST_COMPILED,
+    CompiledSchemas,
     Problem,
     compile_schema,
     path_text,
@@ -273,6 +275,46 @@ def test_a_big_value_gets_its_first_problem_only() -> None:
     validator = compile_schema({"required": [f"n{i}" for i in range(1000)]})
     assert len(validator.problems({})) == MAX_PROBLEMS
     assert len(validator.problems({"x": "q" * 1_000_000})) == 1
+
+
+def test_what_was_compiled_of_the_schemas_that_were_used_last_is_kept() -> None:
+    kept, made = CompiledSchemas[str](), list[str]()
+    schemas: list[dict[str, Any]] = [{"title": str(number)} for number in range(6)]
+
+    def use(number: int, weight: int = MOST_COMPILED // 4) -> None:
+        name = str(number)
+
+        def make() -> tuple[str, int]:
+            made.append(name)
+            return name, weight
+
+        assert kept.of(schemas[number], make) == name
+
+    for number in (0, 1, 2, 3, 0, 4, 0, 2, 3, 4, 1):
+        use(number)
+    # The fifth took the place of 1, which then took that of 0.
+    assert made == ["0", "1", "2", "3", "4", "1"]
+    use(5, 2 * MOST_COMPILED)
+    assert len(kept) == 1
+    use(5)
+    assert made[-1:] == ["5"]
+    use(0)
+    assert (made[-1], len(kept)) == ("0", 1)
+    kept.clear()
+    use(0)
+    assert (made.count("0"), len(kept)) == (3, 1)
+
+
+def test_a_schema_weighs_as_its_values_texts_and_patterns_do() -> None:
+    def weight(schema: dict[str, Any]) -> int:
+        return compile_schema(schema).weight
+
+    empty = weight({})
+    assert weight({"title": "x" * 1000}) >= empty + 1000
+    assert weight({"properties": {"x" * 1000: {}}}) >= empty + 1000
+    assert weight({"enum": list(range(100))}) >= empty + 100 * 100
+    assert weight({"pattern": "a"}) >= empty + 1_000_000
+    assert weight({"patternProperties": {"a": {}, "b": {}}}) >= empty + 2_000_000
 
 
 def test_booleans_are_schemas() -> None:

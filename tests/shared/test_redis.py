@@ -173,11 +173,13 @@ async def test_what_redis_refuses_is_an_error_and_no_event_is_kept(
             await state.replays.first_use(b"x", 60)
         assert refused.value.data == {"reason": "shared_state_unavailable", "role": "replays"}
         assert not await fate_of(state, "s")
+        assert state.events._link.failure is not None
         await off_loop(redis_server.do, *end)
         await back_again(state)
         # The stream has a gap; another one has none.
         assert not await fate_of(state, "s")
         assert await fate_of(state, "t")
+        assert state.events._link.failure is None
 
 
 async def test_connections_that_are_cut_lose_no_event_and_no_message(redis_server: RedisServer) -> None:

@@ -36,6 +36,7 @@ from mcp_actors.auth.client.settings import AuthorizationCode, OAuth
 from mcp_actors.auth.client.token_endpoint import revoke
 from mcp_actors.auth.effects import Steps
 from mcp_actors.auth.metadata import said, shown
+from mcp_actors.auth.times import is_ahead
 from mcp_actors.auth.urls import origin, same_origin
 from mcp_actors.errors import AuthorizationError, AuthorizationFailed
 from mcp_actors.supervision.logging import log
@@ -319,8 +320,7 @@ class Authorization:
         if status == _FORBIDDEN or self._has_changed(sent):
             return
         refused = self._refused
-        # Nor longer than it was noted for, when the clock was set back.
-        if refused is not None and refused[0] == sent.token and 0 < refused[1] - now <= REMEMBERED + 1.0:
+        if refused is not None and refused[0] == sent.token and is_ahead(refused[1], REMEMBERED, now):
             raise AuthorizationFailed(f"{self.server_url} refused a token that was issued for it just before")
         if tokens is not None and tokens.is_bound and demand.error in _PROOF_ERRORS:
             raise AuthorizationFailed(f"{self.server_url} {_PROOF_ERRORS[demand.error]}")

@@ -33,6 +33,7 @@ from mcp_actors.auth.metadata import (
     parse_challenges,
     shown,
 )
+from mcp_actors.auth.times import is_ahead
 from mcp_actors.errors import AuthorizationFailed, TokenRefused
 from mcp_actors.supervision.logging import log
 
@@ -332,9 +333,9 @@ class IdentityAssertions:
 
     def __init__(self) -> None:
         self._last = ""
-        # All that the last one is for, and its end in seconds since the epoch.
+        # All that the last one is for, its end in seconds since the epoch, and the seconds until then as it was issued.
         self._last_for: object = None
-        self._ends_at = 0.0
+        self._ends_at = self._lifetime = 0.0
 
     def __repr__(self) -> str:
         return f"<IdentityAssertions {'none' if self._last_for is None else 'one'}>"
@@ -369,7 +370,7 @@ class IdentityAssertions:
             UrlRefused: Its token endpoint must not be used.
         """
         wanted = audience, resource, scopes, prover.thumbprint
-        if wanted != self._last_for or now() >= self._ends_at:
+        if wanted != self._last_for or not is_ahead(self._ends_at, self._lifetime, now()):
             form = {
                 "grant_type": TOKEN_EXCHANGE,
                 "requested_token_type": ID_JAG,
@@ -380,7 +381,8 @@ class IdentityAssertions:
             answer = yield from _exchanged(grant, with_scopes(form, scopes), prover, now)
             _check(answer, grant, prover)
             self._last, self._last_for = answer.access_token, wanted
-            self._ends_at = 0.0 if answer.expires_in is None else now() + answer.expires_in
+            self._lifetime = answer.expires_in or 0.0
+            self._ends_at = now() + self._lifetime
         return self._last
 
 

@@ -36,9 +36,9 @@ from mcp_actors.auth.server.verifiers import (
     IssuerMetadata,
     TokenInvalid,
     VerifierUnavailable,
-    is_ahead,
     key_thumbprint,
 )
+from mcp_actors.auth.times import is_ahead
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.principal import Principal

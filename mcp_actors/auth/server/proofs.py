@@ -93,7 +93,11 @@ class Proofs:
         return len(self._used)
 
     def wants_nonces(self, now: float) -> bool:
-        """Returns whether a proof must have a nonce at present."""
+        """Returns whether a proof must have a nonce at present.
+
+        After a clock was set back for all of that time as well: proofs that were used before and are forgotten are good
+        by their own times then, once more.
+        """
         return self._always_nonces or now < self._nonces_until
 
     def check(

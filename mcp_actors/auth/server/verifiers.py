@@ -21,6 +21,7 @@ import attrs
 
 from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed, signatures
 from mcp_actors.auth.metadata import json_object, shown
+from mcp_actors.auth.times import is_ahead
 from mcp_actors.auth.urls import authorization_server_urls, require_usable
 from mcp_actors.errors import UrlRefused
 from mcp_actors.supervision.logging import log
@@ -39,7 +40,6 @@ __all__ = [
     "check_audience",
     "check_times",
     "fetch_body",
-    "is_ahead",
     "key_thumbprint",
     "principal_of",
 ]
@@ -192,21 +192,6 @@ def check_audience(claims: Mapping[str, Any], expected: Expected) -> None:
     named = [audience] if isinstance(audience, str) else audience
     if not isinstance(named, list) or not any(each in expected.audiences for each in named[:MAX_ENTRIES]):
         raise TokenInvalid("another audience")
-
-
-def is_ahead(until: float, longest: float, now: float) -> bool:
-    """Returns whether a time is still to come, and no further away than it was when it was noted.
-
-    A clock that was set back would lengthen every wait by as much, and what was found out for half a minute would count
-    for a day.
-
-    Args:
-        until: The time, in seconds since the epoch.
-        longest: The seconds for which it was noted.
-        now: The time that it is.
-    """
-    # With a second for clocks that are corrected by a little, and for rounding errors.
-    return 0 < until - now <= longest + 1.0
 
 
 def check_times(claims: Mapping[str, Any], expected: Expected, now: float) -> float | None:

@@ -317,7 +317,7 @@ class RedisLink:
         self._in_flight += weight
         try:
             answer = await connection.create_request(*command, decode=False, timeout=seconds)
-            self._refused.cause = None
+            self._refused.over()
             return answer
         except TimeoutError as error:
             # What is behind an answer that does not come does not come either.
@@ -359,6 +359,11 @@ class RedisLink:
         if not connection.usable:
             # Those that were in flight have failed; none of them is known to have been carried out.
             raise SharedStateUnavailable(role, "the connection was lost")
+        refusal = next((each for each in answers if isinstance(each, Exception)), None)
+        if refusal is None:
+            self._refused.over()
+        else:
+            self._refused(reason_of(refusal), redis=self._redis.place, role=role)
         return answers
 
 

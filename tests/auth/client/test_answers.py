@@ -460,6 +460,17 @@ def test_an_assertion_is_used_for_as_long_as_it_lives() -> None:
     assert len({each["assertion"] for each in world.posts(TOKEN)}) == 2
 
 
+@pytest.mark.parametrize("seconds", [90, 3600, 1_700_000_000])
+def test_an_assertion_is_not_used_for_longer_because_the_clock_was_set_back(seconds: float) -> None:
+    world, auth, caller = enterprise()
+    auth.expires_in = 100
+    assert caller.call() == 200
+    world.now -= seconds
+    auth.tokens.clear()
+    assert caller.call() == 200
+    assert len(world.posts(f"{IDP}/token")) == 2
+
+
 def test_an_assertion_that_is_taken_only_once_is_replaced() -> None:
     world, auth, caller = enterprise()
     assert caller.call() == 200

@@ -261,6 +261,14 @@ async def test_health_and_metrics_say_that_the_shared_state_fails_and_that_it_is
         await state.tasks.create(make_record(state.node), ROOMY)
         assert await told() == (None, True, True)
         other.close()
+        file.unlink()
+        with pytest.raises(SharedStateUnavailable):
+            await state.tasks.create(make_record(state.node), ROOMY)
+        why = "the file was deleted, moved or replaced; start the server again"
+        assert await told() == (why, True, False)
+        for connection in state._connections:
+            connection.failing(f"[Errno 30] Read-only file system: '{file}'", file=str(file))
+        assert await told() == ("[Errno 30] ...", True, False)
 
 
 async def test_health_says_that_the_server_drains_until_the_last_call_has_ended() -> None:

@@ -20,7 +20,7 @@ import trio
 from mcp_actors.abc import ServerHandler
 from mcp_actors.abc.http import AsgiApplication
 from mcp_actors.supervision.containment import Containment
-from mcp_actors.supervision.printable import printable, without_paths
+from mcp_actors.supervision.printable import printable, without_places
 from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
@@ -143,7 +143,7 @@ class HealthRoute:
       connections until they have ended, so that it can say so; new work is answered with 503.
     - ``ready``: whether it takes new work. It is never false at the start, because a listener accepts connections only
       once everything was started.
-    - ``shared``: why the shared state cannot be used, without paths and addresses. It is there only while that is so.
+    - ``shared``: why the shared state cannot be used, without paths, hosts and ports. It is there only while it cannot be.
 
     The status is 200 when it is ready, and 503 when not. Shared state that is away for a while does not make a node
     unready: requests that need no state are still served, and all nodes would leave their load balancer at once.
@@ -158,7 +158,7 @@ class HealthRoute:
         state: dict[str, Any] = {"live": True, "ready": not draining, "draining": draining}
         cause = handler.shared.failure
         if cause is not None:
-            state["shared"] = printable(without_paths(cause), _LONGEST_CAUSE)
+            state["shared"] = printable(without_places(cause), _LONGEST_CAUSE)
         return Reply(state, 503 if draining else 200, headers=_HEALTH_HEADERS)
 
 
