@@ -27,8 +27,7 @@ CLIENTS = ("python", "python_v1", "typescript")
 CALLS = [
     ["sqlite_read_query", {"query": "select 6 * 7 as it"}],
     ["duckdb_query", {"query": "select 6 * 7 as it"}],
-    ["north_greet", {}],
-    ["west_greet", {}],
+    *([f"{name}_greet", {}] for name in LATE),
 ]
 
 Report = dict[str, Any]
@@ -49,26 +48,32 @@ def configuration(peers: Peers, folder: Path, when: str) -> Path:
     return path
 
 
-def run(peers: Peers, client: str, folder: Path, when: str, file: str) -> Report:
+def run(peers: Peers, client: str, folder: Path, when: str | None) -> Report:
     """Runs a client, which starts a gateway with all of its servers for itself."""
     folder.mkdir()
-    when = str(folder / file) if file else when
+    listed = str(folder / "listed")
     if client == "typescript":
         command = [str(peers.node), str(PROGRAMS / "listing_client.mjs"), str(peers.modules)]
     else:
         python = peers.python if client == "python" else peers.python_v1
         command = [str(python), str(PROGRAMS / "listing_client.py")]
-    gateway = [sys.executable, "-m", "mcp_actors", "gateway", str(configuration(peers, folder, when))]
-    command += [when if file else "", json.dumps(CALLS), *gateway]
+    gateway = [
+        sys.executable,
+        "-m",
+        "mcp_actors",
+        "gateway",
+        str(configuration(peers, folder, when or listed)),
+    ]
+    command += [listed, json.dumps(CALLS), *gateway]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, check=False)
     assert done.returncode == 0, done.stderr[-6000:]
     report: Report = json.loads(done.stdout)
     return report
 
 
-def run_all(peers: Peers, folder: Path, when: str, file: str = "") -> dict[str, Report]:
+def run_all(peers: Peers, folder: Path, when: str | None) -> dict[str, Report]:
     with ThreadPoolExecutor() as threads:
-        found = threads.map(lambda client: run(peers, client, folder / client, when, file), CLIENTS)
+        found = threads.map(lambda client: run(peers, client, folder / client, when), CLIENTS)
         return dict(zip(CLIENTS, found, strict=True))
 
 
@@ -80,7 +85,7 @@ def late(peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Re
 @pytest.fixture(scope="module")
 def too_late(peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
     """Servers that start when the client has its first list: a gateway has waited for them as long as it does."""
-    return run_all(peers, tmp_path_factory.mktemp("too_late"), "", "listed")
+    return run_all(peers, tmp_path_factory.mktemp("too_late"), None)
 
 
 def check_lists(tools: list[str], greetings: list[str]) -> None:
@@ -92,7 +97,7 @@ def check_calls(report: Report) -> None:
     sqlite, duckdb, *greetings = report["texts"]
     assert "42" in sqlite[0]
     assert "42" in duckdb[0]
-    assert greetings == [["hello from north"], ["hello from west"]]
+    assert greetings == [[f"hello from {name}"] for name in LATE]
 
 
 @pytest.mark.parametrize("client", CLIENTS)

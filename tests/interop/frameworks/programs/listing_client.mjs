@@ -8,20 +8,23 @@ import { connectionOf } from '../../peers/typescript_connection.mjs';
 const [modules, file, calls, command, ...args] = process.argv.slice(2);
 const load = createRequire(join(modules, 'package.json'));
 const { client, transports, onNotification, callTool } = connectionOf(load, 'client', 'legacy', {});
+const wanted = JSON.parse(calls);
 const timeout = 240_000; // milliseconds for one request
 const report = { logs: [], lists: [], texts: [] };
 const list = async () => report.lists.push((await client.listTools({}, { timeout })).tools.map(({ name }) => name));
 
 onNotification('notifications/message', ({ params }) => report.logs.push(params.data));
-const changed = new Promise((resolve) => onNotification('notifications/tools/list_changed', resolve));
+let changed = Promise.withResolvers();
+onNotification('notifications/tools/list_changed', () => changed.resolve());
 await client.connect(new transports.StdioClientTransport({ command, args, stderr: 'inherit' }), { timeout });
 await list();
-if (file) {
-    closeSync(openSync(file, 'w'));
-    await changed;
+closeSync(openSync(file, 'w'));
+while (wanted.some(([name]) => !report.lists.at(-1).includes(name))) {
+    await changed.promise;
+    changed = Promise.withResolvers();
     await list();
 }
-for (const [name, parameters] of JSON.parse(calls)) {
+for (const [name, parameters] of wanted) {
     const { content } = await callTool({ name, arguments: parameters }, { timeout });
     report.texts.push(content.map(({ text }) => text ?? ''));
 }
