@@ -55,13 +55,15 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that need foreign programs, and puts the files with the longest tests first.
+    """Marks the tests that need foreign programs, but for those that have a run of their own with them, and puts the
+    files with the longest tests first.
 
     Files are divided among the processes in this order (``--dist loadfile``), so that no process is left alone with
     a long one at the end. A file stays together because its tests may share a server.
     """
     for item in items:
-        if FOREIGN_PROGRAMS & set(getattr(item, "fixturenames", ())):
+        separate = item.get_closest_marker("frameworks")
+        if not separate and FOREIGN_PROGRAMS & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.peers)
     first = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: item.path not in first)

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import msgspec
 
-from mcp_actors._schema.fields import TypeField, components, read_fields, record_kind, strip
+from mcp_actors._schema.fields import NO_DEFAULT, TypeField, components, read_fields, record_kind, strip
 from mcp_actors._schema.validate import Problem, compile_schema, json_type, path_text
 
 __all__ = [
@@ -538,12 +538,23 @@ def _is_native(tp: Any, seen: set[Any]) -> bool:
         return False
     if kind in ("dataclass", "attrs") and not all(map(_is_plain, read_fields(bare))):
         return False
+    if kind == "dataclass" and _leaves_out_defaults(origin):
+        return False
     return all(_is_native(each, seen) for each in components(bare)) and _compiles(tp)
 
 
 def _is_plain(field: TypeField) -> bool:
     """Whether msgspec neither asks for what the class does not take nor calls it by another name."""
     return field.init and field.shown and field.wire == field.argument
+
+
+def _leaves_out_defaults(cls: Any) -> bool:
+    """Whether msgspec makes instances of a dataclass without a default, which it finds in the class, and so encodes
+    them without it too."""
+    return cls.__dataclass_params__.init and any(
+        field.default is not NO_DEFAULT and getattr(cls, field.argument, NO_DEFAULT) is field.default
+        for field in read_fields(cls)
+    )
 
 
 def _is_atom(tp: Any) -> bool:

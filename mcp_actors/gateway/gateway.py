@@ -214,7 +214,7 @@ class Gateway(Server[StateT]):
         return Continuation(self._describe_all, method, ctx)
 
     async def _describe_all(self, method: str, ctx: Context[StateT]) -> Any:
-        await self._live[ctx._scope].meet(ctx, also_lazy=self._presents)
+        await self._live[ctx._scope].meet(ctx, presents=self._presents)
         return self._description(method, ctx)
 
     def _description(self, method: str, ctx: Context[StateT]) -> Any:

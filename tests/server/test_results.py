@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,42 @@ async def test_one_point_zero_is_an_integer(era: str) -> None:
     assert refused.is_error
     assert "numbers[0]: expected integer, got number" in refused.text
     assert "more: expected integer, got boolean" in refused.text
+
+
+@dataclass
+class Stop:
+    name: str
+    country: str = "CH"
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Route:
+    stops: list[Stop]
+    last: Stop | None = None
+    title: str = "a route"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_an_argument_is_returned_with_the_defaults_of_its_classes(era: str) -> None:
+    server = Server("routes")
+
+    @server.tool
+    async def declared(route: Route) -> Route:
+        return route
+
+    @server.tool
+    async def undeclared(route: Route) -> Any:
+        return {"members": vars(route.stops[0]), "route": route}
+
+    stop = {"name": "Bern", "country": "CH", "tags": []}
+    whole = {"stops": [stop], "last": stop, "title": "a route"}
+    given = {"route": {"stops": [{"name": "Bern"}], "last": {"name": "Bern"}}}
+    async with Client(server, era=era) as client:
+        assert (await client.call_tool("declared", given)).data == whole
+        assert (await client.call_tool("undeclared", given)).data == {"members": stop, "route": whole}
+        made = await client.call_tool("undeclared", given, returns=dict[str, Route | Stop])
+        assert vars(made["members"]) == stop
 
 
 def test_a_refusal_writes_its_body() -> None:
