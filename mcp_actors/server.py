@@ -6,7 +6,7 @@ Beside `Server` this module has the types of what its users hold or write: middl
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Generic, Never, TypeGuard, TypeVar, Unpack, get_args, overload
@@ -31,6 +31,7 @@ from mcp_actors._server.options import (
     ResourceOptions,
     ToolOptions,
     check_decorated,
+    check_icons,
     check_options,
 )
 from mcp_actors._server.peer_session import PeerSession
@@ -155,7 +156,7 @@ class Server(Generic[StateT]):
         LocalProtocolError: Two extensions have the same id, or something else of the same name.
         ValueError: ``versions`` is empty or has an unknown version, ``state_key`` or that of the environment is too
             short or malformed, ``page_size`` is less than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the
-            two, ``arguments`` is neither of its, or ``capabilities`` has an unknown name.
+            two, ``arguments`` is neither of its, ``capabilities`` has an unknown name, or clients must reject an icon.
     """
 
     def __init__(
@@ -199,6 +200,7 @@ class Server(Generic[StateT]):
                 ttl_ms=ttl_ms,
                 cache_scope=cache_scope,
                 arguments=arguments,
+                icons=icons,
             )
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
@@ -314,7 +316,7 @@ class Server(Generic[StateT]):
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and ``name`` is missing.
-            ValueError: A schema cannot be used.
+            ValueError: A schema cannot be used, the name is empty, or clients must reject an icon.
             LocalProtocolError: There is a tool with this name, or it is the first one with ``task`` and the server
                 serves: ``Server(extensions=[Tasks()])`` is ready for tools that are added later.
         """
@@ -343,7 +345,7 @@ class Server(Generic[StateT]):
 
         Raises:
             TypeError: The function's parameters are not the template's variables, or an option does not fit.
-            ValueError: The template is malformed.
+            ValueError: The template is malformed, the name is empty, or clients must reject an icon.
             LocalProtocolError: The URI is taken.
         """
 
@@ -377,7 +379,7 @@ class Server(Generic[StateT]):
 
         Raises:
             TypeError: The function's parameters are not the template's variables, or an option does not fit.
-            ValueError: The template is malformed.
+            ValueError: The template is malformed, the name is empty, or clients must reject an icon.
             LocalProtocolError: There is a resource or template with this URI.
         """
         with LineNamed():
@@ -437,6 +439,7 @@ class Server(Generic[StateT]):
         Raises:
             TypeError: Nothing can be written for a parameter, or the function has no name of its own and ``name`` is
                 missing.
+            ValueError: The name is empty, or clients must reject an icon.
             LocalProtocolError: There is a prompt with this name.
         """
         with LineNamed():
@@ -838,6 +841,7 @@ def _check_settings(
     ttl_ms: object,
     cache_scope: object,
     arguments: object,
+    icons: Iterable[object],
     **kinds: Any,
 ) -> None:
     """Raises `TypeError` or `ValueError` for the first argument that cannot be used."""
@@ -859,6 +863,7 @@ def _check_settings(
         raise ValueError(f'cache_scope={cache_scope!r}: write "private" or "public"')
     if arguments not in get_args(Arguments):
         raise ValueError(f'arguments={arguments!r}: write "repair" or "strict"')
+    check_icons(icons)
     if lifespan is not None:
         _check_lifespan(lifespan)
 

@@ -79,9 +79,9 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
+def run(command: list[str], folder: Path, environment: dict[str, str], seconds: float = SECONDS) -> str:
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -119,7 +119,8 @@ def test_the_programs_are_there() -> None:
     shown = {*PRINTING, "weather.py", "watch.py"}
     # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py"}
-    assert set(programs()) == shown | protected | WITH_FRAMEWORKS | {"test_notes.py", "test_weather.py"}
+    tests = {"test_notes.py", "test_store.py", "test_weather.py"}
+    assert set(programs()) == shown | protected | WITH_FRAMEWORKS | tests
 
 
 @pytest.mark.parametrize("name", PRINTING)
@@ -135,6 +136,11 @@ def test_the_test_of_a_protected_server_passes(folder: Path, environment: dict[s
         port = taken.getsockname()[1]
     program.write_text(program.read_text().replace(":8123/", f":{port}/"))
     assert "1 passed" in run([*PYTEST, "test_notes.py"], folder, environment)
+
+
+def test_the_test_of_shared_state_passes(folder: Path, environment: dict[str, str]) -> None:
+    # Its leases run in real time, which takes ten seconds where nothing else runs.
+    assert "1 passed" in run([*PYTEST, "test_store.py"], folder, environment, 10 * SECONDS)
 
 
 def test_the_test_with_the_plugin_passes(folder: Path, environment: dict[str, str]) -> None:

@@ -37,7 +37,8 @@ from mcp_actors._eras.vocabulary import (
     writer_of,
 )
 from mcp_actors._wire.codec import COLLECTOR_PAUSES
-from mcp_actors.types import UNSET, CallToolResult, TextContent, TextResourceContents
+from mcp_actors.types import UNSET, CallToolResult, Icon, TextContent, TextResourceContents
+from mcp_actors.types.content import is_icon_source
 from mcp_actors.types.records import not_negative
 
 __all__ = [
@@ -74,6 +75,7 @@ class StructureError(ValueError):
 def class_reader(converter: BaseConverter, cls: type, absent: frozenset[str]) -> Hook:
     """Returns the hook for one class of `mcp_actors.types`, without the attributes in ``absent``."""
     members, needed = _members(converter, cls, absent)
+    keeps_icons = "icons" in absent
     constant = next((name for name in constants_of(cls, absent) if name in needed), None)
     find = members.get
 
@@ -99,6 +101,8 @@ def class_reader(converter: BaseConverter, cls: type, absent: frozenset[str]) ->
             if attribute:
                 known[attribute] = item
         if extra:
+            if keeps_icons and "icons" in extra:
+                _leave_icons_out(extra)
             known["extra"] = extra
         if constant is None or constant in value:
             try:
@@ -109,6 +113,23 @@ def class_reader(converter: BaseConverter, cls: type, absent: frozenset[str]) ->
         raise StructureError(f"lacks {', '.join(repr(name) for name in needed if name not in value)}")
 
     return read
+
+
+def _leave_icons_out(extra: dict[str, Any]) -> None:
+    """Takes icons away that could run something, where they are members that the revision does not know.
+
+    A gateway passes such members on, to clients of revisions that know them.
+    """
+    icons = extra.pop("icons")
+    if isinstance(icons, list):
+        extra["icons"] = [
+            each for each in icons if isinstance(each, dict) and is_icon_source(each.get("src"))
+        ]
+
+
+def _icons_reader(read: Hook) -> Hook:
+    """The hook for icons, of which those are left out that could run something when they are shown."""
+    return lambda value, _=None: [each for each in read(value) if is_icon_source(each.src)]
 
 
 def _result_reader(read: Hook) -> Hook:
@@ -182,7 +203,8 @@ def reader_of(converter: BaseConverter, annotation: Any) -> Hook | None:
     if origin is Literal:
         return _literal_reader(parts)
     if origin is list:
-        return _list_reader(reader_of(converter, parts[0]))
+        read = _list_reader(reader_of(converter, parts[0]))
+        return _icons_reader(read) if parts[0] is Icon else read
     if origin is dict:
         return _dict_reader(reader_of(converter, parts[1]))
     if origin is Union or origin is kinds.UnionType:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypedDict
 
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.types import Annotations, Icon, ToolAnnotations
+from mcp_actors.types.content import is_icon_source
 
-__all__ = ["PromptOptions", "ResourceOptions", "ToolOptions", "check_decorated", "check_options"]
+__all__ = [
+    "PromptOptions",
+    "ResourceOptions",
+    "ToolOptions",
+    "check_decorated",
+    "check_icons",
+    "check_options",
+]
 
 
 class PromptOptions(TypedDict, total=False):
@@ -87,6 +95,7 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
 
     Raises:
         TypeError: There is no such option, or it takes other values.
+        ValueError: The name is empty, or clients must reject an icon.
     """
     names = [*PromptOptions.__annotations__, *known.__annotations__]
     for name, value in options.items():
@@ -99,8 +108,10 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
             taken = (_ANNOTATIONS[known], f"{_ANNOTATIONS[known].__name__}(…)")
         if taken is not None and not isinstance(value, taken[0]):
             raise TypeError(f"{name}={value!r}: write {taken[1]}")
-        if name == "icons" and not all(isinstance(each, Icon) for each in value):
-            raise TypeError(f"icons={value!r}: write a list of Icon objects, such as Icon(src='https://…')")
+        if name == "icons":
+            check_icons(value)
+        if name == "name" and not value:
+            raise ValueError("name='': write a name of one character or more")
         if name == "scopes" and not all(
             isinstance(each, str) and re.fullmatch(_SCOPE, each) for each in value
         ):
@@ -110,6 +121,22 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
                 encode_value(dict(value))
             except (TypeError, ValueError) as error:
                 raise TypeError(f"meta={value!r}: JSON cannot hold it: {error}") from None
+
+
+def check_icons(icons: Iterable[object]) -> None:
+    """Checks the icons of a server, or of a tool, resource or prompt.
+
+    Raises:
+        TypeError: One of them is not an `Icon`.
+        ValueError: One of them has a source that clients must reject.
+    """
+    for icon in icons:
+        if not isinstance(icon, Icon):
+            raise TypeError(f"icons={icons!r}: write a list of Icon objects, such as Icon(src='https://…')")
+        if not is_icon_source(icon.src):
+            raise ValueError(
+                f"icons: clients reject {icon.src!r:.80}: write a URI of the scheme https, http or data"
+            )
 
 
 def check_decorated(function: Any, feature: str) -> None:

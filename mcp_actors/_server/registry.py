@@ -137,6 +137,11 @@ class Registry(Generic[E]):
         note_listing(ctx)
         return tuple(each for each in entries if has_scopes(ctx.call, each.scopes))
 
+    def names_seen_by(self, ctx: Context) -> Iterator[str]:
+        """The keys of the entries that a caller is listed, without taking note of a listing."""
+        entries = self.listing()
+        return (each.key for each in entries if self.is_same_for_all or has_scopes(ctx.call, each.scopes))
+
     @property
     def is_same_for_all(self) -> bool:
         """Whether all callers are listed the same."""

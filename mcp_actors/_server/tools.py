@@ -260,7 +260,7 @@ class Tools(Registry[_ToolEntry]):
             raise invalid_params("'name' must be a string")
         entry = self.by_key.get(name)
         if entry is None:
-            raise invalid_params(f"unknown tool: {name}{did_you_mean(name, self.by_key)}")
+            raise invalid_params(f"unknown tool: {name}{did_you_mean(name, self.names_seen_by(ctx))}")
         arguments = params.get("arguments")
         if type(arguments) is not dict:
             if arguments is not None:

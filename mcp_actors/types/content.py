@@ -27,6 +27,7 @@ __all__ = [
     "TextContent",
     "TextResourceContents",
     "decoded",
+    "is_icon_source",
     "text_of",
 ]
 
@@ -35,8 +36,9 @@ __all__ = [
 class Icon(Vocabulary):
     """An image for a server, tool, prompt or resource. It comes from the peer, so it is untrusted.
 
-    ``src`` is an https or ``data:`` URI, ``sizes`` are like ``"48x48"`` or ``"any"``, ``theme`` is ``"light"`` or
-    ``"dark"`` (any text is accepted, so that a wrong icon does not make a list unreadable).
+    ``src`` is an https, http or ``data:`` URI; an icon of the peer with another one is left out. ``sizes`` are like
+    ``"48x48"`` or ``"any"``, ``theme`` is ``"light"`` or ``"dark"`` (any text is accepted, so that a wrong icon does
+    not make a list unreadable).
     """
 
     src: str
@@ -44,6 +46,16 @@ class Icon(Vocabulary):
     sizes: list[str] | None = None
     theme: str | None = None
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+
+# MCP 2025-11-25, Icons, Security Considerations: clients must reject schemes that could run something, such as
+# ``javascript:`` and ``file:``. Who shows an icon hands its source to a browser as it is.
+_ICON_SCHEMES = ("https:", "http:", "data:")
+
+
+def is_icon_source(source: object) -> bool:
+    """Whether it is a URI from which an icon may be shown: one of https, http or data."""
+    return isinstance(source, str) and source.lower().startswith(_ICON_SCHEMES)
 
 
 Role = Literal["user", "assistant"]

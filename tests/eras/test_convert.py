@@ -186,6 +186,36 @@ def test_null_for_an_optional_member_means_that_it_is_absent() -> None:
     assert (tool.title, tool.icons, tool.extra) == (None, None, {})
 
 
+# -- icons, which clients show --------------------------------------------------------------------------------------
+
+SAFE = ["https://x/i.png", "HTTP://x/i.png", "data:image/png;base64,AA=="]
+UNSAFE = [
+    *("javascript:alert(1)", "JavaScript:alert(1)", " javascript:alert(1)", "java\nscript:alert(1)"),
+    *("file:///etc/passwd", "ftp://x/i.png", "ws://x", "vbscript:x", "app://x", "//x/i.png", "i.png", ""),
+]
+
+
+def icons_of(sources: list[str]) -> list[dict[str, Any]]:
+    return [{"src": each, "sizes": ["any"]} for each in sources]
+
+
+def test_an_icon_of_another_scheme_is_left_out_and_the_rest_is_read() -> None:
+    plain = {"name": "t", "inputSchema": {}, "icons": icons_of([*UNSAFE, *SAFE, *UNSAFE])}
+    tool = FULL.structure(plain, Tool)
+    assert [(each.src, each.sizes) for each in tool.icons or ()] == [(each, ["any"]) for each in SAFE]
+    assert FULL.structure({**plain, "icons": icons_of(UNSAFE)}, Tool).icons == []
+
+
+def test_an_icon_of_another_scheme_is_not_kept_where_the_revision_has_no_icons() -> None:
+    """Such members are passed on to clients of newer revisions, which would read icons."""
+    older = make_converter({"Tool": frozenset(["icons"])})
+    plain = {"name": "t", "inputSchema": {}, "icons": [*icons_of(UNSAFE), *icons_of(SAFE), 3, {}]}
+    tool = older.structure(plain, Tool)
+    assert (tool.icons, tool.extra) == (None, {"icons": icons_of(SAFE)})
+    for value in ({"src": SAFE[0]}, "javascript:x", None):
+        assert older.structure({**plain, "icons": value}, Tool).extra == {}
+
+
 def test_result_type_may_be_left_out_only_where_that_means_complete() -> None:
     assert FULL.structure({"content": []}, CallToolResult) == CallToolResult([])
     assert (

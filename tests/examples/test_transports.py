@@ -78,9 +78,7 @@ def test_the_transport_carries_both_eras(folder: Path) -> None:
 
 
 def test_the_transport_passes_the_kit(folder: Path) -> None:
-    assert "1 passed" in run(
-        folder, "-m", "pytest", "-p", "no:asyncio", "-o", "trio_mode=true", "test_packets.py"
-    )
+    assert "1 passed" in run(folder, "-m", "pytest", "-p", "no:asyncio", "test_packets.py")
 
 
 def test_the_transport_is_as_small_as_promised() -> None:

@@ -22,6 +22,7 @@ from mcp_actors.types import (
     Icon,
     ListToolsResult,
     PromptReference,
+    Resource,
     ResourceLink,
     ResourceTemplateReference,
     Tool,
@@ -249,6 +250,21 @@ async def test_an_entry_keeps_all_that_its_server_says_of_it(client_era: str, se
         assert [each async for each in client.tools()] == [each async for each in direct.tools()]
         assert [each async for each in client.resources()] == [each async for each in direct.resources()]
         assert (await client.call_tool("count")).structured_content == {"n": 1}
+
+
+@pytest.mark.parametrize("client_era", ERAS)
+@pytest.mark.parametrize("server_era", [*ERAS, "2025-06-18"])
+async def test_an_icon_that_could_run_something_reaches_no_client(client_era: str, server_era: str) -> None:
+    server = Server("s")
+    good, bad = Icon("https://x/i.png"), Icon("javascript:alert(1)")
+    server.add_resource(
+        "x://{a}", lambda a: a, name="x", list=lambda: [Resource("x://r", "r", icons=[bad, good])]
+    )
+    gateway = Gateway([Upstream(name="s", target=server, era=server_era)])
+    for target in (server, gateway):
+        async with Client(target, era=client_era) as client:
+            (resource,) = [each async for each in client.resources()]
+            assert resource.icons in ([good], None)
 
 
 async def test_a_tool_that_runs_as_a_task_only_is_listed_as_one_that_may() -> None:

@@ -15,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from mcp_actors import Client, Context, Server
 from mcp_actors.abc import FrameChannel
 from mcp_actors.client import Event
-from mcp_actors.errors import InsufficientScope, LocalProtocolError
+from mcp_actors.errors import InsufficientScope, LocalProtocolError, RpcError
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.supervision.principal import STREAM_GRACE, Principal
 from mcp_actors.testing import connected_pair, raw_client
@@ -152,6 +152,22 @@ async def test_all_is_listed_if_the_program_wants_that_and_a_call_says_what_is_m
             with pytest.raises(InsufficientScope) as caught:
                 await client.call_tool("t3")
             assert caught.value.data == {"reason": "insufficient_scope", "scopes": ["a", "b"]}
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("lists_all", "suggested"), [(False, ""), (True, "; did you mean 'store'?")])
+async def test_a_wrong_name_is_answered_without_the_tools_that_a_caller_may_not_use(
+    lists_all: bool, suggested: str
+) -> None:
+    server = Server("scoped", lists_all=lists_all)
+    server.add_tool(lambda: None, name="store", scopes=["files:write"])
+    transport = Authenticating(Principal("ann"))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, transport)
+        async with Client(transport) as client:
+            with pytest.raises(RpcError) as caught:
+                await client.call_tool("stores")
+            assert caught.value.message == f"unknown tool: stores{suggested}"
         nursery.cancel_scope.cancel()
 
 

@@ -395,6 +395,8 @@ async def greets(name: str) -> str:
     return name
 
 
+SCRIPT = Icon("javascript:alert(1)")
+
 Register = Callable[[Server], Any]
 
 MISTAKES: list[tuple[str, Register, str]] = [
@@ -427,6 +429,14 @@ MISTAKES: list[tuple[str, Register, str]] = [
     ("wrong option", lambda s: s.add_tool(greets, title=5), "write a string"),  # type: ignore[arg-type]
     ("wrong annotations", lambda s: s.add_tool(greets, annotations={}), r"write ToolAnnotations"),  # type: ignore[arg-type]
     ("wrong icons", lambda s: s.add_tool(greets, icons=["x"]), "write a list of Icon"),  # type: ignore[list-item]
+    ("icon that is a script", lambda s: s.add_tool(greets, icons=[SCRIPT]), "https, http or data"),
+    ("icon of a file", lambda s: s.add_prompt(greets, icons=[Icon("file:///i.png")]), "https, http or data"),
+    ("icon of a resource", lambda s: s.add_resource("x://a", plain, icons=[SCRIPT]), "https, http or data"),
+    ("icon of the server", lambda s: Server("x", icons=[SCRIPT]), "https, http or data"),
+    ("icons that are texts", lambda s: Server("x", icons=["https://i"]), "write a list of Icon"),  # type: ignore[list-item]
+    ("tool of no name", lambda s: s.add_tool(greets, name=""), "write a name of one character or more"),
+    ("prompt of no name", lambda s: s.add_prompt(greets, name=""), "write a name of one character or more"),
+    ("resource of no name", lambda s: s.add_resource("x://a", plain, name=""), "write a name of one"),
     ("meta that is no JSON", lambda s: s.add_tool(greets, meta={"a": object()}), "JSON cannot hold it"),
     ("time limit of nothing", lambda s: s.add_tool(greets, timeout=0), "greater than 0"),
     ("time limit inline", lambda s: s.add_tool(plain, inline=True, timeout=1), "remove inline=True"),

@@ -232,6 +232,22 @@ async def test_a_session_is_told_that_a_token_of_more_scopes_lists_more(is_gatew
                 assert (await message_of(events))["method"] == "notifications/tools/list_changed"
 
 
+async def test_a_session_is_told_that_a_token_of_more_scopes_lists_an_upstream() -> None:
+    behind = Server("behind")
+    behind.add_tool(nothing, name="far")
+    upstreams = [Upstream(name="x", target=behind, scopes=["far"])]
+    async with site(make=partial(Gateway, upstreams), authenticate=by_header) as at:
+        session = (await at.post(initialize(LEGACY), authorization=BOB)).headers["mcp-session-id"]
+        await at.post(INITIALIZED, session, authorization=BOB)
+        lists = messages.request(1, "tools/list", {})
+        async with at.stream("GET", session=session, authorization=BOB) as events:
+            tools = (await at.post(lists, session, authorization=BOB)).json()["result"]["tools"]
+            assert "x_far" not in {each["name"] for each in tools}
+            called = await at.post(call(2, "x_far"), session, authorization="bob far")
+            assert called.json()["result"]["content"] == []
+            assert (await message_of(events))["method"] == "notifications/tools/list_changed"
+
+
 async def nothing() -> None:
     """A tool."""
 
