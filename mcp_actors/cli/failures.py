@@ -14,6 +14,7 @@ import click
 import trio
 
 from mcp_actors.cli.output import echo, safe, styled
+from mcp_actors.cli.start import EXIT_INTERRUPTED
 from mcp_actors.errors import (
     CallTimeout,
     ConfigurationError,
@@ -54,7 +55,6 @@ EXIT_LOGIN = 3
 EXIT_VIOLATES = 4
 EXIT_UNCHECKED = 5
 EXIT_CROSSED = 6
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 EXIT_CODES = {
     0: "done",
     EXIT_FAILED: "it failed while running: no connection, an error answer, a tool that reported an error, a timeout",

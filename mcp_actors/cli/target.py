@@ -26,6 +26,7 @@ from typing import Any, NoReturn
 
 from mcp_actors import Server
 from mcp_actors.cli.failures import CommandFailure, WrongUsage
+from mcp_actors.cli.start import loading
 from mcp_actors.server import stopped_at_run
 
 __all__ = ["is_ours", "load_again", "load_server", "split_target"]
@@ -57,8 +58,9 @@ def load_server(target: str, args: Sequence[str]) -> Server:
     Raises:
         WrongUsage: The target does not exist, it has no server, or it does not take these arguments.
         CommandFailure: the target failed; the text is one line with its own file and line number.
+        KeyboardInterrupt: A signal to stop came meanwhile.
     """
-    with _stdout_is_stderr():
+    with loading(), _stdout_is_stderr():
         return load_again(target, args)
 
 

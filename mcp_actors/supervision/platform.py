@@ -16,7 +16,6 @@ import trio
 
 __all__ = [
     "STOP_SIGNALS",
-    "has_terminal",
     "join_words",
     "split_line",
     "split_windows_line",
@@ -111,14 +110,6 @@ def write_utf8() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not stream.isatty():
             stream.reconfigure(encoding="utf-8")
-
-
-def has_terminal() -> bool:
-    """Whether standard error is a terminal. After SIGHUP it tells whether that was closed."""
-    try:
-        return sys.stderr is not None and sys.stderr.isatty()
-    except ValueError:
-        return False
 
 
 # -- the signals that end a process --------------------------------------------------------------------------------

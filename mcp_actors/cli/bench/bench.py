@@ -409,17 +409,21 @@ class _LoadStopped(CommandFailure):
 class _Stops:
     """Ctrl-C ends the load early, with its figures; the second one ends the process."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
         self.count = 0
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
-        if self._process.poll() is None:
+        self.obey()
+
+    def obey(self) -> None:
+        """Does to the process what the signals ask for that have come, if there is one by now."""
+        if self.count and self.process is not None and self.process.poll() is None:
             if self.count == 1:
-                self._process.terminate()
+                self.process.terminate()
             else:
-                self._process.kill()
+                self.process.kill()
 
 
 def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -432,38 +436,42 @@ def run_process(plan: LoadPlan, show: Callable[[dict[str, Any]], None]) -> dict[
     Raises:
         CommandFailure: The load has no result; the text says why.
     """
-    with subprocess.Popen(
-        [sys.executable, "-m", "mcp_actors.cli.bench.load"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        # The terminal sends Ctrl-C to its whole process group; here this process alone reacts to it.
-        start_new_session=True,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        stops = _Stops(process)
-        before = [(number, signal.signal(number, stops)) for number in STOP_SIGNALS]
-        try:
-            process.stdin.write(plan.to_json() + "\n")
-            process.stdin.flush()
-            answer: dict[str, Any] = {}
-            for line in process.stdout:
-                answer = json.loads(line)
-                if "result" not in answer and "failure" not in answer:
-                    show(answer)
-        except BrokenPipeError:
-            answer = {}
-        finally:
-            if "result" not in answer and process.poll() is None:
-                process.terminate()
+    stops = _Stops()
+    answer: dict[str, Any] = {}
+    before = [(number, signal.signal(number, stops)) for number in STOP_SIGNALS]
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "mcp_actors.cli.bench.load"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            # The terminal sends Ctrl-C to its whole process group; here this process alone reacts to it.
+            start_new_session=True,
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            stops.process = process
+            stops.obey()
             try:
-                process.wait(_END_WITHIN_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            for number, handler in before:
-                signal.signal(number, handler)
+                process.stdin.write(plan.to_json() + "\n")
+                process.stdin.flush()
+                for line in process.stdout:
+                    answer = json.loads(line)
+                    if "result" not in answer and "failure" not in answer:
+                        show(answer)
+            except BrokenPipeError:
+                answer = {}
+            finally:
+                if "result" not in answer and process.poll() is None:
+                    process.terminate()
+                try:
+                    process.wait(_END_WITHIN_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
     if "result" in answer:
         result: dict[str, Any] = answer["result"]
         return result

@@ -18,6 +18,7 @@ import attrs
 import trio
 
 from mcp_actors.cli.failures import CommandFailure
+from mcp_actors.cli.start import uninterrupted
 
 __all__ = [
     "KEPT",
@@ -271,9 +272,11 @@ class FileHistory:
 
         Raises:
             CommandFailure: Another process takes more than ten seconds, or the file cannot be locked.
+        KeyboardInterrupt: A signal came meanwhile; the operation has ended.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return trio.run(self._locked, operation)
+        with uninterrupted():
+            return trio.run(self._locked, operation)
 
     async def _locked(self, operation: Callable[[], _T]) -> _T:
         lock = importlib.import_module("mcp_transports.auth.file_store").FileLock(str(self._folder / "lock"))

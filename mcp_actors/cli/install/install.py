@@ -37,6 +37,7 @@ from mcp_actors.cli.install.clients import (
 )
 from mcp_actors.cli.install.config_text import ConfigText, value_of
 from mcp_actors.cli.output import echo, safe
+from mcp_actors.cli.start import uninterrupted
 from mcp_actors.errors import McpError
 
 __all__ = ["command", "say_what_lacks", "try_out", "with_our_entry"]
@@ -61,7 +62,7 @@ def try_out(words: Sequence[str], env: Mapping[str, str]) -> str:
     Raises:
         CommandFailure: It does not start, or does not answer within 30 seconds; the message has what it wrote.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with uninterrupted(), tempfile.TemporaryDirectory() as folder:
         return run_interruptible(lambda: _name(words, env, folder), "interrupted; nothing was changed")
 
 

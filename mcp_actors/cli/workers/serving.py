@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import secrets
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,8 +21,9 @@ from mcp_actors.cli.workers.supervisor import WorkersFailed, WorkerSupervisor
 from mcp_actors.cli.workers.view import WorkersView
 from mcp_actors.cli.workers.worker import Ready
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.supervision.containment import reraised, start_and_wait
-from mcp_actors.supervision.task_kinds import COMPANION
+from mcp_actors.supervision.containment import one_error, reraised, start_again, start_and_wait
+from mcp_actors.supervision.platform import STOP_SIGNALS
+from mcp_actors.supervision.task_kinds import COMPANION, WORKER_SIGNALS
 
 __all__ = ["StateOfSeveral", "serve_with_workers"]
 
@@ -59,6 +61,25 @@ def serve_with_workers(
 
 
 async def _serve(
+    words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object], admin: Any
+) -> None:
+    # The supervisor catches these signals while there are workers. Before that and behind it, a signal ends what is
+    # going on, and closes what was opened: a name is looked up, or the admin endpoint ends.
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals, one_error():
+        async with trio.open_nursery() as nursery:
+            start_again(
+                nursery, WORKER_SIGNALS, _cancel_on, signals, nursery.cancel_scope, about="at the start"
+            )
+            await _supervise(words, urls, count, announce, admin)
+            nursery.cancel_scope.cancel(reason="every worker has ended")
+
+
+async def _cancel_on(signals: AsyncIterator[int], everything: trio.CancelScope) -> None:
+    async for number in signals:
+        everything.cancel(reason=signal.Signals(number).name)
+
+
+async def _supervise(
     words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object], admin: Any
 ) -> None:
     listening = importlib.import_module("mcp_transports.listening")

@@ -21,11 +21,11 @@ import attrs
 import msgspec
 import trio
 
+from mcp_actors.cli.start import has_terminal
 from mcp_actors.cli.workers.view import ViewedWorker, WorkerState
 from mcp_actors.cli.workers.worker import ASSIGNMENT, RETIRE, Assignment, Failed, Ready
 from mcp_actors.supervision.containment import crash_log, start, start_again
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.platform import has_terminal
 from mcp_actors.supervision.task_kinds import WORKER_PROCESS, WORKER_REPLACEMENT, WORKER_SIGNALS, WORKER_SLOT
 
 __all__ = ["Worker", "WorkerSupervisor", "WorkerTimes", "WorkersFailed"]
@@ -39,6 +39,8 @@ if sys.platform == "win32":
 _AT_ONCE = 2.0
 # Seconds more than a worker says that it takes to drain: only one that hangs needs them.
 _DRAIN_MARGIN = 5.0
+# Seconds that a worker has to end which is not ready: there is nothing to drain, and `mcp_actors.cli.start` takes 3.
+_START_MARGIN = 4.0
 # Times that the first worker may die without a reason before any was ever ready.
 _FIRST_TRIES = 3
 
@@ -285,8 +287,8 @@ class WorkerSupervisor:
 
     async def _until_ended(self, worker: Worker, extra: float) -> None:
         """Waits until a worker that was asked to end has ended, and kills it if it does not."""
-        drain = worker.ready.drain if worker.ready is not None else 0.0
-        with trio.move_on_after(drain + extra + _DRAIN_MARGIN):
+        has = _START_MARGIN if worker.ready is None else worker.ready.drain + extra + _DRAIN_MARGIN
+        with trio.move_on_after(has):
             await worker.ended.wait()
         if not worker.ended.is_set():
             log.error("a worker did not end and is killed", worker=worker.number, pid=worker.pid)

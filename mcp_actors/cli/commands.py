@@ -1,0 +1,163 @@
+"""The table of the commands. The one that is run is imported, so that ``serve`` does not import the parts that draw.
+
+`_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `listing`, `call` (with ``read`` and
+``prompt``), `tasks` and `login` (with ``logout`` and ``whoami``) are files; `bench`, `demo`, `inspect`, `install` and
+`top` are folders, and so is what two options of ``serve`` do: `reload` and `workers`.
+
+The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
+`arguments` (``key=text``), `output` (results -> text or JSON), `progress` (the bar), `failures` (exceptions -> one line
+and an exit code), `serve_options` (the options of what serves) and `observing` (telemetry).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import click
+
+from mcp_actors.cli.failures import EXIT_CODES, EXIT_INTERRUPTED, CommandFailure
+from mcp_actors.cli.output import echo
+from mcp_actors.cli.start import Start
+from mcp_actors.supervision.arguments import did_you_mean
+from mcp_actors.supervision.platform import write_utf8
+
+__all__ = ["run"]
+
+_EPILOG = """\b
+URL     stdio:COMMAND ARG...   one shell word, for example 'stdio:python server.py'
+        or any scheme that an installed binding serves
+Exit codes
+{}Colours appear on terminals only; NO_COLOR=1 turns them off.
+""".format("".join(f"  {code:<5} {text}\n" for code, text in EXIT_CODES.items()))
+
+# The words of other SDKs for what we have under another name.
+_MEANT = {
+    "connect": "list",
+    "dev": "serve --reload",
+    "inspector": "inspect",
+    "proxy": "gateway",
+    "run": "serve",
+    "start": "serve",
+    "test": "inspect",
+    "tools": "list",
+    "version": "--version",
+}
+
+# name -> (module, the name of the command there, short help). The help is here so that `--help` imports nothing.
+# First those for authors and operators of servers, then those of clients, then logins.
+_COMMANDS: dict[str, tuple[str, str, str]] = {
+    "demo": ("demo.demo", "command", "Show what the engine can do, then under what load."),
+    "serve": ("serve", "command", "Serve a Server from a file or a module, over stdio or at URLs."),
+    "gateway": ("gateway", "command", "Serve the servers of a configuration as one."),
+    "bridge": ("gateway", "bridge_command", "Serve a server at another address, over another binding."),
+    "top": ("top", "command", "Show what runs in a server, live; end calls and sessions."),
+    "install": (
+        "install.install",
+        "command",
+        "Put a server into the settings of Claude, VS Code, Cursor, ...",
+    ),
+    "uninstall": ("install.install", "uninstall_command", "Take it out again."),
+    "inspect": ("inspect.inspect", "command", "Say what a server is, what it violates, and how fast it is."),
+    "bench": ("bench.bench", "command", "Put a load on any server; throughput, latencies, limits for CI."),
+    "list": ("listing", "command", "Show tools, resources, prompts, era and capabilities of a server."),
+    "call": ("call", "command", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
+    "read": ("call", "read_command", "Read a resource; text and bytes go to stdout as they are."),
+    "prompt": ("call", "prompt_command", "Get a prompt with its arguments filled in."),
+    "tasks": ("tasks", "command", "List the tasks at a server; get, wait for or cancel one."),
+    "login": ("login", "command", "Log in to a server that asks for it: a browser opens, once."),
+    "logout": ("login", "logout_command", "Forget the login at a server."),
+    "whoami": ("login", "whoami_command", "Show the login that is stored for a server."),
+}
+
+
+class _Interrupted(CommandFailure):
+    """A signal has ended a command that did not catch it itself."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+def _interrupted(start: Start | None) -> Exception:
+    if start is not None and not start.exit_code:
+        return click.exceptions.Exit(0)
+    return _Interrupted("interrupted")
+
+
+class _CommandTable(click.Group):
+    """A group that imports a command when it is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, name, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(f"mcp_actors.cli.{module}"), name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-"):
+            meant = _MEANT.get(name)
+            close = f"; write mcp-actors {meant}" if meant else did_you_mean(name, _COMMANDS)
+            ctx.fail(f"there is no command {name!r}{close}")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        start = ctx.obj
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise _interrupted(start) from None
+        except BaseException:
+            # Some libraries make another exception of what the signal has raised.
+            if start is not None and start.stopped:
+                raise _interrupted(start) from None
+            raise
+        finally:
+            if start is not None:
+                start.ended()
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (*_, text) in _COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if not wanted or ctx.resilient_parsing:
+        return
+    try:
+        echo(f"mcp-actors {version('mcp-actors')}")
+    except PackageNotFoundError:
+        echo("mcp-actors, run from a checkout that is not installed")
+    ctx.exit()
+
+
+@click.group(cls=_CommandTable, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it."
+)
+@click.pass_context
+def _group(ctx: click.Context) -> None:
+    """Serve, inspect and call Model Context Protocol servers of every revision."""
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+
+
+def run(words: Sequence[str] | None, start: Start | None) -> None:
+    """Runs a command line and exits.
+
+    Args:
+        words: The words after the name of the program; ``None`` for those of the process.
+        start: What the signals do until the command catches them; ``None`` where they belong to another program.
+    """
+    if sys.platform == "win32":
+        write_utf8()
+    _group.main(words, prog_name="mcp-actors", obj=start)
