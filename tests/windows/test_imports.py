@@ -159,3 +159,17 @@ def test_unix_sockets_are_refused_in_one_sentence(said: dict[str, Any]) -> None:
     for text in refused.values():
         assert "Windows" in text, refused
         assert not text.startswith(("AttributeError", "None"))
+
+
+SETTINGS = """
+import hypothesis, pytest, trio.testing
+from tests.windows.pretended import pretend
+from tests.windows.system import fake_msvcrt
+pretend(everything=True, kernel32=lambda: None, msvcrt=fake_msvcrt())
+import tests.conftest
+print(tests.conftest.pytest_xdist_auto_num_workers())
+"""
+
+
+def test_the_settings_of_the_tests_can_be_loaded() -> None:
+    assert int(run_in_windows(SETTINGS)) > 2
