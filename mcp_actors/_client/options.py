@@ -151,6 +151,8 @@ Connectable = InProcessServer | str | ClientTransport
 Target = Connectable | Sequence[str] | Path
 """What a client connects to: one of these, or the command or the file of a server that is started as a child."""
 
+# What CreateProcess starts, and the batch files that the stdio transport has their interpreter run.
+_WINDOWS_PROGRAMS = frozenset((".bat", ".cmd", ".com", ".exe"))
 _OF_ROOTS = "a list of roots or an async function that returns one"
 _CHECKS = {
     "sampling": callback("an async function sampling(params) that takes CreateMessageParams", 1),
@@ -379,9 +381,15 @@ def _url_of_path(path: Path) -> str:
         raise ValueError(f"there is no file {str(path)!r} to start as a server")
     if path.suffix == ".py":
         return _url_of_command([sys.executable, str(path)])
-    if not os.access(path, os.X_OK):
+    if not _can_be_started(path):
         raise ValueError(f"{str(path)!r} is neither a .py file nor executable: write the command as a list")
     return _url_of_command([str(path.absolute())])
+
+
+def _can_be_started(path: Path) -> bool:
+    if sys.platform == "win32":  # where every file may be executed, and its extension says what it is
+        return path.suffix.lower() in _WINDOWS_PROGRAMS
+    return os.access(path, os.X_OK)
 
 
 def _why_not(target: object) -> str:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 import trio
-import uvloop
 
 from mcp_actors import Context, Progress, Server
 from mcp_actors.asyncio import Client, ClientPool
 from mcp_actors.errors import ConnectFailed, ConnectionLost, LocalProtocolError, McpError, RpcError
 from mcp_actors.types import CreateMessageResult, ElicitResult, TextContent
 from tests.bridges.watched import Watched, held
+
+if sys.platform == "win32":  # where there is no uvloop, and the loop of asyncio.run waits for completions
+    new_loop = asyncio.SelectorEventLoop
+else:
+    from uvloop import new_event_loop as new_loop
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
 PATIENCE = 20
@@ -31,12 +36,12 @@ def on_asyncio(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(in_time())
 
 
-def on_uvloop(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+def on_another_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(coroutine)
 
 
-@pytest.fixture(params=[on_asyncio, on_uvloop])
+@pytest.fixture(params=[on_asyncio, on_another_loop])
 def run(request: pytest.FixtureRequest) -> Run:
     loop: Run = request.param
     return loop

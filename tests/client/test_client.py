@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import random
-import resource
 import signal
 import sys
 import tempfile
@@ -264,6 +264,7 @@ async def test_the_ways_to_fail_without_a_peer(autojump_clock: MockClock) -> Non
 
 
 async def test_a_process_without_descriptors_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    resource = importlib.import_module("resource")  # which Windows does not have
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.open(os.devnull, os.O_RDONLY)
     os.close(lowest)

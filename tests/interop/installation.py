@@ -10,8 +10,8 @@ pinned: a peer that changes must not change our results on its own. A change of 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
+import importlib
 import importlib.metadata
 import os
 import subprocess
@@ -224,6 +224,8 @@ def _run(step: str, command: list[str]) -> str:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """One process at a time; the lock goes with the process, however it ends."""
+    # Imported where there is a lock to take: Windows has no such module, and imports this file too.
+    fcntl = importlib.import_module("fcntl")
     end = time.monotonic() + LOCK_LIMIT
     with path.open("w") as file:
         while True:

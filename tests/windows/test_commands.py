@@ -87,6 +87,8 @@ from tests.windows.pretended import pretend
 from tests.windows.system import fake_msvcrt
 pretend(everything=True, kernel32=lambda: None, msvcrt=fake_msvcrt())
 import click
+from pathlib import Path
+from mcp_actors import Client
 from mcp_actors.cli import main
 from mcp_actors.cli.demo.demo import peak_memory
 from mcp_actors.cli.target import split_target
@@ -111,14 +113,22 @@ os.sep = "/"
 said["sqlite"] = repr(shared_state("sqlite:///C:/data/tasks.db"))
 said["memory"] = peak_memory()
 said["signals"] = [int(each) for each in STOP_SIGNALS]
+notes, program = Path(sys.argv[1], "notes.txt"), Path(sys.argv[1], "SERVER.CMD")
+for path in (notes, program):
+    path.touch(0o755)
+try:
+    said["notes"] = repr(Client(notes))
+except ValueError as error:
+    said["notes"] = str(error)
+said["program"] = repr(Client(program))
 said["words"] = [split_line('a "b c" C:\\\\d'), join_words(["a", "b c"])]
 print(json.dumps(said))
 """
 
 
 @pytest.fixture(scope="module")
-def said() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run_in_windows(PROGRAM))
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(run_in_windows(PROGRAM, str(tmp_path_factory.mktemp("files"))))
     return found
 
 
@@ -139,6 +149,12 @@ def test_a_drive_is_part_of_a_path(said: dict[str, Any]) -> None:
         ["C:\\x.py", None], ["C:\\x.py", "app"], ["D:/x.py", None], ["pkg.mod", "app"], ["pkg.mod", None],
     ]  # fmt: skip
     assert said["sqlite"] == "SqliteShared('C:/data/tasks.db')"
+
+
+def test_a_file_that_is_no_program_is_refused(said: dict[str, Any]) -> None:
+    # Every file may be executed there.
+    assert said["notes"].endswith("is neither a .py file nor executable: write the command as a list")
+    assert "SERVER.CMD" in said["program"]
 
 
 def test_ctrl_break_ends_a_server_too(said: dict[str, Any]) -> None:

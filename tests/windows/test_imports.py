@@ -117,8 +117,9 @@ async def main():
                 for era in ("modern", "legacy"):
                     said[f"{url.partition(':')[0]} {era}"] = await answer(url, era)
             said["loop"] = await trio.to_thread.run_sync(from_a_thread, served[0])
-            for url in ("unix:///tmp/x.sock", "http+unix://%2Ftmp%2Fx.sock/mcp", "serve unix:///tmp/x.sock",
-                        "serve http+unix://%2Ftmp%2Fx.sock/mcp"):
+            for url in ("unix:///tmp/x.sock", "unix://C:\\\\x.sock", "unix:C:/x.sock",
+                        "http+unix://%2Ftmp%2Fx.sock/mcp", "serve unix:///tmp/x.sock",
+                        "serve unix://C:\\\\x.sock", "serve http+unix://%2Ftmp%2Fx.sock/mcp"):
                 said[url] = await refused(url)
         said["pollers"] = sorted({type(each).__name__ for each in all_of(Poller)})
         nursery.cancel_scope.cancel()
@@ -155,7 +156,21 @@ def test_the_engine_has_a_thread(said: dict[str, Any]) -> None:
 
 def test_unix_sockets_are_refused_in_one_sentence(said: dict[str, Any]) -> None:
     refused = {url: text for url, text in said.items() if "unix" in url}
-    assert len(refused) == 4
+    assert len(refused) == 7
     for text in refused.values():
-        assert "Windows" in text, refused
+        assert "Python has no Unix sockets on Windows" in text, refused
         assert not text.startswith(("AttributeError", "None"))
+
+
+SETTINGS = """
+import hypothesis, pytest, trio.testing
+from tests.windows.pretended import pretend
+from tests.windows.system import fake_msvcrt
+pretend(everything=True, kernel32=lambda: None, msvcrt=fake_msvcrt())
+import tests.conftest
+print(tests.conftest.pytest_xdist_auto_num_workers())
+"""
+
+
+def test_the_settings_of_the_tests_can_be_loaded() -> None:
+    assert int(run_in_windows(SETTINGS)) > 2

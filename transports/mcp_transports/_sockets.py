@@ -35,6 +35,7 @@ if sys.platform == "linux":
 
 __all__ = [
     "BACKLOG",
+    "NONE_ON_WINDOWS",
     "REFUSED_TIME",
     "InvalidSocketPath",
     "ListenError",
@@ -90,7 +91,7 @@ _LONGEST_PATH = 107 if sys.platform == "linux" else 103
 # accepts what waits within some turns of its loop.
 REFUSED_TIME = 0.5
 _REFUSED_PAUSE = 0.01
-_NONE_ON_WINDOWS = "Python has no Unix sockets on Windows: use tcp: or http: at 127.0.0.1"
+NONE_ON_WINDOWS = "Python has no Unix sockets on Windows: use tcp: or http: at 127.0.0.1"
 
 
 class ListenError(Exception):
@@ -366,7 +367,7 @@ def new_unix_socket() -> socket.socket:
         OSError: The process has no descriptor left.
     """
     if sys.platform == "win32":
-        raise InvalidSocketPath(_NONE_ON_WINDOWS)
+        raise InvalidSocketPath(NONE_ON_WINDOWS)
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     made.setblocking(False)
     return made
@@ -388,7 +389,7 @@ async def bind_unix(path: str, *, mode: int = 0o600, backlog: int = BACKLOG) -> 
         ListenError: Something is in the way: a live server, or a file that is not a socket.
     """
     if sys.platform == "win32":
-        raise InvalidSocketPath(_NONE_ON_WINDOWS)
+        raise InvalidSocketPath(NONE_ON_WINDOWS)
     check_unix_path(path)
     inherited = taken(unix_key(path))
     if inherited is not None:
@@ -421,7 +422,7 @@ def check_unix_path(path: str) -> None:
         InvalidSocketPath: It cannot be one on this system.
     """
     if sys.platform == "win32":
-        raise InvalidSocketPath(_NONE_ON_WINDOWS)
+        raise InvalidSocketPath(NONE_ON_WINDOWS)
     if is_abstract(path) and sys.platform != "linux":
         raise InvalidSocketPath(f"only Linux has abstract names of Unix sockets, give a path: @{path[1:]!r}")
     name = path[1:] if is_abstract(path) else path

@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 import stat
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -30,6 +31,7 @@ from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import POLLER, SOCKET_CONNECTION
 from mcp_transports._poller import open_poller
 from mcp_transports._sockets import (
+    NONE_ON_WINDOWS,
     REFUSED_TIME,
     ListenError,
     ListeningSocket,
@@ -558,11 +560,13 @@ def parse_unix(url: str) -> str:
     Percent-encoding is decoded. An abstract name begins with NUL, as the system expects it.
 
     Raises:
-        LocalProtocolError: the URL has another form.
+        LocalProtocolError: the URL has another form, or the system has no Unix sockets.
     """
     scheme, _, rest = url.partition(":")
     if scheme.lower() != "unix":
         raise LocalProtocolError(f"a Unix socket is written unix:///PATH, not {url!r}")
+    if sys.platform == "win32":
+        raise LocalProtocolError(f"{url!r}: {NONE_ON_WINDOWS}")
     if rest.startswith("//"):
         rest = rest[2:]
         if not rest.startswith(("/", "@", "%2F", "%2f")):

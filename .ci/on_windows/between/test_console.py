@@ -1,0 +1,87 @@
+"""What a person at a console of Windows types: Ctrl-C, and a login."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path, PureWindowsPath
+
+import pytest
+import trio
+from conftest import LISTEN, PATIENCE, PROGRAMS, Windows
+from console import CTRL_C, terminal
+from environment import in_wine
+from tests.cli.authorization_server import Issued, protected_server
+
+from mcp_actors import Client
+
+
+def test_ctrl_c_ends_a_server(windows: Windows) -> None:
+    words = ["-m", "mcp_actors", "serve", in_wine(PROGRAMS / "served.py"), *LISTEN]
+    with terminal(windows.command(*words), windows.environment.variables(), PATIENCE) as session:
+        session.until(lambda: "tcp://127.0.0.1:" in session.text)
+        session.type(CTRL_C)
+        assert session.wait() == 0
+
+
+def test_ctrl_c_cancels_a_call_at_its_server(windows: Windows, linux_server: dict[str, str]) -> None:
+    async def cancelled() -> int:
+        async with Client(linux_server["http"]) as client:
+            return await client.call_tool("count_cancelled", returns=int)
+
+    before = trio.run(cancelled)
+    words = ["-m", "mcp_actors", "call", linux_server["http"], "forecast", "city=x", "days:=100000"]
+    with terminal(windows.command(*words), windows.environment.variables(), PATIENCE) as session:
+        session.until(lambda: "asking for day" in session.text)
+        session.type(CTRL_C)
+        assert session.wait() == 130
+    assert trio.run(cancelled) == before
+
+
+def test_ctrl_break_lets_a_child_end_in_order(windows: Windows) -> None:
+    words = windows.command(in_wine(PROGRAMS / "breaking.py"))
+    with terminal(words, windows.environment.variables(), PATIENCE) as session:
+        assert session.wait() == 0
+        assert "console True" in session.text
+        assert "ended in order" in session.text
+
+
+# -- A login ---------------------------------------------------------------------------------------
+
+# A browser: it follows the redirections of the login to this machine.
+BROWSER = """
+import sys, urllib.request
+urllib.request.urlopen(sys.argv[1], timeout=30).read()
+"""
+
+
+@pytest.fixture
+def issued() -> Iterator[Issued]:
+    with protected_server() as servers:
+        yield servers
+
+
+def test_a_login_is_kept_for_other_commands(windows: Windows, issued: Issued, tmp_path: Path) -> None:
+    browser = tmp_path / "browser.py"
+    browser.write_text(BROWSER, encoding="utf-8")
+    python = windows.environment.python
+    settings = {
+        "LOCALAPPDATA": in_wine(tmp_path),
+        "BROWSER": f"{PureWindowsPath(in_wine(python)).as_posix()} {PureWindowsPath(in_wine(browser)).as_posix()} %s",
+    }
+    variables = windows.environment.variables(**settings)
+    before = windows.mcp("call", issued.resource, "hello", **settings)
+    assert before.code == 3, before.output
+    with terminal(
+        windows.command("-m", "mcp_actors", "login", issued.resource), variables, PATIENCE
+    ) as session:
+        assert session.wait() == 0, session.text
+        assert "logged in to" in session.text
+    assert sorted(each.name for each in (tmp_path / "mcp-actors").iterdir()) == [
+        "tokens.json",
+        "tokens.json.lock",
+    ]
+    called = windows.mcp("call", issued.resource, "hello", **settings)
+    assert (called.code, called.output.strip()) == (0, "hello")
+    assert windows.mcp("whoami", issued.resource, **settings).code == 0
+    assert windows.mcp("logout", issued.resource, **settings).code == 0
+    assert windows.mcp("call", issued.resource, "hello", **settings).code == 3
