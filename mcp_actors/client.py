@@ -57,6 +57,7 @@ from mcp_actors._eras.era import EraName, Event, EventKind
 from mcp_actors.errors import (
     INVALID_PARAMS,
     LocalProtocolError,
+    McpError,
     MethodNotFound,
     RemoteProtocolError,
     ResourceNotFound,
@@ -246,8 +247,13 @@ class Client:
             discoverable(versions, prior_discover)
         hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
         client_tasks = ClientTasks()
+        try:
+            target = connectable(target, auth)
+        except McpError as error:
+            shorten(error)
+            raise
         options = ClientOptions(
-            target=connectable(target, auth),
+            target=target,
             versions=versions,
             info=info or Implementation("mcp-actors", VERSION),
             sampling=sampling,

@@ -173,6 +173,7 @@ class Handshake:
                 nursery.cancel_scope.cancel(reason="the version was found, or will not be")
         if isinstance(failure, CallTimeout):
             failure.received = session.outbound.received
+            failure.peer = session.peer
         if failure is not None:
             raise failure
         return found

@@ -62,7 +62,12 @@ class ClientFace(Face):
 
     def __init__(self, target: Any, **options: Any) -> None:
         opened = Opened()
-        super().__init__(type(self)._make(target, **self._for_engine(opened, options)), opened)
+        try:
+            original = type(self)._make(target, **self._for_engine(opened, options))
+        except McpError as error:
+            shorten(error)
+            raise
+        super().__init__(original, opened)
         self._block: EngineBlock | None = None
 
     @classmethod
@@ -316,9 +321,10 @@ class AsyncioPoolFace(PoolFace, AsyncioFace):
         original = client._begin(bridge)
         try:
             await bridge.call(self._original.open, original)
-        except BaseException:
+        except BaseException as error:
             # The engine may have connected just before this was cancelled.
             await bridge.call(self._original.close, original)
+            shorten(error)
             raise
         return client
 
@@ -346,8 +352,9 @@ class SyncPoolFace(PoolFace, SyncFace):
         original = client._begin(bridge)
         try:
             bridge.call(self._original.open, original)
-        except BaseException:
+        except BaseException as error:
             self._bridge().call(self._original.close, original)
+            shorten(error)
             raise
         return client
 

@@ -45,7 +45,7 @@ class ConnectionLost(McpError):
 
     Args:
         exit_code: the exit code of the peer, if it was a child process of this one.
-        stderr: the last lines that this child process wrote to its stderr.
+        stderr: the last lines that this child process wrote to its stderr; the text of the error has five of them.
         received: the beginnings of the first things that came instead of messages.
         has_read: whether the peer may have read something; false only where it is known that it has read nothing.
     """
@@ -79,8 +79,11 @@ class ConnectionLost(McpError):
 
     def __str__(self) -> str:
         text = super().__str__() + what_came(self.received)
-        if self.stderr:
-            text += "\nlast lines of its stderr:\n" + "\n".join(f"  {line}" for line in self.stderr)
+        # As a rule all of it was on the terminal already. The frames of a stack trace say least there.
+        telling = [line for line in self.stderr if line.strip() and not line.lstrip().startswith("at ")]
+        if telling:
+            text += "\nlast lines of its stderr:"
+            text += "".join(f"\n  {_cut(line)}" for line in telling[-SHOWN_LINES:])
         return text
 
 
@@ -146,6 +149,8 @@ class LoopClosed(McpError):
 
 # Characters of what a peer wrote that are shown in the text of an exception.
 SHOWN_CHARACTERS = 1000
+# Lines of a child's stderr that the text of an error has, so that it fits a terminal with its traceback.
+SHOWN_LINES = 5
 
 
 class ToolError(McpError):
@@ -208,19 +213,27 @@ class CallTimeout(McpError):
     """A call took too long.
 
     ``clock`` is ``"idle"`` if neither an answer nor progress arrived for ``seconds``, and ``"cap"`` if the total time
-    reached ``seconds``. ``received`` has the beginnings of the first things that came instead of messages.
+    reached ``seconds``. ``received`` has the beginnings of the first things that came instead of messages, and ``peer``
+    is the name of a server that a client was about to meet.
     """
 
     def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float) -> None:
         reason = "no answer and no progress for" if clock == "idle" else "not finished after"
         super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock)")
+        self.peer = ""
         self.method = method
         self.clock = clock
         self.seconds = seconds
         self.received: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return super().__str__() + what_came(self.received)
+        text = super().__str__()
+        if self.peer:
+            text = (
+                f"{self.method}: no answer from {self.peer} for {self.seconds:g} s: is it an MCP server that starts "
+                f"in that time? (the {self.clock} clock)"
+            )
+        return text + what_came(self.received)
 
 
 class CallCancelled(McpError):

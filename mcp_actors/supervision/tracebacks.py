@@ -24,7 +24,7 @@ _OF_CONNECTIONS = (
     trio.EndOfChannel,
     trio.TooSlowError,
 )
-_PACKAGES_OF_CONNECTIONS = ("httpcore2", "mcp_actors", "wsproto")
+_PACKAGES_OF_CONNECTIONS = ("httpcore2", "httpx2", "mcp_actors", "mcp_transports", "wsproto")
 
 
 def shorten(error: BaseException) -> None:

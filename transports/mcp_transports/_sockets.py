@@ -12,6 +12,7 @@ import errno
 import mmap
 import os
 import socket
+import ssl
 import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +43,7 @@ __all__ = [
     "ListeningSocket",
     "accept_until",
     "address_text",
+    "advice_about",
     "at_retirement",
     "bind_tcp",
     "bind_unix",
@@ -261,6 +263,30 @@ def why_not_connected(error: OSError | UnicodeError) -> str:
         reasons = (getattr(each, "errno", None) for each in cause.exceptions)
         return "; ".join(dict.fromkeys(os.strerror(each) for each in reasons if each)) or str(error)
     return str((isinstance(error, OSError) and error.strerror) or cause or error)
+
+
+def advice_about(error: BaseException) -> str:
+    """Returns what to do about a connection that was not made, to be put behind the reason, or nothing."""
+    causes = list(_causes_of(error))
+    if any(isinstance(each, socket.gaierror) for each in causes):
+        return "; is the name right, and is there a network?"
+    if any(isinstance(each, ssl.SSLCertVerificationError) for each in causes):
+        return "; if that server is yours, name the certificate of its authority: SSL_CERT_FILE=authority.pem"
+    if any(isinstance(each, ssl.SSLError) and each.reason == "WRONG_VERSION_NUMBER" for each in causes):
+        return "; it speaks no TLS: is its URL one with http: in place of https:, or ws: in place of wss:?"
+    return "; is the server running there?" if any(isinstance(each, OSError) for each in causes) else ""
+
+
+def _causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yields an error and everything that has led to it."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
+            waiting += filter(None, (each.__cause__, each.__context__))
 
 
 async def bind_tcp(host: str | None, port: int, *, backlog: int = BACKLOG) -> list[ListeningSocket]:

@@ -36,6 +36,7 @@ from mcp_transports._sockets import (
     ListenError,
     ListeningSocket,
     accept_until,
+    advice_about,
     bind_tcp,
     bind_unix,
     check_unix_path,
@@ -243,7 +244,8 @@ class TcpTransport(_SocketTransport):
         try:
             stream = ConnectedSocket.adopt(await trio.open_tcp_stream(host, port))
         except (OSError, UnicodeError) as error:  # the latter for names that cannot be any host's
-            raise ConnectFailed(f"cannot connect to {self.url}: {why_not_connected(error)}") from error
+            reason = why_not_connected(error) + advice_about(error)
+            raise ConnectFailed(f"cannot connect to {self.url}: {reason}") from error
         if self._ssl_context is None:
             return self._channel(stream)
         try:
@@ -252,7 +254,7 @@ class TcpTransport(_SocketTransport):
         except BaseException as error:
             await trio.aclose_forcefully(stream)
             if isinstance(error, trio.BrokenResourceError):
-                reason = error.__cause__ or error
+                reason = f"{error.__cause__ or error}{advice_about(error)}"
                 raise ConnectFailed(f"cannot connect to {self.url}: no TLS: {reason}") from error
             if isinstance(error, (ssl.SSLError, ValueError)):
                 raise LocalProtocolError(f"this ssl_context is not for clients: {error}") from error
@@ -342,7 +344,7 @@ def _why_not(path: str, code: int) -> str:
         except OSError:
             return os.strerror(code)
         return "nobody listens there any more"
-    return os.strerror(code)
+    return os.strerror(code) + ("; is the server running there?" if code == errno.ENOENT else "")
 
 
 # -- The server of one or more listeners -----------------------------------------------------------

@@ -19,7 +19,7 @@ from mcp_actors.errors import ConnectFailed
 from mcp_actors.supervision.containment import reraised, start_again
 from mcp_actors.supervision.task_kinds import TICKER
 from mcp_transports._poller import Ticker
-from mcp_transports._sockets import why_not_connected
+from mcp_transports._sockets import advice_about, why_not_connected
 from mcp_transports.websocket.channel import KeepAliveTimes, WebSocketChannel
 from mcp_transports.websocket.opening import HandshakeFailed, OpeningRefused, WebSocketRefused, ask
 
@@ -225,7 +225,7 @@ class WebSocketClientTransport:
                 return await self._open(headers)
         except trio.TooSlowError:
             raise ConnectFailed(
-                f"{self._peer} did not open a WebSocket within {self._connect_timeout:g} s"
+                f"{self._peer} did not open a WebSocket within {self._connect_timeout:g} s; is it a WebSocket server?"
             ) from None
 
     async def _open(self, headers: Headers) -> tuple[trio.abc.Stream, bytes]:
@@ -253,7 +253,8 @@ class WebSocketClientTransport:
         try:
             plain = await trio.open_tcp_stream(self._name, self._port)
         except OSError as error:
-            raise ConnectFailed(f"cannot connect to {self._peer}: {why_not_connected(error)}") from error
+            reason = why_not_connected(error) + advice_about(error)
+            raise ConnectFailed(f"cannot connect to {self._peer}: {reason}") from error
         if not self._secure:
             return plain
         # WebSocket has Close frames, so the closing alert of TLS need not be waited for.
@@ -267,7 +268,8 @@ class WebSocketClientTransport:
             await stream.do_handshake()
         except trio.BrokenResourceError as error:
             await trio.aclose_forcefully(stream)
-            raise ConnectFailed(f"no TLS with {self._peer}: {error.__cause__ or error}") from error
+            reason = f"{error.__cause__ or error}{advice_about(error)}"
+            raise ConnectFailed(f"no TLS with {self._peer}: {reason}") from error
         except BaseException:
             await trio.aclose_forcefully(stream)
             raise

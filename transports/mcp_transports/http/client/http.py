@@ -24,7 +24,7 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     Unavailable,
 )
-from mcp_transports._sockets import enable_keepalive
+from mcp_transports._sockets import advice_about, enable_keepalive
 from mcp_transports.http.client.senders import (
     AccessWaiter,
     Headers,
@@ -335,10 +335,7 @@ class HttpRequester:
             return RemoteProtocolError(f"{self.peer} sent a body that cannot be decoded: {text}")
         if isinstance(error, _NEVER_SENT):
             if not self._was_reached:
-                advice = "" if "certificate" in text else "; is the server running there?"
-                if "WRONG_VERSION_NUMBER" in text:
-                    advice = "; it speaks no TLS: is its URL one with http: in place of https:?"
-                return ConnectFailed(f"cannot connect to {self.peer}: {text}{advice}")
+                return ConnectFailed(f"cannot connect to {self.peer}: {text}{advice_about(error)}")
             return ConnectionLost(f"{self.peer} cannot be reached any more: {text}")
         return ConnectionLost(f"the connection to {self.peer} broke: {text}")
 
