@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -346,6 +347,50 @@ def test_what_comes_in_no_order_ends_at_once_and_leaves_nothing(run: list[Any], 
         assert error is None or is_refused
 
     asyncio.run(check())
+
+
+class Patient(Exchange):
+    """Leaves once it has any answer."""
+
+    async def receive(self) -> Any:
+        if not self._events:
+            await self._is_answered.wait()
+        return await super().receive()
+
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        self._is_answered.set()
+
+
+def frozen(value: Any) -> Any:
+    """Returns a read-only view of each dict in a scope or event."""
+    if not isinstance(value, dict):
+        return value
+    return MappingProxyType({key: frozen(each) for key, each in value.items()})
+
+
+@pytest.mark.parametrize("run", good_runs(), ids=lambda run: f"{run[0]['type']} {run[0].get('method')}")
+def test_messages_may_be_any_mapping(run: list[dict[str, Any]]) -> None:
+    """ASGI says dict, and nothing breaks where a server hands out read-only views."""
+
+    async def answers() -> list[str]:
+        app = make_server().asgi(websocket="/ws", sessions=False)
+        # A WebSocket that ends at once is not accepted.
+        events = [each for each in run if each["type"] != "websocket.disconnect"]
+        exchange = Patient([frozen(each) for each in events])
+        if run[0]["type"] == "lifespan":
+            assert await exchange.of(app) is None
+        else:
+            async with app.lifespan():
+                assert await exchange.of(app) is None
+        return [f"{each['type']} {each.get('status', '')}" for each in exchange.sent]
+
+    first = {
+        "http": "http.response.start",
+        "websocket": "websocket.accept",
+        "lifespan": "lifespan.startup.complete",
+    }
+    assert asyncio.run(answers())[0].startswith(first[run[0]["type"]])
 
 
 @pytest.mark.parametrize("fails_at", [1, 2])

@@ -7,7 +7,7 @@ with the checks that the parser of our own listener makes.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from threading import Lock
@@ -402,7 +402,7 @@ def _type_of(message: AsgiMessage) -> str:
     Raises:
         LocalProtocolError: It has none.
     """
-    kind = message.get("type") if isinstance(message, dict) else None
+    kind = message.get("type") if isinstance(message, Mapping) else None
     if not isinstance(kind, str):
         raise LocalProtocolError(f"an ASGI scope or message has no type: {message!r:.200}")
     return kind
@@ -411,7 +411,7 @@ def _type_of(message: AsgiMessage) -> str:
 def _require_of_websocket(scope: AsgiMessage) -> None:
     """Raises `LocalProtocolError` if the members are malformed that only the scope of a WebSocket has."""
     subprotocols, extensions = scope.get("subprotocols"), scope.get("extensions")
-    if not isinstance(subprotocols, list | tuple | None) or not isinstance(extensions, dict | None):
+    if not isinstance(subprotocols, list | tuple | None) or not isinstance(extensions, Mapping | None):
         raise LocalProtocolError("an ASGI scope is malformed: subprotocols is a list, and extensions a dict")
 
 

@@ -143,7 +143,7 @@ class HealthRoute:
       connections until they have ended, so that it can say so; new work is answered with 503.
     - ``ready``: whether it takes new work. It is never false at the start, because a listener accepts connections only
       once everything was started.
-    - ``shared``: why the shared state cannot be used, without paths, hosts and ports. It is there only while it cannot be.
+    - ``shared``: why the shared state cannot be used, while that is so. Paths, hosts and ports are left out.
 
     The status is 200 when it is ready, and 503 when not. Shared state that is away for a while does not make a node
     unready: requests that need no state are still served, and all nodes would leave their load balancer at once.
