@@ -38,6 +38,7 @@ from benchmarks.suite.server import ROOT, free_port
 from mcp_actors import Client
 from mcp_actors.cli.top.screen import client_of
 from mcp_actors.errors import Overloaded, RpcError, UpstreamTimeout, UpstreamUnavailable
+from mcp_actors.supervision.task_kinds import CALL_WORKER, CONNECTION_WRITER, SOCKET_CONNECTION
 
 __all__ = ["Levels", "RealServers", "configuration", "installed"]
 
@@ -49,8 +50,13 @@ LOOK_EVERY = 0.1
 AT_A_TIME = 4
 # The first points are left out of what is compared: caches of the interpreter and of the engine fill for a while.
 WARM_POINT = 2
-# The allocator keeps pages for itself; a connection that is being made again has tasks and descriptors.
-SPARE_KIB, SPARE_TASKS, SPARE_DESCRIPTORS = 8 * 1024, 12, 12
+# The allocator keeps pages for itself, clients keep connections, and a session has a clock once it needed one. A
+# connection to a server that is left over has nine tasks.
+SPARE_KIB, SPARE_TASKS, SPARE_DESCRIPTORS = 8 * 1024, 6, 12
+# Tasks that stay once they were needed: one that writes for each connection to which something had to wait, one for
+# each call that was in flight beside others, and one for each connection that a client keeps. How many of them there
+# are says how much was done at one time, and not how much is left of it.
+KEPT_TASKS = frozenset({CONNECTION_WRITER.name, CALL_WORKER.name, SOCKET_CONNECTION.name})
 GATEWAY = [sys.executable, "-m", "mcp_actors", "gateway"]
 ALLOWED = (UpstreamUnavailable, UpstreamTimeout, Overloaded)
 
@@ -151,7 +157,7 @@ def kinds(folder: Path) -> list[CallKind]:
 
 @dataclass(frozen=True)
 class Levels:
-    """What the gateway's process holds while no call is in flight."""
+    """What the gateway's process holds while no call is in flight; ``tasks`` is without `KEPT_TASKS`."""
 
     tasks: int
     descriptors: int
@@ -235,7 +241,10 @@ class RealServers:
                 self.kills += 1
 
     async def levels(self, admin: str) -> Levels:
-        """Calls each server once more, so that each has its connections, and returns the levels when all is quiet."""
+        """Calls each server once more, so that each has its connections, and returns the levels when all is quiet.
+
+        That is when no call is in flight and no server is being started again.
+        """
         lasting = [kind for kind in self._kinds if not kind.tool.startswith("crashing")]
         for client in self._clients:
             for kind in {kind.tool.partition("_")[0]: kind for kind in lasting}.values():
@@ -245,14 +254,20 @@ class RealServers:
         while True:
             snapshot = await client_of(admin, None).snapshot()
             node = snapshot.nodes[0]
-            if not node.calls or trio.current_time() > deadline:
+            starting = [each.name for each in node.upstreams if each.state != "connected"]
+            if not (node.calls or starting) or trio.current_time() > deadline:
                 break
             await trio.sleep(LOOK_EVERY)
         assert not node.calls, f"calls are left: {node.calls[:3]}"
+        assert not starting, f"servers are not connected: {starting}"
+        kept = sum(kind.tasks for kind in node.kinds if kind.name in KEPT_TASKS)
+        children = len(children_of(self._pid))
+        most = 2 * AT_A_TIME * len(self._clients) + children + len(self._clients)
+        assert kept <= most, f"{kept} tasks are kept for what is done at one time, which can be {most}"
         return Levels(
-            sum(kind.tasks for kind in node.kinds),
+            sum(kind.tasks for kind in node.kinds) - kept,
             len(os.listdir(f"/proc/{self._pid}/fd")),
-            len(children_of(self._pid)),
+            children,
             resident_kib(self._pid),
         )
 

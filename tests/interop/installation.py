@@ -104,9 +104,8 @@ class Packages:
 SEPARATE_PACKAGES = {
     "google-adk": Packages(("google-adk[mcp]==2.13.0",)),
     "langchain": Packages(("langchain==1.5.2", "langchain-mcp-adapters==0.3.2")),
-    "mcp-server-duckdb": Packages(("mcp-server-duckdb==1.1.0",)),
-    # It needs the first generation of the SDK, and does not say so.
-    "mcp-server-sqlite": Packages(("mcp-server-sqlite==2025.4.25", "mcp==1.30.0")),
+    # They need the first generation of the SDK, and do not say so.
+    "databases": Packages(("mcp-server-duckdb==1.1.0", "mcp-server-sqlite==2025.4.25", "mcp==1.30.0")),
     "openai-agents": Packages(("openai-agents==0.24.0",)),
     "pydantic-ai": Packages(("pydantic-ai-slim[mcp]==2.68.0",)),
     "vercel-ai": Packages(npm=("@ai-sdk/mcp@2.0.99", "ai@7.0.173", "zod@4.6.7")),

@@ -35,12 +35,17 @@ Report = dict[str, Any]
 
 def configuration(peers: Peers, folder: Path, when: str) -> Path:
     """Writes what a host has: two servers with databases, and four that answer nothing before it is time."""
-    sqlite = install_separately("mcp-server-sqlite").parent / "mcp-server-sqlite"
-    duckdb = install_separately("mcp-server-duckdb").parent / "mcp-server-duckdb"
+    programs = install_separately("databases").parent
     late = str(PROGRAMS / "late_server.py")
     servers = {
-        "sqlite": {"command": str(sqlite), "args": ["--db-path", str(folder / "items.sqlite")]},
-        "duckdb": {"command": str(duckdb), "args": ["--db-path", str(folder / "items.duckdb")]},
+        "sqlite": {
+            "command": str(programs / "mcp-server-sqlite"),
+            "args": ["--db-path", str(folder / "items.sqlite")],
+        },
+        "duckdb": {
+            "command": str(programs / "mcp-server-duckdb"),
+            "args": ["--db-path", str(folder / "items.duckdb")],
+        },
         **{name: {"command": str(peers.python), "args": [late, name, when]} for name in LATE},
     }
     path = folder / "servers.json"
@@ -118,8 +123,8 @@ def test_a_client_is_told_what_its_list_lacks_and_when_it_is_there(
     report = too_late[client]
     first, *_ = report["lists"]
     check_lists(first, [])
-    [told] = [each for each in report["logs"] if "the list of tools is not complete" in str(each)]
-    assert all(name in str(told) for name in LATE)
+    told = [str(each) for each in report["logs"] if "the list of tools is not complete" in str(each)]
+    assert all(name in told[0] for name in LATE)
     last = report["lists"][-1]
     assert {each for each in last if each.endswith("_greet")} == set(GREETINGS)
     check_calls(report)
