@@ -11,13 +11,15 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_actors.cli import _COMMANDS
 from mcp_actors.cli.progress import answer_field
 
 from .conftest import CTRL_C, LIMIT, SERVED, Started, Terminal
@@ -120,15 +122,86 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "call that fails": ("call", "{server}", "fails"),
     "call that breaks": ("call", "{server}", "breaks"),
     "call of no tool": ("call", "{server}", "nothing", "a=1"),
+    "call with its traceback": ("call", "{server}", "breaks", "--traceback"),
+    "call as JSON": ("call", "{server}", "works", "--json"),
+    "list as JSON": ("list", "{server}", "--json"),
     "read": ("read", "{server}", "x://y"),
     "prompt": ("prompt", "{server}", "greet"),
     "tasks": ("tasks", "{server}"),
     "inspect": ("inspect", "{server}"),
+    "inspect as JSON": ("inspect", "{server}", "--json"),
     "bench": ("bench", "{server}", "works", "--calls", "20", "--warm-up", "0"),
+    "bench of no tool": ("bench", "{server}", "nothing", "--calls", "1"),
     "gateway --check": ("gateway", "{config}", "--check"),
     "gateway": ("gateway", "{config}"),
     "bridge": ("bridge", "{server}", "stdio:"),
+    "serve": ("serve", "{file}", "--listen", "tcp://127.0.0.1:0"),
+    "install": ("install", "{file}", "--client", "cursor", "--config", "{settings}", "--yes"),
+    "install of a gateway": ("install", "{config}", "--client", "cursor", "--config", "{settings}", "--yes"),
+    "uninstall": ("uninstall", EVIL, "--client", "cursor", "--config", "{settings}", "--yes"),
+    "login": ("login", "{site}"),
+    "login with its traceback": ("login", "{site}", "--traceback"),
+    "whoami": ("whoami", "{site}"),
+    "logout": ("logout", "{site}"),
+    "list where a login is needed": ("list", "{site}"),
 }
+# They say nothing of what the server said.
+QUIET = {"whoami", "logout"}
+# They talk to no server, and what the live view of one shows has a test of its own below.
+ALONE = {"demo", "top"}
+
+SERVED_EVIL = f"""
+import sys
+from mcp_actors import Server
+
+sys.stderr.reconfigure(encoding="utf-8")
+sys.stderr.write("stderr" + {EVIL!r} + "\\n")
+server = Server("n" + {EVIL!r}, version="1" + {EVIL!r}, title="t" + {EVIL!r})
+"""
+
+
+@contextmanager
+def hostile_site() -> Iterator[str]:
+    """A server that asks for a login, and an authorization server that refuses every client in hostile words."""
+
+    class Site(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            here = f"http://127.0.0.1:{site.server_port}"
+            if "oauth-protected-resource" in self.path:
+                document: Any = {"resource": f"{here}/mcp", "authorization_servers": [here]}
+                self.answer(200, {**document, "resource_name": f"r{EVIL}", "scopes_supported": ["a"]})
+            elif self.path.startswith("/.well-known/"):
+                names = ("authorization", "token", "registration")
+                document = {"issuer": here, **{f"{each}_endpoint": f"{here}/{each}" for each in names}}
+                methods = {"code_challenge_methods_supported": ["S256"], "response_types_supported": ["code"]}
+                self.answer(200, {**document, **methods})
+            else:
+                self.answer(401, {"error": f"e{EVIL}"})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            error = {"error": "invalid_client_metadata", "error_description": f"d{EVIL}"}
+            self.answer(400 if self.path == "/registration" else 401, error)
+
+        def answer(self, status: int, document: Any) -> None:
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(document).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as site:
+        serving = threading.Thread(target=site.serve_forever, args=(0.05,))
+        serving.start()
+        yield f"http://127.0.0.1:{site.server_port}/mcp"
+        site.shutdown()
+        serving.join()
+
+
+def test_the_walk_has_all_commands() -> None:
+    assert {words[0] for words in COMMANDS.values()} | ALONE == set(_COMMANDS)
 
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS.keys())
@@ -139,9 +212,28 @@ def test_no_command_lets_a_server_command_the_terminal(
     config = tmp_path / "mcp.json"
     entry = {"command": command[0], "args": command[1:]}
     config.write_text(json.dumps({"mcpServers": {f"evil{EVIL}": entry, "good": entry}}))
+    file, settings = tmp_path / "served.py", tmp_path / "settings.json"
+    file.write_text(SERVED_EVIL)
     server = f"stdio:{shlex.join(command)}"
-    session = terminal(*(word.format(server=server, config=config) for word in words))
-    if words[0] in ("bridge", "gateway") and "--check" not in words:
+    places = {"server": server, "config": config, "file": file, "settings": settings}
+    with hostile_site() as site:
+        session = terminal(*(word.format(site=site, **places) for word in words), HOME=str(tmp_path))
+        converse(session, words)
+        session.wait()
+    assert "OWNED" in session.text or words[0] in QUIET
+    # A server over stdio writes messages to its standard output, whatever that is.
+    lines = b"\n".join(line for line in session.screen.splitlines() if not line.startswith(b"{"))
+    for sequence in ("\x1b]", "\x07", "\x1b[8m", "\x9b", "\u202e"):
+        assert sequence.encode() not in lines
+    assert ("Traceback" in session.text) == ("--traceback" in words)
+
+
+def converse(session: Terminal, words: tuple[str, ...]) -> None:
+    """Does what a person or a client does until the command ends."""
+    if words[0] == "serve":
+        session.until(lambda: "serving" in session.text)
+        session.type(CTRL_C)
+    elif words[0] in ("bridge", "gateway") and "--check" not in words:
         session.type(
             b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25",'
         )
@@ -151,13 +243,6 @@ def test_no_command_lets_a_server_command_the_terminal(
         session.until(lambda: '"id":2' in session.text)
         session.until(lambda: "stderr" in session.text)
         session.type(CTRL_C)
-    session.wait()
-    assert "OWNED" in session.text
-    # A server over stdio writes messages to its standard output, whatever that is.
-    lines = b"\n".join(line for line in session.screen.splitlines() if not line.startswith(b"{"))
-    for sequence in ("\x1b]", "\x07", "\x1b[8m", "\x9b", "\u202e"):
-        assert sequence.encode() not in lines
-    assert "Traceback" not in session.text
 
 
 # What writes to a standard stream, and who may.
