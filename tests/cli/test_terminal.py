@@ -121,6 +121,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "call": ("call", "{server}", "works"),
     "call that fails": ("call", "{server}", "fails"),
     "call that breaks": ("call", "{server}", "breaks"),
+    "call that asks": ("call", "{server}", "asks"),
     "call of no tool": ("call", "{server}", "nothing", "a=1"),
     "call with its traceback": ("call", "{server}", "breaks", "--traceback"),
     "call as JSON": ("call", "{server}", "works", "--json"),
@@ -146,16 +147,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "list where a login is needed": ("list", "{site}"),
 }
 # They say nothing of what the server said.
-QUIET = {"whoami", "logout"}
+QUIET = {"install of a gateway", "list where a login is needed", "whoami", "logout"}
 # They talk to no server, and what the live view of one shows has a test of its own below.
 ALONE = {"demo", "top"}
 
 SERVED_EVIL = f"""
-import sys
 from mcp_actors import Server
 
-sys.stderr.reconfigure(encoding="utf-8")
-sys.stderr.write("stderr" + {EVIL!r} + "\\n")
 server = Server("n" + {EVIL!r}, version="1" + {EVIL!r}, title="t" + {EVIL!r})
 """
 
@@ -204,10 +202,11 @@ def test_the_walk_has_all_commands() -> None:
     assert {words[0] for words in COMMANDS.values()} | ALONE == set(_COMMANDS)
 
 
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS.keys())
+@pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_lets_a_server_command_the_terminal(
-    terminal: Callable[..., Terminal], tmp_path: Path, words: tuple[str, ...]
+    terminal: Callable[..., Terminal], tmp_path: Path, name: str
 ) -> None:
+    words = COMMANDS[name]
     command = [sys.executable, str(Path(__file__).parent / "hostile.py")]
     config = tmp_path / "mcp.json"
     entry = {"command": command[0], "args": command[1:]}
@@ -220,7 +219,7 @@ def test_no_command_lets_a_server_command_the_terminal(
         session = terminal(*(word.format(site=site, **places) for word in words), HOME=str(tmp_path))
         converse(session, words)
         session.wait()
-    assert "OWNED" in session.text or words[0] in QUIET
+    assert ("OWNED" in session.text) == (name not in QUIET)
     # A server over stdio writes messages to its standard output, whatever that is.
     lines = b"\n".join(line for line in session.screen.splitlines() if not line.startswith(b"{"))
     for sequence in ("\x1b]", "\x07", "\x1b[8m", "\x9b", "\u202e"):
@@ -230,7 +229,14 @@ def test_no_command_lets_a_server_command_the_terminal(
 
 def converse(session: Terminal, words: tuple[str, ...]) -> None:
     """Does what a person or a client does until the command ends."""
-    if words[0] == "serve":
+    if words[-1] == "asks":
+        session.until(lambda: "answer?" in session.text)
+        session.type(b"y\n")
+        session.until(lambda: "one of" in session.text)
+        session.type(b"another\n")
+        session.until(lambda: "write one of" in session.text)
+        session.type(b"\x04")
+    elif words[0] == "serve":
         session.until(lambda: "serving" in session.text)
         session.type(CTRL_C)
     elif words[0] in ("bridge", "gateway") and "--check" not in words:
@@ -247,8 +253,17 @@ def converse(session: Terminal, words: tuple[str, ...]) -> None:
 
 # What writes to a standard stream, and who may.
 WRITES = re.compile(
-    r"\bclick\.(echo|secho|style)\(|(?<![.\w])print\(|\bsys\.std(out|err)\.write\(|\bos\.write\(_?STD"
+    r"\bclick\.(echo|secho|style|prompt|confirm|pause|echo_via_pager|progressbar)\b|(?<![.\w])print\("
+    r"|\bsys\.(__)?std(out|err)(__)?\.(write|buffer)\b|\bos\.write\((_?STD|[12],)|\btraceback\.print_|\bpprint\("
 )
+# What draws pictures of its own, whose parts the tests of the commands look at.
+DRAWS = re.compile(r"\b(Console|Live)\(")
+DRAWERS = {
+    "mcp_actors/cli/bench/bench.py",
+    "mcp_actors/cli/demo/demo.py",
+    "mcp_actors/cli/progress.py",
+    "mcp_actors/cli/top/screen.py",
+}
 DOORS = {
     "mcp_actors/cli/output.py",
     "mcp_actors/supervision/logging.py",
@@ -259,15 +274,18 @@ DOORS = {
 }
 
 
-def test_nothing_in_the_product_passes_the_door_to_the_terminal() -> None:
+@pytest.mark.parametrize(("pattern", "doors"), [(WRITES, DOORS), (DRAWS, DRAWERS)])
+def test_nothing_in_the_product_passes_the_door_to_the_terminal(
+    pattern: re.Pattern[str], doors: set[str]
+) -> None:
     root = Path(__file__).parent.parent.parent
     files = [*(root / "mcp_actors").rglob("*.py"), *(root / "transports" / "mcp_transports").rglob("*.py")]
     found = [
         f"{name}:{number}: {line.strip()}"
         for name, path in sorted((str(each.relative_to(root)), each) for each in files)
-        if name not in DOORS and "/examples/" not in name
+        if name not in doors and "/examples/" not in name
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if WRITES.search(line.partition("#")[0]) and "``" not in line and line.strip() != "print(report)"
+        if pattern.search(line.partition("#")[0]) and "``" not in line and line.strip() != "print(report)"
     ]
     assert found == []
 
