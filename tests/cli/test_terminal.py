@@ -274,7 +274,7 @@ DOORS = {
 }
 
 
-@pytest.mark.parametrize(("pattern", "doors"), [(WRITES, DOORS), (DRAWS, DRAWERS)])
+@pytest.mark.parametrize(("pattern", "doors"), [(WRITES, DOORS), (DRAWS, DRAWERS)], ids=["writes", "draws"])
 def test_nothing_in_the_product_passes_the_door_to_the_terminal(
     pattern: re.Pattern[str], doors: set[str]
 ) -> None:
