@@ -31,6 +31,7 @@ from mcp_actors.abc import Bus
 from mcp_actors.errors import LocalProtocolError, Overloaded, invalid_params
 from mcp_actors.supervision.budget import Account
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import masked_uri
 from mcp_actors.types import SubscriptionFilter
 from mcp_actors.types.records import ValueRecord, frozen_record
 
@@ -450,7 +451,7 @@ class EventBus:
                     other.on_first_subscriber(uri)
                 except Exception:
                     # The clients know already that they are subscribed.
-                    log.exception("on_subscribe failed", uri=uri)
+                    log.exception("on_subscribe failed", uri=masked_uri(uri))
             self._notify_unsubscribed(uri)
         self.on_first_subscriber = other.on_first_subscriber
         self.on_last_unsubscribed = other.on_last_unsubscribed
@@ -531,7 +532,7 @@ class EventBus:
             self.on_last_unsubscribed(uri)
         except Exception:
             # The subscriber is gone, and the rest of the subscriptions must still be taken down.
-            log.exception("on_unsubscribe failed", uri=uri)
+            log.exception("on_unsubscribe failed", uri=masked_uri(uri))
 
     def forget(self, subscription: Subscription) -> None:
         """Takes out a subscription that has ended. Idempotent."""

@@ -131,11 +131,11 @@ def reported(show_traceback: bool) -> Iterator[None]:
         yield
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         if show_traceback:
-            traceback.print_exc()
+            echo(traceback.format_exc(), err=True, nl=False)
         raise  # click's own: its `main` prints them and knows their exit codes
     except Exception as error:
         if show_traceback:
-            traceback.print_exc()
+            echo(traceback.format_exc(), err=True, nl=False)
         raise _kind(error)(sentence(error)) from error
 
 

@@ -24,6 +24,7 @@ from mcp_actors.supervision.printable import safe, safe_json
 __all__ = [
     "block_text",
     "blocks_text",
+    "confirmed",
     "echo",
     "echo_bytes",
     "echo_json",
@@ -57,6 +58,15 @@ def rendered(text: str) -> str:
 def echo(text: str = "", *, err: bool = False, nl: bool = True, file: IO[Any] | None = None) -> None:
     """Prints a text as `rendered` returns it; without styles into pipes, into files and under ``NO_COLOR``."""
     click.echo(rendered(text), err=err, nl=nl, file=file)
+
+
+def confirmed(question: str) -> bool:
+    """Asks a person on standard error whether to go on, which is not so by default.
+
+    Raises:
+        click.Abort: The person pressed Ctrl-C, or ended the input.
+    """
+    return click.confirm(rendered(question), default=False, err=True)
 
 
 def overwrite(text: str, width: int) -> None:

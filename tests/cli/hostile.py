@@ -19,7 +19,7 @@ RESULTS: dict[str, Any] = {
     "tools/list": {
         "tools": [
             {"name": name, "description": f"d{EVIL}", "inputSchema": {"type": "object", "title": f"s{EVIL}"}}
-            for name in ("works", "fails", "breaks", f"evil{EVIL}")
+            for name in ("works", "fails", "breaks", "asks", f"evil{EVIL}")
         ]
     },
     "prompts/list": {
@@ -62,6 +62,19 @@ RESULTS: dict[str, Any] = {
 }
 
 
+# The question of the tool that asks, and the form that goes with it.
+ASKED: dict[str, Any] = {
+    "mode": "form",
+    "message": f"q{EVIL}",
+    "requestedSchema": {
+        "type": "object",
+        "properties": {
+            f"f{EVIL}": {"type": "string", "title": f"t{EVIL}", "description": EVIL, "enum": [EVIL]}
+        },
+    },
+}
+
+
 def send(message: dict[str, Any]) -> None:
     """Sends one message."""
     sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
@@ -74,8 +87,11 @@ def main() -> None:
     sys.stderr.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     sys.stderr.write(f"stderr{EVIL}\n")
     sys.stderr.flush()
+    asking: Any = None
     for line in sys.stdin:
         request = json.loads(line)
+        if request.get("id") == "question":
+            send({"id": asking, "result": {"content": [{"type": "text", "text": f"c{EVIL}"}]}})
         if "id" not in request or "method" not in request:
             continue
         method, params = request["method"], request.get("params", {})
@@ -84,6 +100,10 @@ def main() -> None:
             answer = {"result": RESULTS[method]}
         elif method == "tools/call":
             name = params["name"]
+            if name == "asks":
+                asking = request["id"]
+                send({"id": "question", "method": "elicitation/create", "params": ASKED})
+                continue
             log = {"level": "warning", "logger": f"l{EVIL}", "data": f"w{EVIL}"}
             send({"method": "notifications/message", "params": log})
             token = params.get("_meta", {}).get("progressToken")

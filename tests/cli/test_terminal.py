@@ -11,13 +11,15 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_actors.cli import _COMMANDS
 from mcp_actors.cli.progress import answer_field
 
 from .conftest import CTRL_C, LIMIT, SERVED, Started, Terminal
@@ -119,29 +121,125 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "call": ("call", "{server}", "works"),
     "call that fails": ("call", "{server}", "fails"),
     "call that breaks": ("call", "{server}", "breaks"),
+    "call that asks": ("call", "{server}", "asks"),
     "call of no tool": ("call", "{server}", "nothing", "a=1"),
+    "call with its traceback": ("call", "{server}", "breaks", "--traceback"),
+    "call as JSON": ("call", "{server}", "works", "--json"),
+    "list as JSON": ("list", "{server}", "--json"),
     "read": ("read", "{server}", "x://y"),
     "prompt": ("prompt", "{server}", "greet"),
     "tasks": ("tasks", "{server}"),
     "inspect": ("inspect", "{server}"),
+    "inspect as JSON": ("inspect", "{server}", "--json"),
     "bench": ("bench", "{server}", "works", "--calls", "20", "--warm-up", "0"),
+    "bench of no tool": ("bench", "{server}", "nothing", "--calls", "1"),
     "gateway --check": ("gateway", "{config}", "--check"),
     "gateway": ("gateway", "{config}"),
     "bridge": ("bridge", "{server}", "stdio:"),
+    "serve": ("serve", "{file}", "--listen", "tcp://127.0.0.1:0"),
+    "install": ("install", "{file}", "--client", "cursor", "--config", "{settings}", "--yes"),
+    "install of a gateway": ("install", "{config}", "--client", "cursor", "--config", "{settings}", "--yes"),
+    "uninstall": ("uninstall", EVIL, "--client", "cursor", "--config", "{settings}", "--yes"),
+    "login": ("login", "{site}"),
+    "login with its traceback": ("login", "{site}", "--traceback"),
+    "whoami": ("whoami", "{site}"),
+    "logout": ("logout", "{site}"),
+    "list where a login is needed": ("list", "{site}"),
 }
+# They say nothing of what the server said.
+QUIET = {"install of a gateway", "list where a login is needed", "whoami", "logout"}
+# They talk to no server, and what the live view of one shows has a test of its own below.
+ALONE = {"demo", "top"}
+
+SERVED_EVIL = f"""
+from mcp_actors import Server
+
+server = Server("n" + {EVIL!r}, version="1" + {EVIL!r}, title="t" + {EVIL!r})
+"""
 
 
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS.keys())
+@contextmanager
+def hostile_site() -> Iterator[str]:
+    """A server that asks for a login, and an authorization server that refuses every client in hostile words."""
+
+    class Site(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            here = f"http://127.0.0.1:{site.server_port}"
+            if "oauth-protected-resource" in self.path:
+                document: Any = {"resource": f"{here}/mcp", "authorization_servers": [here]}
+                self.answer(200, {**document, "resource_name": f"r{EVIL}", "scopes_supported": ["a"]})
+            elif self.path.startswith("/.well-known/"):
+                names = ("authorization", "token", "registration")
+                document = {"issuer": here, **{f"{each}_endpoint": f"{here}/{each}" for each in names}}
+                methods = {"code_challenge_methods_supported": ["S256"], "response_types_supported": ["code"]}
+                self.answer(200, {**document, **methods})
+            else:
+                self.answer(401, {"error": f"e{EVIL}"})
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            error = {"error": "invalid_client_metadata", "error_description": f"d{EVIL}"}
+            self.answer(400 if self.path == "/registration" else 401, error)
+
+        def answer(self, status: int, document: Any) -> None:
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps(document).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as site:
+        serving = threading.Thread(target=site.serve_forever, args=(0.05,))
+        serving.start()
+        yield f"http://127.0.0.1:{site.server_port}/mcp"
+        site.shutdown()
+        serving.join()
+
+
+def test_the_walk_has_all_commands() -> None:
+    assert {words[0] for words in COMMANDS.values()} | ALONE == set(_COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_lets_a_server_command_the_terminal(
-    terminal: Callable[..., Terminal], tmp_path: Path, words: tuple[str, ...]
+    terminal: Callable[..., Terminal], tmp_path: Path, name: str
 ) -> None:
+    words = COMMANDS[name]
     command = [sys.executable, str(Path(__file__).parent / "hostile.py")]
     config = tmp_path / "mcp.json"
     entry = {"command": command[0], "args": command[1:]}
     config.write_text(json.dumps({"mcpServers": {f"evil{EVIL}": entry, "good": entry}}))
+    file, settings = tmp_path / "served.py", tmp_path / "settings.json"
+    file.write_text(SERVED_EVIL)
     server = f"stdio:{shlex.join(command)}"
-    session = terminal(*(word.format(server=server, config=config) for word in words))
-    if words[0] in ("bridge", "gateway") and "--check" not in words:
+    places = {"server": server, "config": config, "file": file, "settings": settings}
+    with hostile_site() as site:
+        session = terminal(*(word.format(site=site, **places) for word in words), HOME=str(tmp_path))
+        converse(session, words)
+        session.wait()
+    assert ("OWNED" in session.text) == (name not in QUIET)
+    # A server over stdio writes messages to its standard output, whatever that is.
+    lines = b"\n".join(line for line in session.screen.splitlines() if not line.startswith(b"{"))
+    for sequence in ("\x1b]", "\x07", "\x1b[8m", "\x9b", "\u202e"):
+        assert sequence.encode() not in lines
+    assert ("Traceback" in session.text) == ("--traceback" in words)
+
+
+def converse(session: Terminal, words: tuple[str, ...]) -> None:
+    """Does what a person or a client does until the command ends."""
+    if words[-1] == "asks":
+        session.until(lambda: "answer?" in session.text)
+        session.type(b"y\n")
+        session.until(lambda: "one of" in session.text)
+        session.type(b"another\n")
+        session.until(lambda: "write one of" in session.text)
+        session.type(b"\x04")
+    elif words[0] == "serve":
+        session.until(lambda: "serving" in session.text)
+        session.type(CTRL_C)
+    elif words[0] in ("bridge", "gateway") and "--check" not in words:
         session.type(
             b'{"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": "2025-11-25",'
         )
@@ -151,19 +249,21 @@ def test_no_command_lets_a_server_command_the_terminal(
         session.until(lambda: '"id":2' in session.text)
         session.until(lambda: "stderr" in session.text)
         session.type(CTRL_C)
-    session.wait()
-    assert "OWNED" in session.text
-    # A server over stdio writes messages to its standard output, whatever that is.
-    lines = b"\n".join(line for line in session.screen.splitlines() if not line.startswith(b"{"))
-    for sequence in ("\x1b]", "\x07", "\x1b[8m", "\x9b", "\u202e"):
-        assert sequence.encode() not in lines
-    assert "Traceback" not in session.text
 
 
 # What writes to a standard stream, and who may.
 WRITES = re.compile(
-    r"\bclick\.(echo|secho|style)\(|(?<![.\w])print\(|\bsys\.std(out|err)\.write\(|\bos\.write\(_?STD"
+    r"\bclick\.(echo|secho|style|prompt|confirm|pause|echo_via_pager|progressbar)\b|(?<![.\w])print\("
+    r"|\bsys\.(__)?std(out|err)(__)?\.(write|buffer)\b|\bos\.write\((_?STD|[12],)|\btraceback\.print_|\bpprint\("
 )
+# What draws pictures of its own, whose parts the tests of the commands look at.
+DRAWS = re.compile(r"\b(Console|Live)\(")
+DRAWERS = {
+    "mcp_actors/cli/bench/bench.py",
+    "mcp_actors/cli/demo/demo.py",
+    "mcp_actors/cli/progress.py",
+    "mcp_actors/cli/top/screen.py",
+}
 DOORS = {
     "mcp_actors/cli/output.py",
     "mcp_actors/supervision/logging.py",
@@ -174,15 +274,18 @@ DOORS = {
 }
 
 
-def test_nothing_in_the_product_passes_the_door_to_the_terminal() -> None:
+@pytest.mark.parametrize(("pattern", "doors"), [(WRITES, DOORS), (DRAWS, DRAWERS)], ids=["writes", "draws"])
+def test_nothing_in_the_product_passes_the_door_to_the_terminal(
+    pattern: re.Pattern[str], doors: set[str]
+) -> None:
     root = Path(__file__).parent.parent.parent
     files = [*(root / "mcp_actors").rglob("*.py"), *(root / "transports" / "mcp_transports").rglob("*.py")]
     found = [
         f"{name}:{number}: {line.strip()}"
         for name, path in sorted((str(each.relative_to(root)), each) for each in files)
-        if name not in DOORS and "/examples/" not in name
+        if name not in doors and "/examples/" not in name
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if WRITES.search(line.partition("#")[0]) and "``" not in line and line.strip() != "print(report)"
+        if pattern.search(line.partition("#")[0]) and "``" not in line and line.strip() != "print(report)"
     ]
     assert found == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,21 @@ from trio.testing import MockClock
 
 from mcp_actors import Client, Context, Limits, Server
 from mcp_actors._actors.inbound_call import Continuation
-from mcp_actors.errors import InputRequired, InsufficientScope, MissingCapability, ResourceNotFound, RpcError
+from mcp_actors.errors import (
+    InputRequired,
+    InsufficientScope,
+    McpError,
+    MissingCapability,
+    ResourceNotFound,
+    RpcError,
+)
 from mcp_actors.gateway import Gateway, Upstream, held_calls
 from mcp_actors.tasks import Tasks
 from mcp_actors.types import ElicitResult
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
 from tests.gateway.test_lists import make_library, make_server, names_of
+from tests.gateway.upstreams import Behind as ServerThatGoes
 from tests.middleware.callers import served
 
 ERAS = ("legacy", "modern")
@@ -121,6 +129,10 @@ class OwnLists:
     def _of_session(self, member: str, ctx: Context) -> dict[str, Any]:
         assert ctx.session is not None
         names = [f"of_{each}" for each in ctx.session.get(list[str])]
+        if member == "templates":
+            return {
+                "resourceTemplates": [{"name": each, "uriTemplate": f"doc://{{{each}}}"} for each in names]
+            }
         if member == "tools":
             return {"tools": [{"name": each, "inputSchema": {"type": "object"}} for each in names]}
         return {"resources": [{"name": each, "uri": f"own://{each}"} for each in names]}
@@ -167,6 +179,79 @@ async def test_no_caller_is_listed_what_only_another_one_may_see(
     for name, names in seen:
         # Of a list that has changed twice while it was read, nothing may be known any more.
         assert names in ([f"own_of_{name}", "slow_late"], ["slow_late"]), name
+
+
+@pytest.mark.parametrize("number", range(30))
+async def test_a_caller_whose_connection_was_lost_is_listed_nothing_of_another_one(
+    number: int, autojump_clock: MockClock
+) -> None:
+    """The session that follows has not logged in, so its list is empty."""
+    chance, lists = random.Random(number), OwnLists()
+    seen: list[tuple[str, list[str]]] = []
+
+    async def list_tools(name: str) -> None:
+        seen.append((name, await names_of(clients[name])))
+
+    async with trio.open_nursery() as nursery:
+        behind = ServerThatGoes(nursery, lists.own)
+        await behind.come()
+        own = Upstream(name="own", target=behind, era="legacy", sessions=chance.choice(["own", "auto"]))
+        gateway = Gateway([own, Upstream(name="slow", target=lists.slow)])
+        async with served(gateway) as way, AsyncExitStack() as stack:
+            clients = {
+                name: await stack.enter_async_context(way.client(None, era="legacy"))
+                for name in ("ann", "bob")
+            }
+            for name, client in clients.items():
+                await client.call_tool("own_log_in", {"name": name})
+            async with trio.open_nursery() as listing:
+                for _ in range(12):
+                    name = chance.choice(["ann", "bob"])
+                    step = chance.choice(["list", "list", "change", "lose", "log in", "wait"])
+                    if step == "list":
+                        listing.start_soon(list_tools, name)
+                    elif step == "change":
+                        lists.change(name)
+                    elif step == "lose":
+                        behind.go()
+                        await behind.come()
+                    elif step == "log in":
+                        with suppress(McpError):
+                            await clients[name].call_tool("own_log_in", {"name": name})
+                    else:
+                        await trio.testing.wait_all_tasks_blocked()
+                await trio.testing.wait_all_tasks_blocked()
+                lists.gate.set()
+            for name in clients:
+                await list_tools(name)
+        nursery.cancel_scope.cancel()
+    for name, names in seen:
+        assert set(names) <= {f"own_of_{name}", "slow_late"}, name
+
+
+async def test_a_template_that_only_another_caller_was_listed_leads_nowhere() -> None:
+    lists = OwnLists()
+    lists.own._features.handlers["resources/templates/list"] = partial(lists._of_session, "templates")
+    quiet = Server("quiet")
+    quiet.add_resource("doc://{number}", lambda number: f"quiet {number}", name="doc", inline=True)
+    quiet._features.handlers["resources/templates/list"] = lambda ctx: {"resourceTemplates": []}
+    gateway = Gateway(
+        [
+            Upstream(name="own", target=lists.own, era="legacy", sessions="own"),
+            Upstream(name="quiet", target=quiet),
+        ]
+    )
+    async with (
+        served(gateway) as way,
+        way.client(None, era="legacy") as ann,
+        way.client(None, era="legacy") as bob,
+    ):
+        await ann.call_tool("own_log_in", {"name": "ann"})
+        assert [each.uri_template async for each in ann.resource_templates()] == ["doc://{of_ann}"]
+        with pytest.raises(ResourceNotFound):
+            await ann.read_resource("doc://1")
+        # His own session at the first server lists no such template, so the second server is asked.
+        assert (await bob.read_resource("doc://1")).text == "quiet 1"
 
 
 async def test_parameters_that_are_sent_in_headers_are_so_on_both_sides(nursery: trio.Nursery) -> None:

@@ -16,10 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors import Client, Context, Server
+from mcp_actors._actors.event_bus import EventBus
 from mcp_actors.errors import RpcError, ToolError
 from mcp_actors.middleware import AuditEntry, AuditLog, Durations, RateLimit, Timing, timing
 from mcp_actors.middleware import audit as audit_module
-from mcp_actors.types import ElicitResult
+from mcp_actors.types import ElicitResult, SubscriptionFilter
 from tests.telemetry.spans import Traced
 
 from .callers import served
@@ -371,3 +372,24 @@ async def test_a_uri_is_masked_in_the_live_view_in_telemetry_and_in_the_log_as_w
         spans = [dict(each.attributes or {}) for each in traced.spans]
         assert any(each.get("mcp.resource.uri") == "db://***@host/table?***#***" for each in spans)
         assert SECRET not in str(spans)
+
+
+async def test_a_uri_is_masked_where_a_function_for_its_subscribers_fails() -> None:
+    server = Server("masks")
+    uri = f"db://ann:{SECRET}@host/table?token={SECRET}"
+    server.add_resource(uri, lambda: "", name="table")
+
+    def fails(uri: str) -> None:
+        raise RuntimeError("no")
+
+    with structlog.testing.capture_logs() as logs:
+        async with Client(server, era="legacy") as client:
+            server.on_unsubscribe = fails
+            await client.subscribe_resource(uri)
+    (line,) = [each for each in logs if "on_unsubscribe failed" in each["event"]]
+    assert line["uri"] == "db://***@host/table?***"
+    bus, other = EventBus(), EventBus(on_first_subscriber=fails)
+    bus.subscribe(SubscriptionFilter(resource_subscriptions=[uri]))
+    with structlog.testing.capture_logs() as logs:
+        bus.report_to(other)
+    assert [each["uri"] for each in logs] == ["db://***@host/table?***"]

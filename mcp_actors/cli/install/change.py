@@ -37,7 +37,7 @@ from mcp_actors.cli.install.config_text import (
     with_entry,
     without_entry,
 )
-from mcp_actors.cli.output import echo, safe, styled
+from mcp_actors.cli.output import confirmed, echo, safe, styled
 
 __all__ = ["Configuration", "Edit", "Manner", "change_lines", "undo"]
 
@@ -299,7 +299,7 @@ def _hash(data: bytes) -> str:
 
 def _asked() -> bool:
     try:
-        if click.confirm("write this?", default=False, err=True):
+        if confirmed("write this?"):
             return True
     except click.Abort:  # Ctrl-C, or the end of the input
         echo("\nnothing was changed", err=True)
