@@ -1,8 +1,9 @@
-"""``python interrupted.py EVERY FIRST SIGNAL OUT WORD...``: a command that a signal interrupts at many moments.
+"""``python interrupted.py EVERY FIRST OUT WORD...``: a command that a signal interrupts at many moments.
 
 It runs ``mcp-actors WORD...`` until that begins a Trio loop, and counts the calls of Python functions from the moment
-at which it catches signals. At each EVERY-th of them it forks: the child gets the signal and goes on, the parent waits
-for its end. What became of each child is a line of JSON in the file OUT: the moment, the exit code, and what it wrote.
+at which it catches signals. At each EVERY-th of them it forks: the child gets SIGTERM or SIGINT and goes on, the
+parent waits for its end. What became of each child is a line of JSON in the file OUT: the moment, the exit code, and
+what it wrote.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import sys
 import time
 from types import FrameType
@@ -19,9 +21,9 @@ FOLLOWED = 20  # frames that say where it was
 
 
 def main() -> None:
-    every, first, number = map(int, sys.argv[1:4])
-    results = open(sys.argv[4], "w")  # noqa: SIM115 - open as long as the process
-    sys.argv[1:] = sys.argv[5:]
+    every, first = map(int, sys.argv[1:3])
+    results = open(sys.argv[3], "w")  # noqa: SIM115 - open as long as the process
+    sys.argv[1:] = sys.argv[4:]
     # A child here is to be what its parent is, and not a process that a program has forked.
     os.register_at_fork = lambda **_: None  # type: ignore[assignment]
     calls = -1
@@ -58,7 +60,7 @@ def main() -> None:
             os.dup2(writes, 2)
             os.close(said)
             os.close(writes)
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), (signal.SIGTERM, signal.SIGINT)[calls // every % 2])
             return True
         os.close(writes)
         code = ended(pid)

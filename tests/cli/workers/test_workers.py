@@ -183,13 +183,15 @@ async def test_sighup_before_there_are_workers_ends_nothing(started: Started, tm
 
 
 EARLY = """
-import os, signal
+import os, signal, sys
 from mcp_actors import cli
-def run(*args, **options):
+def load(name):
     os.kill(os.getpid(), signal.SIGHUP)
     print("goes on")
-cli._group.main = run
-cli.main(["serve", "x.py", {option!r}])
+    sys.exit()
+cli.importlib.import_module = load
+sys.argv[1:] = ["serve", "x.py", {option!r}]
+cli.main()
 """
 
 
