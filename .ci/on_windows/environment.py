@@ -73,7 +73,9 @@ NODE_PACKAGES = (
 NOT_COMPILED = (
     r"[\\/](test|tests|idlelib|tkinter|turtledemo|ensurepip|lib2to3|pip|setuptools|winpython|wppm)[\\/]"
 )
-STEP_LIMIT = 300.0  # seconds for one step; each takes a fifth of that on a quiet machine
+STEPS = "1"
+"""Of the steps below; another number makes a new environment."""
+STEP_LIMIT = 900.0  # seconds for one step; each takes less than a minute on a quiet machine
 
 __all__ = ["Environment", "NotMade", "make", "update"]
 
@@ -148,7 +150,8 @@ def make() -> Environment:
     wine = _done("the version of Wine", ["wine", "--version"])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = tuple(project["dependencies"])
-    wanted = "\n".join((Path(__file__).read_text(encoding="utf-8"), sys.version, wine, *needed))
+    packages = (CPYTHON, *needed, *WINDOWS_PACKAGES, *LINUX_PACKAGES, *NODE_PACKAGES)
+    wanted = "\n".join((STEPS, sys.version, wine, *packages))
     environment = Environment(cache_directory() / hashlib.sha256(wanted.encode()).hexdigest()[:16])
     # Environments of Python and of Wine have their own path in them, so this one is made where it stays, and one that
     # was interrupted is made again.
