@@ -64,4 +64,4 @@ def test_a_client_of_node_and_our_server(mode: str) -> None:
     assert report["version"] == ("2025-11-25" if mode == "legacy" else "2026-07-28")
     assert "test_simple_text" in report["tools"]
     assert report["echo"]["content"][0]["text"] == "gruß 🐍\n\u2028"
-    assert report["add"]["structuredContent"] == {"total": 5.5}
+    assert report["add"]["structuredContent"] == {"terms": 2, "total": 5.5}
