@@ -9,7 +9,7 @@ Everything comes from Debian's packages, PyPI and npm, by name. It is in a folde
     wheel/     this project, as its wheel installs it
     project/   the other files of this checkout, with the tests
 
-The last two are brought up to date by each run. Wine 8 lacks four things that CPython, Trio and libraries in Rust ask
+The last two are brought up to date by each run. Wine 8 lacks five things that CPython, Trio and libraries in Rust ask
 for. Each has a workaround here, and none is in the package.
 """
 
@@ -73,7 +73,20 @@ NODE_PACKAGES = (
 NOT_COMPILED = (
     r"[\\/](test|tests|idlelib|tkinter|turtledemo|ensurepip|lib2to3|pip|setuptools|winpython|wppm)[\\/]"
 )
-STEP_LIMIT = 300.0  # seconds for one step; each takes a fifth of that on a quiet machine
+LOCKING = """
+import errno, msvcrt
+
+def locking(descriptor, mode, length, real=msvcrt.locking):
+    try:
+        real(descriptor, mode, length)
+    except OSError:
+        raise PermissionError(errno.EACCES, "Permission denied") from None
+
+msvcrt.locking = locking
+"""
+STEPS = "1"
+"""Of the steps below; another number makes a new environment."""
+STEP_LIMIT = 900.0  # seconds for one step; each takes less than a minute on a quiet machine
 
 __all__ = ["Environment", "NotMade", "make", "update"]
 
@@ -148,7 +161,8 @@ def make() -> Environment:
     wine = _done("the version of Wine", ["wine", "--version"])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = tuple(project["dependencies"])
-    wanted = "\n".join((Path(__file__).read_text(encoding="utf-8"), sys.version, wine, *needed))
+    packages = (CPYTHON, *needed, *WINDOWS_PACKAGES, *LINUX_PACKAGES, *NODE_PACKAGES)
+    wanted = "\n".join((STEPS, sys.version, wine, *packages))
     environment = Environment(cache_directory() / hashlib.sha256(wanted.encode()).hexdigest()[:16])
     # Environments of Python and of Wine have their own path in them, so this one is made where it stays, and one that
     # was interrupted is made again.
@@ -278,6 +292,8 @@ def _windows_python(environment: Environment, needed: Sequence[str]) -> None:
     if changed == text:
         raise NotMade("Trio has changed how it waits on Windows: look at _io_windows.py")
     waiting.write_text(changed, encoding="utf-8")
+    # Wine 8 does not say why a lock of a file was not given: on Windows it is EACCES.
+    (environment.site_packages / "sitecustomize.py").write_text(LOCKING, encoding="utf-8")
     shutil.rmtree(downloads)
 
 

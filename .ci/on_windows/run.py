@@ -147,10 +147,7 @@ def show(done: Sequence[Batch], complete: bool) -> bool:
         print(f"{batch.name:40} {batch.seconds:5.0f} s  {dict(counted)}")
         outcomes |= batch.outcomes
     if complete:
-        outcomes |= {
-            name: ("failed", "the table of limits names it, and it was not there")
-            for name in unused(outcomes)
-        }
+        outcomes |= dict.fromkeys(unused(outcomes), ("failed", "the table names it, and it was not there"))
     for kind in ("skipped", *SECTIONS, "failed"):
         for name, (outcome, why) in sorted(outcomes.items()):
             if outcome == kind:

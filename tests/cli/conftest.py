@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import re
 import select
 import shlex
@@ -17,7 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.cli.forking import ForkedProcess, ForkingServer
+if sys.platform != "win32":  # which has no terminals of this kind, and starts each program anew
+    import pty
+
+    from tests.cli.forking import ForkedProcess, ForkingServer
 
 ROOT = Path(__file__).parents[2]
 SERVED = Path(__file__).with_name("served.py")
@@ -50,17 +52,32 @@ def environment() -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def forking_server() -> Iterator[ForkingServer]:
+def forking_server() -> Iterator[ForkingServer | None]:
+    if sys.platform == "win32":
+        yield None
+        return
     server = ForkingServer(checkout_environment())
     yield server
     server.close()
 
 
 @pytest.fixture
-def mcp(forking_server: ForkingServer, environment: dict[str, str], tmp_path: Path) -> Callable[..., Ran]:
+def mcp(
+    forking_server: ForkingServer | None, environment: dict[str, str], tmp_path: Path
+) -> Callable[..., Ran]:
     """Runs ``mcp-actors`` with words, without a terminal, in an empty directory."""
 
     def run(*words: str, text: str = "") -> Ran:
+        if forking_server is None:
+            command = [sys.executable, "-m", "mcp_actors", *words]
+            given = {
+                "input": text,
+                "encoding": "utf-8",
+                "timeout": LIMIT,
+                "cwd": tmp_path,
+                "env": environment,
+            }
+            return subprocess.run(command, capture_output=True, check=False, **given)
         return forking_server.run(list(words), text, tmp_path, environment, LIMIT)
 
     return run

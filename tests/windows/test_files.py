@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from pathlib import Path
@@ -71,8 +72,21 @@ async def locks():
         one.release()
     said["order"] = order
 
+async def failing():
+    import errno, msvcrt
+    before, real = len(os.listdir("/proc/self/fd")), msvcrt.locking
+    def refuse(descriptor, mode, length):
+        raise OSError(errno.EINVAL if mode == msvcrt.LK_NBLCK else errno.EACCES, "no locks here")
+    msvcrt.locking = refuse
+    try:
+        await FileLock(folder + "/lock").acquire()
+    except OSError as error:
+        said["failed"] = [error.errno, len(os.listdir("/proc/self/fd")) - before]
+    msvcrt.locking = real
+
 trio.run(swaps)
 trio.run(locks)
+trio.run(failing)
 said["default"] = str(default_token_file())
 del os.environ["LOCALAPPDATA"]
 said["without"] = str(default_token_file())
@@ -106,6 +120,10 @@ def test_a_file_that_stays_open_is_left_as_it_is(said: dict[str, Any]) -> None:
 
 def test_a_lock_is_held_by_one(said: dict[str, Any]) -> None:
     assert said["order"] == ["first ends", "second"]
+
+
+def test_a_lock_that_fails_says_why_and_keeps_nothing_open(said: dict[str, Any]) -> None:
+    assert said["failed"] == [errno.EINVAL, 0]
 
 
 def test_the_file_is_in_the_profile(said: dict[str, Any]) -> None:

@@ -43,7 +43,7 @@ def test_a_server_is_listed_called_and_read(windows: Windows, child: str) -> Non
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["serve", SERVED, "--listen", "http://127.0.0.1:0/mcp", "--workers", "2"], 2, "--workers is for other systems"),
+        (["serve", SERVED, "--listen", "http://127.0.0.1:0/mcp", "--workers", "2"], 2, "--workers is for other"),
         (["list", "unix:///tmp/x"], 1, "Windows"),
         (["list", r"unix://C:\x"], 1, "Windows"),
         (["list", "stdio:no-such-program"], 1, "there is no command 'no-such-program'"),

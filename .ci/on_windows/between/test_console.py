@@ -10,9 +10,9 @@ import trio
 from conftest import LISTEN, PATIENCE, PROGRAMS, Windows
 from console import CTRL_C, terminal
 from environment import in_wine
-from tests.cli.authorization_server import Issued, protected_server
 
 from mcp_actors import Client
+from tests.cli.authorization_server import Issued, protected_server
 
 
 def test_ctrl_c_ends_a_server(windows: Windows) -> None:

@@ -26,23 +26,25 @@ kernel32.WaitForSingleObject.argtypes = ctypes.c_void_p, ctypes.c_uint32
 kernel32.CloseHandle.argtypes = (ctypes.c_void_p,)
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process has not ended."""
+def ends_within(pid: int, seconds: float) -> bool:
+    """Waits for the end of a process, and returns whether it has come."""
     handle = kernel32.OpenProcess(_SYNCHRONIZE, False, pid)
     if not handle:
-        return False
+        return True
     try:
-        return bool(kernel32.WaitForSingleObject(handle, 0) == _STILL_WAITING)
+        return bool(kernel32.WaitForSingleObject(handle, int(1000 * seconds)) != _STILL_WAITING)
     finally:
         kernel32.CloseHandle(handle)
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process has not ended."""
+    return not ends_within(pid, 0)
+
+
 async def all_end(pids: list[int]) -> bool:
-    """Waits until all processes have ended."""
-    with trio.move_on_after(PATIENCE):
-        while any(map(is_running, pids)):
-            await trio.sleep(0.05)
-    return not any(map(is_running, pids))
+    """Waits for the end of all processes."""
+    return await trio.to_thread.run_sync(lambda: all(ends_within(pid, PATIENCE) for pid in pids))
 
 
 def python(code: str, **options: Any) -> StdioClientTransport:

@@ -43,7 +43,9 @@ async def test_arguments_arrive_as_they_are(batch: Path) -> None:
         async with connected(StdioClientTransport([str(batch), *HARMLESS])) as client:
             arguments = await client.call_tool("arguments", returns=list[str])
     assert arguments[2:] == HARMLESS
-    assert Path(arguments[1]).read_text() == "ended in order"
+    end = batch.parent.parent / "end"
+    assert arguments[1] == str(end)
+    assert end.read_text() == "ended in order"
 
 
 async def test_it_is_found_by_its_name_alone(batch: Path, monkeypatch: pytest.MonkeyPatch) -> None:

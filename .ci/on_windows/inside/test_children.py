@@ -52,7 +52,7 @@ async def test_a_server_is_called(era: str, tmp_path: Path) -> None:
                 await client.call_tool("wait_for_ever")
             assert scope.cancelled_caught
             while await client.call_tool("count_cancelled", returns=int) != 1:
-                await trio.sleep(0.05)
+                pass
             child = await client.call_tool("pid", returns=int)
     assert not is_running(child)
     assert (tmp_path / "end").read_text() == "ended in order"
@@ -63,7 +63,7 @@ async def test_other_output_of_a_server_does_not_reach_the_protocol() -> None:
     with trio.fail_after(PATIENCE):
         async with connected(served(stderr=lines.append)) as client:
             assert (await client.call_tool("speak")).text == "''"
-    assert {"printed", "written", "echo from a command"} >= set(lines) >= {"written"}
+    assert sorted(lines) == ["printed", "said by a command", "written"]
 
 
 async def test_standard_error_is_read_in_the_code_page() -> None:
@@ -79,8 +79,8 @@ async def test_a_child_gets_what_no_program_can_do_without(env: dict[str, str] |
     with trio.fail_after(PATIENCE):
         async with connected(served(env=env)) as client:
             assert await client.call_tool("variable", {"name": "SystemRoot"}, returns=str)
-            found = await client.call_tool("variable", {"name": "A"}, returns=str | None)
-            assert found == (env or {}).get("A")
+            found = await client.call_tool("variable", {"name": "A"}, returns=str)
+            assert found == (env or {}).get("A", "")
 
 
 async def test_large_messages_pass_both_ways_at_once() -> None:

@@ -13,8 +13,9 @@ from running import PATIENCE, PROGRAMS, connected
 
 import mcp_actors.asyncio
 import mcp_actors.sync
-from mcp_actors import Client, ConnectFailed, Server
+from mcp_actors import Client, ConnectFailed, McpError, Server
 
+REFUSED = (McpError, OSError, ValueError)
 LOOPS: list[Any] = [asyncio.ProactorEventLoop, asyncio.SelectorEventLoop]  # type: ignore[attr-defined]
 URLS = ["http://127.0.0.1:0/mcp", "ws://127.0.0.1:0/ws", "tcp://127.0.0.1:0"]
 PATIENT: dict[str, Any] = {"timeout": PATIENCE, "probe_timeout": PATIENCE}
@@ -62,11 +63,10 @@ async def test_a_port_is_served_once(server: Server, nursery: trio.Nursery) -> N
 
 async def test_unix_sockets_are_refused_in_one_sentence(server: Server) -> None:
     for url in ("unix:///tmp/x", r"unix://C:\x", "unix:C:/x", "http+unix://%2Ftmp%2Fx/mcp"):
-        with pytest.raises(ConnectFailed, match="Windows") as refused:
+        with pytest.raises(REFUSED, match="Python has no Unix sockets on Windows"):
             async with Client(url):
                 pass
-        assert "port" not in str(refused.value)
-        with pytest.raises(ConnectFailed, match="Windows"):
+        with pytest.raises(REFUSED, match="Python has no Unix sockets on Windows"):
             await server.serve(url)
 
 
@@ -100,7 +100,7 @@ def test_asyncio_with_a_child(make_loop: Any) -> None:
                 async with asyncio.timeout(0.5):
                     await client.call_tool("wait_for_ever")
             while await client.call_tool("count_cancelled", returns=int) != 1:
-                await asyncio.sleep(0.05)
+                pass
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(main())

@@ -83,9 +83,9 @@ def arguments() -> list[str]:
 
 
 @server.tool
-def variable(name: str) -> str | None:
-    """A variable of the environment."""
-    return os.environ.get(name)
+def variable(name: str) -> str:
+    """A variable of the environment, empty if there is none of that name."""
+    return os.environ.get(name, "")
 
 
 @server.tool
@@ -93,7 +93,7 @@ def speak() -> str:
     """Writes to standard output in every way there is, and starts a program that reads standard input."""
     print("printed")
     os.write(1, b"written\n")
-    os.system("echo from a command")
+    os.system("echo said by a command")
     command = [sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 

@@ -315,11 +315,16 @@ class FileLock:
             raise
 
     def _try(self) -> bool:
-        self._descriptor = os.open(self._path, _FLAGS, LOCK_MODE)
-        if not _lock(self._descriptor):
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor = os.open(self._path, _FLAGS, LOCK_MODE)
+        locked = False
+        try:
+            locked = _lock(descriptor)
+        finally:
+            if not locked:
+                os.close(descriptor)
+        if not locked:
             return False
+        self._descriptor = descriptor
         if self._is_current():
             return True
         self.release()  # somebody has removed the file, and others lock a new one
