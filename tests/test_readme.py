@@ -152,7 +152,7 @@ def test_the_programs_are_typed(command: list[str], folder: Path, environment: d
         env=environment,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=10 * SECONDS,
         check=False,
     )
     if command[0] == "mypy":
