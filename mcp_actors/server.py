@@ -751,6 +751,14 @@ class Server(Generic[StateT]):
         """
         self.bus.publish("resource_updated", uri)
 
+    def resources_changed(self) -> None:
+        """Notifies clients that the list of resources is another one. Never waits; safe from any thread.
+
+        For templates whose ``list=`` finds other resources than before: what is added and removed here is announced
+        without it.
+        """
+        self.bus.publish("resources")
+
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
         """Sends a log message to the client of every legacy session that wants messages of this level. Never waits.
 

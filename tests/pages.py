@@ -4,25 +4,42 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
-PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+PAGES = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
+"""The text of each page, by its path below ``docs``."""
 # These need frameworks and drivers of others, and are run where those are: tests/worlds/test_pages.py.
 WITH_FRAMEWORKS = {"books.py", "shop.py", "pool.py", "page.py", "forms.py", "members.py"}
+# Programs that start or import a program of another page. All others are run with the files of their own page alone.
+BORROWED = {
+    "ask_asyncio.py": ["weather.py"],
+    "ask_sync.py": ["weather.py"],
+    "test_weather.py": ["weather.py"],
+    "record_calls.py": ["weather.py"],
+}
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks(page: str = README) -> list[tuple[str, str]]:
     """(language, text) of every fenced block, in order."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    return [(language, text) for language, text in found]
+    return [(found[1], found[2]) for found in _FENCE.finditer(page)]
+
+
+def name_in(program: str) -> str:
+    """The file name in the first line of a program."""
+    return program.partition("\n")[0].removeprefix("# ")
 
 
 def programs(*pages: str) -> dict[str, str]:
     """The Python blocks of some pages, or of all, by the file name in their first line."""
     return {
-        text.partition("\n")[0].removeprefix("# "): text
+        name_in(text): text
         for page in pages or (README, *PAGES.values())
         for language, text in blocks(page)
         if language == "python"
@@ -46,6 +63,36 @@ def local_addresses(words: list[str]) -> list[str]:
 def is_server(words: list[str]) -> bool:
     """Whether a command serves where it says, until somebody ends it."""
     return words[1] == "bridge" or (words[1] in {"serve", "gateway"} and "--listen" in words)
+
+
+def outputs(*pages: str) -> dict[str, str]:
+    """The text directly below a program, by the program's name: what it prints."""
+    return {
+        name_in(program[2]): shown[2]
+        for page in pages or (README, *PAGES.values())
+        for program, shown in pairwise(_FENCE.finditer(page))
+        if program[1] == "python" and shown[1] == "text" and not page[program.end() : shown.start()].strip()
+    }
+
+
+def page_with(name: str) -> str:
+    """The text of the page that has the program ``name``."""
+    return next(page for page in (README, *PAGES.values()) if name in programs(page))
+
+
+def files_beside(name: str) -> Iterator[tuple[str, str]]:
+    """The names and texts of the files that a reader of its page has when running the program ``name``."""
+    yield from programs(page_with(name)).items()
+    for other in BORROWED.get(name, ()):
+        yield other, programs()[other]
+
+
+def anchors(page: str) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    return {
+        re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    }
 
 
 def with_table(page: str, name: str, table: str) -> str:

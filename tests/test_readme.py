@@ -34,10 +34,14 @@ from tests.pages import (
     README,
     ROOT,
     WITH_FRAMEWORKS,
+    anchors,
     blocks,
     commands,
+    files_beside,
     is_server,
     local_addresses,
+    name_in,
+    outputs,
     programs,
     with_table,
 )
@@ -48,15 +52,6 @@ SECONDS = 60
 
 # Without pytest-asyncio, which warns where its settings are missing.
 PYTEST = ["python", "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:asyncio"]
-
-
-def output_after(name: str) -> str:
-    """The text block that follows the program ``name``."""
-    every = [block for page in (README, *PAGES.values()) for block in blocks(page)]
-    place = next(n for n, (_, text) in enumerate(every) if text.startswith(f"# {name}\n"))
-    language, text = every[place + 1]
-    assert language == "text"
-    return text
 
 
 @pytest.fixture
@@ -87,47 +82,34 @@ def run(command: list[str], folder: Path, environment: dict[str, str], seconds: 
     return done.stdout
 
 
-# Programs below whose text stands what they print.
-PRINTING = [
-    "ask.py",
-    "web.py",
-    "embedding.py",
-    "hub.py",
-    "stocks.py",
-    "reports.py",
-    "two_lines.py",
-    "ask_asyncio.py",
-    "beside.py",
-    "ask_sync.py",
-    "plot.py",
-    "exact.py",
-    "routes.py",
-    "traced.py",
-    "measured.py",
-    "guarded.py",
-    "patient.py",
-    "inspecting.py",
-    "passing.py",
-    "chosen.py",
-    "hosting.py",
-    "record_calls.py",
-]
-
-
 def test_the_programs_are_there() -> None:
-    # Those that print nothing are used by other tests here.
-    shown = {*PRINTING, "weather.py", "watch.py"}
+    # Those that print nothing are used by other tests here, or by a program of their page.
+    shown = {*outputs(), "weather.py", "watch.py"}
+    used = {
+        name
+        for page in PAGES.values()
+        for name, text in programs(page).items()
+        if any(re.search(rf"\b{re.escape(name)}\b", each) for _, each in blocks(page) if each != text)
+        or any(f"from {name.removesuffix('.py')} import" in each for each in programs(page).values())
+    }
     # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py"}
     tests = {"test_notes.py", "test_store.py", "test_weather.py"}
-    assert set(programs()) == shown | protected | WITH_FRAMEWORKS | tests
+    assert set(programs()) == shown | used | protected | WITH_FRAMEWORKS | tests
 
 
-@pytest.mark.parametrize("name", PRINTING)
-def test_the_program_prints_what_stands_below_it(
-    name: str, folder: Path, environment: dict[str, str]
-) -> None:
-    assert run(["python", name], folder, environment) == output_after(name)
+def test_no_two_programs_have_one_name() -> None:
+    every = [block for page in (README, *PAGES.values()) for block in blocks(page)]
+    names = [name_in(text) for language, text in every if language == "python"]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("name", outputs())
+def test_the_program_prints_what_is_below_it(name: str, tmp_path: Path, environment: dict[str, str]) -> None:
+    """Nothing else is in the folder than what a reader of the page has, and none of this project's settings."""
+    for file, text in files_beside(name):
+        (tmp_path / file).write_text(text)
+    assert run(["python", name], tmp_path, environment) == outputs()[name]
 
 
 def test_the_test_of_a_protected_server_passes(folder: Path, environment: dict[str, str]) -> None:
@@ -180,7 +162,7 @@ def test_the_programs_are_typed(command: list[str], folder: Path, environment: d
         env=environment,
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=10 * SECONDS,
         check=False,
     )
     if command[0] == "mypy":
@@ -527,13 +509,6 @@ def test_the_commands_of_the_front_page_are_those_that_ci_runs() -> None:
     # The tests against programs of others in two parts, one of which only waits, so that it waits beside the rest.
     silent = 'pytest -m peers -n 0 tests/interop/proxies >"$work/silent.log" 2>&1 </dev/null &'
     assert ci.index(silent) < ci.index("pytest") < ci.index("pytest -m peers --ignore tests/interop/proxies")
-
-
-def anchors(page: str) -> set[str]:
-    return {
-        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
-        for heading in re.findall(r"^#+ (.*)$", page, re.MULTILINE)
-    }
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}" for name in PAGES)])

@@ -215,6 +215,12 @@ class ResourceNotFound(RpcError):
     def __init__(self, uri: str) -> None:
         super().__init__(self.CODE, f"resource not found: {uri}", {"uri": uri})
 
+    @property
+    def uri(self) -> str:
+        """The URI that was asked for; empty if the peer's error does not say it."""
+        uri = self.data.get("uri") if isinstance(self.data, dict) else None
+        return uri if isinstance(uri, str) else ""
+
 
 class TaskNotFound(RpcError):
     """There is no task with that id: it never existed, its time is over, or it belongs to another client.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
-from mcp_actors.types.content import AudioContent, ContentBlock, ImageContent, Role, TextContent
+from mcp_actors.types.content import AudioContent, ContentBlock, ImageContent, Role, TextContent, text_of
 from mcp_actors.types.elicitation import ElicitFormParams, ElicitResult, ElicitUrlParams
 from mcp_actors.types.records import UNSET, Vocabulary, record
 from mcp_actors.types.tools import Tool
@@ -102,6 +102,13 @@ class ToolResultContent(Vocabulary):
 SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
 
 
+def _text(content: SamplingContent | list[SamplingContent]) -> str:
+    blocks = content if isinstance(content, list) else [content]
+    return text_of(
+        part for each in blocks for part in (each.content if isinstance(each, ToolResultContent) else [each])
+    )
+
+
 @record(eq=False, repr=False)
 class SamplingMessage(Vocabulary):
     """One message of the conversation, with one block or a list of blocks as it was received."""
@@ -110,6 +117,11 @@ class SamplingMessage(Vocabulary):
     content: SamplingContent | list[SamplingContent]
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+    @property
+    def text(self) -> str:
+        """The text of all text blocks, those of tool results included, each on a line of its own; empty without any."""
+        return _text(self.content)
 
 
 @record(eq=False, repr=False)
@@ -169,6 +181,11 @@ class CreateMessageResult(Vocabulary):
     stop_reason: str | None = None
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+    @property
+    def text(self) -> str:
+        """The text of all text blocks, each on a line of its own; empty without any."""
+        return _text(self.content)
 
 
 # -- results that ask for input ------------------------------------------------------------------------

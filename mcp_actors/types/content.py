@@ -207,7 +207,7 @@ BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResourc
 """The classes of `ContentBlock`, for `isinstance`."""
 
 
-def text_of(blocks: Iterable[ContentBlock]) -> str:
+def text_of(blocks: Iterable[object]) -> str:
     """Returns the text of all text blocks and embedded text resources, each on a line of its own."""
     texts: list[str] = []
     for block in blocks:

@@ -200,6 +200,23 @@ async def test_each_error_has_its_type(code: int, data: Any, raised: type[RpcErr
 
 
 @pytest.mark.parametrize(
+    ("data", "uri"), [({"uri": "x://a"}, "x://a"), (None, ""), ({"uri": 5}, ""), (["x://a"], "")]
+)
+async def test_the_error_of_a_missing_resource_has_its_uri(data: Any, uri: str) -> None:
+    async with scripted("2025-11-25") as (client, peer), trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            with pytest.raises(ResourceNotFound) as missing:
+                await client.read_resource("x://a")
+            assert missing.value.uri == uri
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(read)
+        await fail(peer, await peer.receive(), -32002, data, "why")
+    assert ResourceNotFound("x://b").uri == "x://b"
+
+
+@pytest.mark.parametrize(
     "result",
     [5, None, [], "x", {}, {"content": "x"}, {"content": [{"type": "dance"}]}, {"content": [], "isError": 1}],
 )

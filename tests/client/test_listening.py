@@ -13,6 +13,7 @@ from mcp_actors import Client, Server
 from mcp_actors._eras.era import Event
 from mcp_actors.errors import CallTimeout, RpcError, SubscriptionLost
 from mcp_actors.testing import ScriptedPeer, raw_server
+from mcp_actors.types import Resource
 from tests.scripted_peers import MODERN, SUBSCRIPTION_ID, fail, greet, notify, reply, scripted, tell
 
 ACK = "notifications/subscriptions/acknowledged"
@@ -65,6 +66,17 @@ async def test_both_eras_look_alike(era: str) -> None:
             assert await anext(events) == Event("resource_updated", "x://a/b")
         await wait_all_tasks_blocked()
         assert server.tree().bus.uris == 0
+
+
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_template_that_lists_other_resources_says_so(era: str) -> None:
+    server, there = Server("s"), [Resource("x://a", "a")]
+    server.add_resource("x://{name}", lambda name: name, name="x", list=lambda: there)
+    async with Client(server, era=era) as client, client.listen(resources=True) as events:
+        there.append(Resource("x://b", "b"))
+        server.resources_changed()
+        assert await anext(events) == Event("resources")
+        assert [each.uri async for each in client.resources()] == ["x://a", "x://b"]
 
 
 async def test_what_goes_over_the_wire() -> None:

@@ -23,14 +23,19 @@ from mcp_actors.types import (
     UNSET,
     BooleanSchema,
     CallToolResult,
+    CreateMessageResult,
     EnumOption,
+    ImageContent,
     LegacyTitledEnumSchema,
     NumberSchema,
     ResourceLink,
+    SamplingMessage,
     StringSchema,
     TextContent,
     TitledMultiSelectEnumSchema,
     TitledSingleSelectEnumSchema,
+    ToolResultContent,
+    ToolUseContent,
     Unset,
     UntitledMultiSelectEnumSchema,
     UntitledSingleSelectEnumSchema,
@@ -368,3 +373,16 @@ def test_two_threads_may_complete_a_record_at_once(frozen: bool) -> None:
     if frozen:
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             found[0].begin = 2
+
+
+BLOCK, CALL = TextContent("one"), ToolUseContent("1", "add", {})
+SAID = ToolResultContent("1", [TextContent("two"), ImageContent("", "image/png"), TextContent("three")])
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(BLOCK, "one"), ([BLOCK, CALL, BLOCK], "one\none"), (CALL, ""), ([], ""), (SAID, "two\nthree")],
+)
+def test_a_message_of_a_model_has_the_text_of_its_blocks(content: Any, text: str) -> None:
+    assert SamplingMessage("user", content).text == text
+    assert CreateMessageResult("assistant", content, "a model").text == text
