@@ -130,7 +130,7 @@ class Proofs:
     def _used_once(
         self, field: str | None, method: str, url: str, token: str | None, thumbprint: str | None, now: float
     ) -> tuple[bytes, str]:
-        """Returns the name of a proof and the thumbprint of its key, which is ``thumbprint`` unless that is ``None``."""
+        """Returns the name of a proof and the thumbprint of its key; without ``thumbprint`` any key will do."""
         if field is None or len(field) > MAX_PROOF:
             raise ProofInvalid("missing or too long")
         try:

@@ -32,6 +32,7 @@ except ModuleNotFoundError as missing:
 
 DEFAULT_URL = "http://127.0.0.1:9000"
 DEFAULT_USERS = ("ann=mcp:read,mcp:write", "bob=mcp:read")
+DEFAULT_CLIENTS = ("machine=mcp:read,mcp:write",)
 # Seconds for the server to answer; it is on this machine.
 TIMEOUT = 10.0
 
@@ -94,8 +95,8 @@ def serve(words: Sequence[str]) -> None:
         "--client",
         metavar="NAME=SCOPE,...",
         action="append",
-        default=[],
-        help="a program with access of its own; its secret is in NAME_SECRET of the environment, or made and shown",
+        help=f"a program with access of its own; {DEFAULT_CLIENTS[0]} by default. Its secret is in NAME_SECRET of the "
+        "environment, or made and shown",
     )
     parser.add_argument(
         "--client-key",
@@ -107,7 +108,7 @@ def serve(words: Sequence[str]) -> None:
     options = parser.parse_args(words)
     shown: dict[str, str] = {}
     try:
-        machines = _machines(options.client, options.client_key, shown)
+        machines = _machines(options.client or DEFAULT_CLIENTS, options.client_key, shown)
         users = {name: scopes.split(",") for name, scopes in map(_pair, options.user or DEFAULT_USERS)}
         issuer = Issuer(options.listen, users, machines, report=write_to_stderr)
     except (OSError, ValueError) as wrong:

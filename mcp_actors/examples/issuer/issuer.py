@@ -48,7 +48,9 @@ MAX_PROOFS = 10_000
 
 _URL = re.compile(r"http://(127\.0\.0\.1|\[::1\]|localhost):([0-9]{1,5})/?")
 _USER = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-_RESOURCE = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(?:[/?][!$%&()*+,\-./0-9:;=?@A-Z_a-z~]*)?")
+_RESOURCE = re.compile(
+    r"https?://(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:[/?][!$%&()*+,\-./0-9:;=?@A-Z_a-z~]*)?"
+)
 # RFC 7636 section 4.2: 32 bytes in base64url.
 _CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")
 # RFC 7638: the thumbprint of a key is as long.

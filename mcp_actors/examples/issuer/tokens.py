@@ -37,9 +37,11 @@ GRANT_LIFETIME = 24 * 3600.0
 ACCESS_LIFETIME = 300.0
 KEY_LIFETIME = 3600.0
 KEY_PUBLISHED = ACCESS_LIFETIME + 60.0
+# Keys that are published; more than two are there only where a clock jumps.
+MAX_KEYS = 3
 
 _ALGORITHM = "ES256"
-_TOKEN = re.compile(r"([A-Za-z0-9_-]{22})\.([0-9]{1,9})\.([A-Za-z0-9_-]{43})")
+_TOKEN = re.compile(r"([A-Za-z0-9_-]{22})\.(0|[1-9][0-9]{0,8})\.([A-Za-z0-9_-]{43})")
 # RFC 7636 section 4.1 and 4.2.
 _VERIFIER = re.compile(r"[A-Za-z0-9._~-]{43,128}")
 
@@ -312,9 +314,10 @@ class SigningKeys:
         now = self._now()
         if not self._keys or not 0 <= now - self._keys[-1][0] < KEY_LIFETIME:
             self._keys.append((now, ECKey.generate_key("P-256", {"kid": secrets.token_urlsafe(8)})))
-        # A key has signed until the next one began.
-        ends = [*(began for began, _ in self._keys[1:]), now]
-        self._keys = [each for each, end in zip(self._keys, ends, strict=True) if now - end < KEY_PUBLISHED][
-            -3:
-        ]
+        # A key has signed until the next one began, or its own hour was over.
+        self._keys = [
+            each
+            for each, (following, _) in zip(self._keys, [*self._keys[1:], (now, None)], strict=True)
+            if now - min(following, each[0] + KEY_LIFETIME) < KEY_PUBLISHED
+        ][-MAX_KEYS:]
         return self._keys[-1][1]
