@@ -102,8 +102,9 @@ PRINTING = [
 def test_the_programs_are_there() -> None:
     # Those that print nothing are used by other tests here.
     shown = {*PRINTING, "weather.py", "watch.py"}
-    # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
-    protected = {"notes.py", "login.py", "machine.py"}
+    # These are run with an authorization server: tests/cli/test_login_programs.py, and with one of others in
+    # tests/interop/authorization/test_readme_programs.py.
+    protected = {"notes.py", "login.py", "machine.py", "robot.py", "bound.py"}
     assert set(programs()) == shown | protected | WITH_FRAMEWORKS | {"test_notes.py", "test_weather.py"}
 
 

@@ -25,7 +25,7 @@ from mcp_actors.auth import (
 )
 from mcp_actors.auth.client.person_grant import code_challenge
 from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
-from mcp_actors.errors import LoginFailed, TokenRefused
+from mcp_actors.errors import AuthorizationFailed, LoginFailed, TokenRefused
 from mcp_actors.examples.issuer.clients import machine_client
 from mcp_actors.examples.issuer.http_face import COOKIE, MAX_BODY, MAX_DOCUMENT, issuer_transport
 from mcp_actors.examples.issuer.issuer import Issuer
@@ -452,7 +452,7 @@ async def test_a_person_without_the_scope_is_not_let_in(site: Site) -> None:
     async with notes(site.issuer.url) as url:
         async with Client(url, auth=person.auth()) as client:
             assert (await client.call_tool("whoami")).text == "bob"
-            with pytest.raises(Exception, match="mcp:write"):
+            with pytest.raises(AuthorizationFailed, match="mcp:write"):
                 await client.call_tool("note")
 
 
