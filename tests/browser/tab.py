@@ -59,7 +59,7 @@ class Tab:
     async def visit(self, url: str) -> None:
         """Opens a page, and waits until it is loaded, wherever it redirected to."""
         await self._call("Page.navigate", url=url)
-        await self._loaded()
+        await self.loaded()
 
     async def show_as(self, *, width: int, colours: str) -> None:
         """Lays pages out as in a window of ``width`` pixels, for a person who prefers ``light`` or ``dark``."""
@@ -71,7 +71,7 @@ class Tab:
     async def click(self, selector: str) -> None:
         """Clicks at what leads to another page, and waits until that one is loaded."""
         await self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
-        await self._loaded()
+        await self.loaded()
 
     async def write(self, selector: str, text: str) -> None:
         await self.evaluate(f"document.querySelector({json.dumps(selector)}).value = {json.dumps(text)}")

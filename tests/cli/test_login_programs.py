@@ -20,11 +20,11 @@ import pytest
 from mcp_actors.examples.issuer.__main__ import approve, serve
 from tests.cli.conftest import LIMIT, Mcp, Terminal
 from tests.interop.servers import free_port
-from tests.pages import PAGES, programs
+from tests.pages import ROOT, programs
 
 pytestmark = pytest.mark.long
 
-PAGE = PAGES["authorization.md"]
+PAGE = (ROOT / "docs/authorization.md").read_text()
 ISSUE, SERVE = "127.0.0.1:9000", "127.0.0.1:8000"
 ISSUER = "python -m mcp_actors.examples.issuer"
 LOGIN = "mcp-actors login --no-browser http://127.0.0.1:8000/mcp"

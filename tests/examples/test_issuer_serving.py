@@ -111,9 +111,8 @@ def ticket_of(page: httpx2.Response) -> str:
 async def serving(url: str = "", **settings: Any) -> AsyncIterator[Site]:
     url = url or f"http://127.0.0.1:{free_port()}"
     users = {"ann": ["mcp:read", "mcp:write"], "bob": ["mcp:read"]}
-    issuer = Issuer(
-        url, users, [machine_client("machine", ["mcp:read"], secret="machine-secret")], **settings
-    )
+    machine = machine_client("machine", ["mcp:read"], secret="machine-secret")
+    issuer = Issuer(url, users, **{"machines": [machine], **settings})
     async with httpx2.AsyncClient(base_url=url, trust_env=False) as browser:
         site = Site(issuer, browser)
         async with trio.open_nursery() as nursery:

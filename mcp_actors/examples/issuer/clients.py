@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeGuard
 from urllib.parse import unquote, unquote_plus, urlsplit
 
 import attrs
+from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
 
 from mcp_actors.auth.jose import (
@@ -159,9 +160,8 @@ def read_public_key(text: str) -> Key:
     for each in _KEY_CLASSES:
         try:
             key: Key = each.import_key(text)
-        except Exception:
-            # The libraries below raise many kinds of errors for another type of key, and their texts may quote it.
-            continue
+        except (JoseError, ValueError, TypeError):
+            continue  # a key of another type, an encrypted one, or none
         if key.is_private:
             raise ValueError("it is a private key, which only the client should have: give the public one")
         try:

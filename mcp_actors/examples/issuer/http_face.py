@@ -39,7 +39,7 @@ Fetching = Callable[[Fetch], Awaitable[Fetched | FetchFailed]]
 """Makes a request to a URL that came from the network; what goes wrong is returned."""
 
 
-class HttpRequest(Protocol):
+class RouteRequest(Protocol):
     """A request, as much of it as is read here: a `mcp_transports.http.server.Request`."""
 
     query: str
@@ -92,16 +92,16 @@ class _Face:
         self._reply = reply
         self._fetches = trio.CapacityLimiter(MAX_FETCHES)
 
-    async def start(self, request: HttpRequest) -> Any:
+    async def start(self, request: RouteRequest) -> Any:
         return self._page(start_page(self._issuer))
 
-    async def metadata(self, request: HttpRequest) -> Any:
+    async def metadata(self, request: RouteRequest) -> Any:
         return self._reply(self._issuer.metadata(), headers=_NO_STORE)
 
-    async def jwks(self, request: HttpRequest) -> Any:
+    async def jwks(self, request: RouteRequest) -> Any:
         return self._reply(self._issuer.jwks(), headers=_NO_STORE)
 
-    async def register(self, request: HttpRequest) -> Any:
+    async def register(self, request: RouteRequest) -> Any:
         try:
             if not _is_of_type(request, "application/json"):
                 raise OAuthError("invalid_client_metadata", "a registration is application/json")
@@ -111,7 +111,7 @@ class _Face:
         except OAuthError as refused:
             return self._refusal(refused)
 
-    async def authorize(self, request: HttpRequest) -> Any:
+    async def authorize(self, request: RouteRequest) -> Any:
         browser = _browser_of(request)
         try:
             query = Parameters.read(request.query)
@@ -125,23 +125,23 @@ class _Face:
         cookie = ("set-cookie", f"{COOKIE}={browser}; Path=/; HttpOnly; SameSite=Lax")
         return self._page(consent_page(outcome), redirect_uri=outcome.redirect_uri, more=[cookie])
 
-    async def consent(self, request: HttpRequest) -> Any:
+    async def consent(self, request: RouteRequest) -> Any:
         try:
             _require_own_page(request)
             return self._redirection(self._issuer.decide(_form(request), _browser_of(request)), status=303)
         except OAuthError as refused:
             return self._page(error_page(refused.description), status=refused.status)
 
-    async def token(self, request: HttpRequest) -> Any:
+    async def token(self, request: RouteRequest) -> Any:
         return await self._answered(
             request, lambda form, header: self._issuer.token(form, header, request.headers.get("dpop"))
         )
 
-    async def revoke(self, request: HttpRequest) -> Any:
+    async def revoke(self, request: RouteRequest) -> Any:
         return await self._answered(request, self._issuer.revoke)
 
     async def _answered(
-        self, request: HttpRequest, decide: Callable[[Parameters, str | None], dict[str, Any]]
+        self, request: RouteRequest, decide: Callable[[Parameters, str | None], dict[str, Any]]
     ) -> Any:
         authorization = request.headers.get("authorization")
         try:
@@ -176,13 +176,13 @@ class _Face:
         return self._reply(refused.body(), status=refused.status, headers=(*_NO_STORE, *refused.headers))
 
 
-def _browser_of(request: HttpRequest) -> str:
+def _browser_of(request: RouteRequest) -> str:
     """Returns the random text in the browser's cookie, or a new one."""
     found = _COOKIE.search(request.headers.get("cookie", ""))
     return secrets.token_urlsafe(24) if found is None else found[1]
 
 
-def _require_own_page(request: HttpRequest) -> None:
+def _require_own_page(request: RouteRequest) -> None:
     """Checks that the form of one of our own pages was sent, as far as a browser says which page that was.
 
     The listener serves pages of all local origins, such as the inspector's. None of them may answer for the person.
@@ -195,13 +195,13 @@ def _require_own_page(request: HttpRequest) -> None:
         )
 
 
-def _form(request: HttpRequest) -> Parameters:
+def _form(request: RouteRequest) -> Parameters:
     if not _is_of_type(request, _FORM):
         raise OAuthError("invalid_request", f"the body is not {_FORM}")
     return Parameters.read(request.body.decode("utf-8", "replace"))
 
 
-def _is_of_type(request: HttpRequest, media_type: str) -> bool:
+def _is_of_type(request: RouteRequest, media_type: str) -> bool:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == media_type
 
 

@@ -1,4 +1,4 @@
-"""What the authorization server issues: authorization codes, refresh tokens and access tokens.
+"""The codes and tokens that the authorization server issues, and the grants and keys behind them.
 
 A `Grant` is one decision of a person: which client may use which resource with which scopes. A code and every refresh
 token name their grant and a number, 0 for the code, under a MAC. Each number is good once, and the next one takes its
