@@ -76,6 +76,12 @@ class Tab:
     async def write(self, selector: str, text: str) -> None:
         await self.evaluate(f"document.querySelector({json.dumps(selector)}).value = {json.dumps(text)}")
 
+    async def loaded(self) -> None:
+        """Waits until the page is loaded that something else than these methods leads to."""
+        while "Page.loadEventFired" not in self._events:
+            self._events.append(json.loads(await self._connection.get_message())["method"])
+        self._events.clear()
+
     async def evaluate(self, script: str) -> Any:
         answer = await self._call("Runtime.evaluate", expression=script)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
@@ -98,11 +104,6 @@ class Tab:
                 assert "error" not in received, received["error"]
                 return dict(received["result"])
             self._events.append(received["method"])
-
-    async def _loaded(self) -> None:
-        while "Page.loadEventFired" not in self._events:
-            self._events.append(json.loads(await self._connection.get_message())["method"])
-        self._events.clear()
 
 
 async def _announced(process: trio.Process) -> str:
