@@ -522,8 +522,9 @@ def test_a_repeated_name_is_found() -> None:
     assert len(repeated_names([Module(f"mcp_actors.{each}.tasks", "") for each in "abcd"])) == 1
 
 
-# What the product may consist of: it may shrink, and whoever needs more of something changes the house map first.
-@pytest.mark.parametrize(("what", "most"), [("files", 390), ("rooms", 26), ("arrows", 130)])
+# What the product may consist of: it may shrink, and whoever needs more of something changes the house map first. The
+# eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own.
+@pytest.mark.parametrize(("what", "most"), [("files", 395), ("rooms", 26), ("arrows", 131)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most
@@ -539,4 +540,4 @@ def test_an_arrow_is_counted_once() -> None:
 
 
 def test_the_tests_stay_few() -> None:
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 429
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 450

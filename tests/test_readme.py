@@ -92,8 +92,9 @@ def test_the_programs_are_there() -> None:
         if any(re.search(rf"\b{re.escape(name)}\b", each) for _, each in blocks(page) if each != text)
         or any(f"from {name.removesuffix('.py')} import" in each for each in programs(page).values())
     }
-    # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
-    protected = {"notes.py", "login.py", "machine.py"}
+    # These are run with an authorization server: tests/cli/test_login_programs.py, and with one of others in
+    # tests/interop/authorization/test_readme_programs.py.
+    protected = {"notes.py", "login.py", "machine.py", "robot.py", "bound.py"}
     tests = {"test_notes.py", "test_store.py", "test_weather.py"}
     assert set(programs()) == shown | used | protected | WITH_FRAMEWORKS | tests
 

@@ -59,7 +59,7 @@ class Tab:
     async def visit(self, url: str) -> None:
         """Opens a page, and waits until it is loaded, wherever it redirected to."""
         await self._call("Page.navigate", url=url)
-        await self._loaded()
+        await self.loaded()
 
     async def show_as(self, *, width: int, colours: str) -> None:
         """Lays pages out as in a window of ``width`` pixels, for a person who prefers ``light`` or ``dark``."""
@@ -71,10 +71,16 @@ class Tab:
     async def click(self, selector: str) -> None:
         """Clicks at what leads to another page, and waits until that one is loaded."""
         await self.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
-        await self._loaded()
+        await self.loaded()
 
     async def write(self, selector: str, text: str) -> None:
         await self.evaluate(f"document.querySelector({json.dumps(selector)}).value = {json.dumps(text)}")
+
+    async def loaded(self) -> None:
+        """Waits until the page is loaded that something else than these methods leads to."""
+        while "Page.loadEventFired" not in self._events:
+            self._events.append(json.loads(await self._connection.get_message())["method"])
+        self._events.clear()
 
     async def evaluate(self, script: str) -> Any:
         answer = await self._call("Runtime.evaluate", expression=script)
@@ -98,11 +104,6 @@ class Tab:
                 assert "error" not in received, received["error"]
                 return dict(received["result"])
             self._events.append(received["method"])
-
-    async def _loaded(self) -> None:
-        while "Page.loadEventFired" not in self._events:
-            self._events.append(json.loads(await self._connection.get_message())["method"])
-        self._events.clear()
 
 
 async def _announced(process: trio.Process) -> str:

@@ -117,6 +117,24 @@ class Proofs:
             ProofInvalid: It is not good.
             NonceWanted: It is, but for its nonce.
         """
+        return self._used_once(field, method, url, token, thumbprint, now)[0]
+
+    def holder(self, field: str | None, *, method: str, url: str, now: float) -> str:
+        """Remembers that a proof was used, if it is good for a request for a token, and returns the key's thumbprint.
+
+        Such a request has no access token, so that the proof may be by any key: the token that is issued is bound to
+        it (RFC 9449 section 5). Of the parameters and of what is raised, `check` says the same.
+
+        Raises:
+            ProofInvalid: The proof is not good.
+            NonceWanted: It is, but for its nonce.
+        """
+        return self._used_once(field, method, url, None, None, now)[1]
+
+    def _used_once(
+        self, field: str | None, method: str, url: str, token: str | None, thumbprint: str | None, now: float
+    ) -> tuple[bytes, str]:
+        """Returns the name of a proof and the thumbprint of its key; without ``thumbprint`` any key will do."""
         if field is None or len(field) > MAX_PROOF:
             raise ProofInvalid("missing or too long")
         try:
@@ -131,10 +149,14 @@ class Proofs:
             raise ProofInvalid("no signed JWT with a public key") from None
         if self.wants_nonces(now) and not self.nonces.is_good(claims.get("nonce"), now):
             raise NonceWanted
-        return self._use(f"{thumbprint}\0{claims['htu']}\0{claims['jti']}", claims["iat"] + WINDOW, now)
+        holder = key.thumbprint() if thumbprint is None else thumbprint
+        name = self._use(f"{holder}\0{claims['htu']}\0{claims['jti']}", claims["iat"] + WINDOW, now)
+        return name, holder
 
-    def _key(self, jwk: Any, thumbprint: str) -> Key:
-        """Returns the key of a proof, which must be the one that the token is bound to."""
+    def _key(self, jwk: Any, thumbprint: str | None) -> Key:
+        """Returns the key of a proof, which must be the one that the token is bound to, if there is a token."""
+        if thumbprint is None:
+            return import_public_key(jwk)
         found = self._keys.get(thumbprint)
         if found is not None and found[0] == jwk:
             return found[1]
@@ -161,7 +183,7 @@ class Proofs:
         return digest
 
 
-def _check_request(claims: dict[str, Any], method: str, url: str, token: str, now: float) -> None:
+def _check_request(claims: dict[str, Any], method: str, url: str, token: str | None, now: float) -> None:
     jti, iat, htu, ath = (claims.get(name) for name in ("jti", "iat", "htu", "ath"))
     if not isinstance(jti, str) or not 0 < len(jti) <= MAX_JTI:
         raise ProofInvalid("malformed jti")
@@ -169,7 +191,7 @@ def _check_request(claims: dict[str, Any], method: str, url: str, token: str, no
         raise ProofInvalid("another time")
     if claims.get("htm") != method or not isinstance(htu, str) or not _is_same_target(htu, url):
         raise ProofInvalid("another method or URL")
-    if not isinstance(ath, str) or not _same(ath, token_hash(token)):
+    if token is not None and (not isinstance(ath, str) or not _same(ath, token_hash(token))):
         raise ProofInvalid("another token")
 
 

@@ -493,3 +493,35 @@ def test_a_server_without_proofs_needs_no_library_for_them(monkeypatch: pytest.M
     assert listener(dpop="no").guard.known(Request()) is not None
     with pytest.raises(ImportError, match="pip install"):
         listener(dpop="required")
+
+
+# -- at a token endpoint, where there is no token yet ---------------------------------------------
+
+
+def test_the_holder_of_any_key_proves_it_once_and_for_this_endpoint() -> None:
+    proofs = Proofs(always_nonces=False)
+    proof = made({"ath": None})
+    for url in ("https://h.example/other", "https://h.example/mcp/token"):
+        with pytest.raises(ProofInvalid):
+            proofs.holder(proof, method="POST", url=url, now=START)
+    assert proofs.holder(proof, method="POST", url=RESOURCE, now=START) == KEY.thumbprint
+    with pytest.raises(ProofInvalid):
+        proofs.holder(proof, method="POST", url=RESOURCE, now=START)
+    other = made({"ath": None}, key=OTHER)
+    assert proofs.holder(other, method="POST", url=RESOURCE, now=START) == OTHER.thumbprint
+
+
+def test_a_proof_by_no_public_key_has_no_holder() -> None:
+    proofs = Proofs(always_nonces=False)
+    for jwk in (None, KEY.as_jwk(), {"kty": "oct", "k": "c2VjcmV0"}):
+        with pytest.raises(ProofInvalid):
+            proofs.holder(made({"ath": None}, {"jwk": jwk}), method="POST", url=RESOURCE, now=START)
+
+
+def test_a_holder_is_asked_for_a_nonce_where_each_proof_has_one() -> None:
+    proofs = Proofs(always_nonces=True)
+    with pytest.raises(NonceWanted):
+        proofs.holder(made({"ath": None}), method="POST", url=RESOURCE, now=START)
+    nonce = proofs.nonces.current(START)
+    proof = made({"ath": None, "nonce": nonce})
+    assert proofs.holder(proof, method="POST", url=RESOURCE, now=START) == KEY.thumbprint

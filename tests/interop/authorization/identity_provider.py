@@ -44,6 +44,10 @@ class Signer:
     def private_pem(self) -> str:
         return self._key.as_pem(private=True).decode()
 
+    @property
+    def public_pem(self) -> str:
+        return self._key.as_pem(private=False).decode()
+
     def sign(
         self, audience: str, subject: str, *, typ: str = "JWT", lifetime: int = 60, **claims: Any
     ) -> str:

@@ -1,4 +1,4 @@
-"""The programs of the README: a protected server, a person who logs in, and a program with access of its own."""
+"""The programs of the page on authorization, with an authorization server of others in place of the example."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from .programs import Issuer
 __all__ = ["environment", "folder"]
 
 PORT = "127.0.0.1:8000"
+EXAMPLE_ISSUER = "http://127.0.0.1:9000"
 BROWSER = """
 import sys, urllib.request
 browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
@@ -52,8 +53,10 @@ def settings(environment: dict[str, str], folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def served(issuer: Issuer, folder: Path, place: str, settings: dict[str, str]) -> Iterator[None]:
-    command = [sys.executable, str(folder / "notes.py"), issuer.url]
-    process = subprocess.Popen(command, env=settings)
+    program = folder / "notes.py"
+    assert EXAMPLE_ISSUER in program.read_text()
+    program.write_text(program.read_text().replace(EXAMPLE_ISSUER, issuer.url))
+    process = subprocess.Popen([sys.executable, str(program)], env=settings)
     try:
         wait_until_it_listens(place, process)
         yield

@@ -10,6 +10,7 @@ one after the other, ``grant`` (``code``, ``secret`` or ``key``), ``client_id``,
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 import warnings
@@ -55,8 +56,15 @@ class Storage:
         self.client = client_info
 
 
+HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]+)">')
+BUTTON = re.compile(r'<button name="([^"]+)" value="([^"]+)"')
+
+
 class Person:
-    """Opens the login page and goes wherever it leads, until it leads back to the client."""
+    """Opens the login page and goes wherever it leads, until it leads back to the client.
+
+    Of a page with a form the first button is pressed.
+    """
 
     def __init__(self) -> None:
         self.logins = 0
@@ -67,6 +75,10 @@ class Person:
         async with httpx2.AsyncClient() as browser:
             while not url.startswith(REDIRECT):
                 response = await browser.get(url)
+                if button := BUTTON.search(response.text):
+                    form = dict([*HIDDEN.findall(response.text), button.groups()])
+                    url = urljoin(url, re.search(r'<form method="post" action="([^"]+)">', response.text)[1])
+                    response = await browser.post(url, data=form)
                 assert response.has_redirect_location, (response.status_code, response.text[:1000])
                 url = urljoin(url, response.headers["location"])
         self._answer = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}

@@ -64,19 +64,35 @@ class Provider {
     codeVerifier = () => this.#verifier;
     saveCodeVerifier = (verifier) => void (this.#verifier = verifier);
 
-    // Opens the login page and goes wherever it leads, until it leads back to the client.
+    // Opens the login page and goes wherever it leads, until it leads back to the client. Of a page with a form the
+    // first button is pressed.
     async redirectToAuthorization(url) {
         this.logins += 1;
         const jar = new Map();
+        let body;
         while (!url.href.startsWith(REDIRECT)) {
             const cookie = [...jar].map(([name, value]) => `${name}=${value}`).join('; ');
-            const response = await fetch(url, { redirect: 'manual', headers: { cookie } });
+            const method = body ? 'POST' : 'GET';
+            const response = await fetch(url, { method, body, redirect: 'manual', headers: { cookie } });
+            body = undefined;
             for (const line of response.headers.getSetCookie()) {
                 const [name, value] = line.split(';')[0].split('=');
                 jar.set(name, value);
             }
             const location = response.headers.get('location');
-            if (!location) throw new Error(`no way from ${url.pathname}: ${response.status} ${await response.text()}`);
+            if (!location) {
+                const page = await response.text();
+                const form = page.match(/<form method="post" action="([^"]+)">/);
+                if (!form) throw new Error(`no way from ${url.pathname}: ${response.status} ${page}`);
+                body = new URLSearchParams();
+                for (const [, name, value] of page.matchAll(/<input type="hidden" name="([^"]+)" value="([^"]+)">/g)) {
+                    body.set(name, value);
+                }
+                const [, name, value] = page.match(/<button name="([^"]+)" value="([^"]+)"/);
+                body.set(name, value);
+                url = new URL(form[1], url);
+                continue;
+            }
             url = new URL(location, url);
         }
         if (url.searchParams.get('state') !== this.#state) throw new Error('another state');
