@@ -7,7 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+PATHS = {path.name: path for path in sorted((ROOT / "docs").rglob("*.md"))}
+PAGES = {name: path.read_text() for name, path in PATHS.items()}
 # These need frameworks and drivers of others, and are run where those are: tests/worlds/test_pages.py.
 WITH_FRAMEWORKS = {"books.py", "shop.py", "pool.py", "page.py", "forms.py", "members.py"}
 

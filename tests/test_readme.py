@@ -1,6 +1,6 @@
 """What the README and the pages in ``docs`` show is run, or compared with the code.
 
-``python -m tests.test_readme`` writes the table of `TASKS` into ``docs/supervision.md`` again.
+``python -m tests.test_readme`` writes the table of `TASKS` into ``docs/why/supervision.md`` again.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import pytest
 import mcp_actors
 from mcp_actors.supervision.task_kinds import TASKS
 from mcp_transports.http.server import HttpLimits
-from tests.pages import PAGES, README, ROOT, WITH_FRAMEWORKS, blocks, programs, with_table
+from tests.pages import PAGES, PATHS, README, ROOT, WITH_FRAMEWORKS, blocks, programs, with_table
 
-SUPERVISION = ROOT / "docs" / "supervision.md"
+SUPERVISION = ROOT / "docs" / "why" / "supervision.md"
 SOURCES = (ROOT / "mcp_actors", ROOT / "transports" / "mcp_transports")
 SECONDS = 60
 
@@ -405,7 +405,9 @@ def anchors(page: str) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}" for name in PAGES)])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(path.relative_to(ROOT).as_posix() for path in PATHS.values())]
+)
 def test_links_inside_lead_somewhere(page: str) -> None:
     path = ROOT / page
     for target in re.findall(r"\]\(([^)]+)\)", path.read_text()):

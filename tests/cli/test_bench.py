@@ -27,7 +27,7 @@ from tests.cli.conftest import LIMIT, ROOT, SERVED, Mcp
 from tests.cli.test_serve import serving
 
 BRIEF = ("--warm-up", "0.1", "--duration", "0.4")
-PAGE = (ROOT / "docs" / "bench.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "bench.md").read_text()
 
 
 def test_a_load_over_stdio_with_its_files(mcp: Mcp, url: str, tmp_path: Path) -> None:
