@@ -1,9 +1,9 @@
 """The command line ``mcp-actors``.
 
 This file knows the commands by name and imports the one that is run, so that ``serve`` does not import the parts that
-draw. `_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `listing`, `call` (with ``read`` and
-``prompt``), `tasks` and `login` (with ``logout`` and ``whoami``) are files; `bench`, `demo`, `inspect`, `install` and
-`top` are folders, and so is what two options of ``serve`` do: `reload` and `workers`.
+draw. `_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `listing`, `call` (with ``read``
+and ``prompt``), `tasks`, `docs` and `login` (with ``logout`` and ``whoami``) are files; `bench`, `demo`, `inspect`,
+`install` and `top` are folders, and so is what two options of ``serve`` do: `reload` and `workers`.
 
 The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
 `arguments` (``key=text``), `output` (results -> text or JSON), `progress` (the bar), `failures` (exceptions -> one line
@@ -26,7 +26,7 @@ from mcp_actors.cli.output import echo
 from mcp_actors.supervision.arguments import did_you_mean
 from mcp_actors.supervision.platform import has_terminal, write_utf8
 
-__all__ = ["main"]
+__all__ = ["command_names", "main"]
 
 _EPILOG = """\b
 URL     stdio:COMMAND ARG...   one shell word, for example 'stdio:python server.py'
@@ -64,6 +64,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "uninstall": ("install.install", "uninstall_command", "Take it out again."),
     "inspect": ("inspect.inspect", "command", "Say what a server is, what it violates, and how fast it is."),
     "bench": ("bench.bench", "command", "Put a load on any server; throughput, latencies, limits for CI."),
+    "docs": ("docs", "command", "Find a page of the documentation, without a network."),
     "list": ("listing", "command", "Show tools, resources, prompts, era and capabilities of a server."),
     "call": ("call", "command", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
     "read": ("call", "read_command", "Read a resource; text and bytes go to stdout as they are."),
@@ -73,6 +74,11 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "logout": ("login", "logout_command", "Forget the login at a server."),
     "whoami": ("login", "whoami_command", "Show the login that is stored for a server."),
 }
+
+
+def command_names() -> list[str]:
+    """The names of the commands, in the order of ``mcp-actors --help``."""
+    return list(_COMMANDS)
 
 
 class _CommandTable(click.Group):

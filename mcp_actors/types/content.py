@@ -47,6 +47,7 @@ class Icon(Vocabulary):
 
 
 Role = Literal["user", "assistant"]
+"""Who says a message: the person, or the model."""
 
 
 @record(eq=False, repr=False)
@@ -106,6 +107,7 @@ class BlobResourceContents(Vocabulary):
 
 
 ResourceContents = TextResourceContents | BlobResourceContents
+"""One part of a resource: text, or bytes in Base64."""
 
 
 def decoded(data: str) -> bytes:
@@ -190,6 +192,7 @@ class EmbeddedResource(Vocabulary):
 
 
 ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
+"""A part of a tool's result or of a prompt's message."""
 
 BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 """The classes of `ContentBlock`, for `isinstance`."""
