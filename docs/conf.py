@@ -59,3 +59,6 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b5cad", "color-brand-content": "#0b5cad"},
     "dark_css_variables": {"color-brand-primary": "#7cb7ff", "color-brand-content": "#7cb7ff"},
 }
+
+# A notebook's cells are Python with lines that only IPython has.
+suppress_warnings = ["misc.highlighting_failure"]

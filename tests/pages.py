@@ -9,6 +9,8 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 PATHS = {path.name: path for path in sorted((ROOT / "docs").rglob("*.md"))}
 PAGES = {name: path.read_text() for name, path in PATHS.items()}
+# Its programs are a guide that is followed step by step: tests/examples/test_transports.py.
+GUIDE = PAGES["transports.md"]
 # These need frameworks and drivers of others, and are run where those are: tests/worlds/test_pages.py.
 WITH_FRAMEWORKS = {"books.py", "shop.py", "pool.py", "page.py", "forms.py", "members.py"}
 
@@ -23,7 +25,7 @@ def programs(*pages: str) -> dict[str, str]:
     """The Python blocks of some pages, or of all, by the file name in their first line."""
     return {
         text.partition("\n")[0].removeprefix("# "): text
-        for page in pages or (README, *PAGES.values())
+        for page in pages or (README, *(page for page in PAGES.values() if page is not GUIDE))
         for language, text in blocks(page)
         if language == "python"
     }

@@ -75,12 +75,12 @@ def run(command: list[str], folder: Path, environment: dict[str, str]) -> str:
 # Programs below whose text stands what they print.
 PRINTING = [
     "ask.py",
+    "reader.py",
     "web.py",
     "embedding.py",
     "hub.py",
     "stocks.py",
     "reports.py",
-    "two_lines.py",
     "ask_asyncio.py",
     "beside.py",
     "ask_sync.py",
@@ -101,7 +101,7 @@ PRINTING = [
 
 def test_the_programs_are_there() -> None:
     # Those that print nothing are used by other tests here.
-    shown = {*PRINTING, "weather.py", "watch.py"}
+    shown = {*PRINTING, "greet.py", "library.py", "weather.py", "watch.py"}
     # These are run with a real authorization server: tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py"}
     assert set(programs()) == shown | protected | WITH_FRAMEWORKS | {"test_notes.py", "test_weather.py"}
@@ -172,7 +172,8 @@ def test_the_programs_are_typed(command: list[str], folder: Path, environment: d
 
 
 def test_the_first_ten_minutes(folder: Path, environment: dict[str, str]) -> None:
-    lines = [line for language, text in blocks() if language == "console" for line in text.splitlines()]
+    page = PAGES["ten-minutes.md"]
+    lines = [line for language, text in blocks(page) if language == "console" for line in text.splitlines()]
     assert all(line.startswith("$ ") for line in lines)
     script = "set -e\n" + "\n".join(line.removeprefix("$ ") for line in lines)
     printed = run(["bash", "-c", script], folder, environment)
@@ -182,7 +183,7 @@ def test_the_first_ten_minutes(folder: Path, environment: dict[str, str]) -> Non
 
 
 def test_the_query_that_never_ends_is_cancelled(folder: Path, environment: dict[str, str]) -> None:
-    lines = [line for _, text in blocks() for line in text.splitlines()]
+    lines = [line for _, text in blocks(PAGES["ten-minutes.md"]) for line in text.splitlines()]
     never_ends = next(line for line in lines if line.startswith("mcp-actors call") and "recursive" in line)
     setting = next(line for line in lines if line.startswith("$ export SERVER=")).removeprefix("$ ")
     (folder / "my.db").touch()
@@ -325,8 +326,10 @@ def names_of_the_sources() -> tuple[frozenset[str], frozenset[str]]:
 def unknown_names(page: str) -> list[str]:
     """The modules, folders and classes that a page names and that are not there."""
     known, paths = names_of_the_sources()
-    # The classes of the programs on this page, and of the README's, to which pages refer.
-    known |= {name for text in (page, README) for name in re.findall(r"^class (\w+)", text, re.MULTILINE)}
+    # The programs of pages are started by other pages, and their classes are named there.
+    known |= {
+        name for text in programs().values() for name in re.findall(r"^class (\w+)", text, re.MULTILINE)
+    }
     paths |= {f"/{name}" for name in programs()}
     missing = []
     for name in re.findall(r"`([\w./]+)`", page):
@@ -352,7 +355,16 @@ PROGRAMMING = {
     "True",
     "False",
 }
-PROTOCOL = {"Literal", "TypedDict", "NamedTuple", "Sequence", "Annotated", "Host", "Origin"}
+PROTOCOL = {
+    "Literal",
+    "TypedDict",
+    "NamedTuple",
+    "Sequence",
+    "Annotated",
+    "Host",
+    "Origin",
+    "BrokenResourceError",
+}
 
 
 @pytest.mark.parametrize("page", ["README.md", *PAGES])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sphinx.application import Sphinx
 
-from mcp_actors.cli.docs import Page, read_pages
+from mcp_actors.cli.docs import DocumentPage, read_pages
 
 
 def write(app: Sphinx, failure: Exception | None) -> None:
@@ -21,7 +21,7 @@ def write(app: Sphinx, failure: Exception | None) -> None:
     (out / "llms-full.txt").write_text("\n\n".join(page.text.strip() for page in pages) + "\n")
 
 
-def section(kind: str, pages: list[Page]) -> str:
+def section(kind: str, pages: list[DocumentPage]) -> str:
     rows = "".join(
         f"- [{page.title}]({page.path.with_suffix('.html').as_posix()}): {page.summary}\n" for page in pages
     )

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from docutils import nodes
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
@@ -187,7 +188,8 @@ def write_pages(app: Sphinx) -> None:
     for module, names in public_names().items():
         write(FOLDER / f"{module}.md", page_of(module, names))
     listed = "\n".join(public_names())
-    index = f"# Python\n\nEvery public name, by the module that has it.\n\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
+    title = "# Python\n\nEvery public name, by the module that has it.\n"
+    index = f"{title}\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
     write(FOLDER / "index.md", index)
     write(COMMAND_LINE, commands())
 
@@ -246,8 +248,16 @@ def resolve(app: Sphinx, env: BuildEnvironment, node: Any, content: nodes.TextEl
     return nodes.reference("", "", content, internal=True, refuri=f"{uri}#{found.node_id}")
 
 
+def look_up_exactly(app: Sphinx, tree: nodes.document) -> None:
+    """Has Sphinx look up names as they are written, so that a type such as bytes is not an attribute of that name."""
+    for node in tree.findall(pending_xref):
+        if node.get("refdomain") == "py":
+            node.attributes.pop("refspecific", None)
+
+
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("builder-inited", write_pages)
     app.connect("env-check-consistency", refuse_undocumented)
+    app.connect("doctree-read", look_up_exactly)
     app.connect("missing-reference", resolve)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

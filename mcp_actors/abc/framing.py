@@ -1,4 +1,4 @@
-"""Newline frames over any pair of Trio streams: pipes, sockets, TLS, whatever sends and receives bytes.
+r"""Newline frames over any pair of Trio streams: pipes, sockets, TLS, whatever sends and receives bytes.
 
 One message is one line that ends in ``\n`` (MCP 2026-07-28, Transports, stdio). Received leniently (``\r\n``, blank
 lines, a last line without its newline), sent strictly. A binding for a byte stream is `LineChannel` and code that opens

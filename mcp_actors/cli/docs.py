@@ -12,7 +12,7 @@ import mcp_actors
 from mcp_actors.cli.failures import CommandFailure, reported, traceback_option
 from mcp_actors.cli.output import echo, styled
 
-__all__ = ["Page", "Section", "command", "read_pages"]
+__all__ = ["DocumentPage", "DocumentSection", "command", "read_pages"]
 
 KINDS = {
     "start": "Start",
@@ -26,7 +26,7 @@ MOST_FOUND = 12
 
 
 @dataclass(frozen=True)
-class Section:
+class DocumentSection:
     """One heading of a page with the text below it."""
 
     title: str
@@ -35,7 +35,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Page:
+class DocumentPage:
     """One page of the documentation, as Markdown."""
 
     path: PurePosixPath
@@ -62,7 +62,7 @@ class Page:
         return ""
 
     @property
-    def sections(self) -> list[Section]:
+    def sections(self) -> list[DocumentSection]:
         """The page cut at its headings; the first one has the title of the page and no anchor."""
         parts = re.split(
             r"^(#{1,4}) (.+)$", re.sub(r"^```.*?^```$", _shielded, self.text, flags=re.S | re.M), flags=re.M
@@ -70,7 +70,7 @@ class Page:
         found = []
         for mark, title, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
             anchor = "" if len(mark) == 1 else re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
-            found.append(Section(title.replace("`", ""), anchor, text.replace("\0", "")))
+            found.append(DocumentSection(title.replace("`", ""), anchor, text.replace("\0", "")))
         return found
 
 
@@ -79,7 +79,7 @@ def _shielded(block: re.Match[str]) -> str:
     return re.sub(r"^", "\0", block[0], flags=re.M)
 
 
-def read_pages(folder: Path | None = None) -> list[Page]:
+def read_pages(folder: Path | None = None) -> list[DocumentPage]:
     """Reads the pages, those to start with first.
 
     Args:
@@ -96,12 +96,13 @@ def read_pages(folder: Path | None = None) -> list[Page]:
     order = list(KINDS)
     paths = [path for kind in order for path in sorted((folder / kind).glob("*.md"))]
     return [
-        Page(PurePosixPath(path.relative_to(folder).as_posix()), path.read_text("utf-8")) for path in paths
+        DocumentPage(PurePosixPath(path.relative_to(folder).as_posix()), path.read_text("utf-8"))
+        for path in paths
     ]
 
 
-def _rank(section: Section, page: Page, words: list[str]) -> int:
-    """How well a section fits: each word counts most in a title, then as a name in code, then in the text."""
+def _rank(section: DocumentSection, page: DocumentPage, words: list[str]) -> int:
+    """Rates how well a section fits: each word counts most in a title, then as a name in code, then in the text."""
     title, text = f"{page.path.stem} {page.title} {section.title}".lower(), section.text.lower()
     score = 0
     for word in words:
@@ -112,7 +113,7 @@ def _rank(section: Section, page: Page, words: list[str]) -> int:
     return score
 
 
-def _line_with(section: Section, words: list[str]) -> str:
+def _line_with(section: DocumentSection, words: list[str]) -> str:
     for line in section.text.splitlines():
         if any(word in line.lower() for word in words):
             return " ".join(line.split())
@@ -147,12 +148,12 @@ def command(words: tuple[str, ...], show_traceback: bool) -> None:
             _find(pages, [word.lower() for word in words])
 
 
-def _is_named(page: Page, words: tuple[str, ...]) -> bool:
+def _is_named(page: DocumentPage, words: tuple[str, ...]) -> bool:
     name = " ".join(words).removesuffix(".md")
     return name in (page.path.with_suffix("").as_posix(), page.path.stem)
 
 
-def _list(pages: list[Page]) -> None:
+def _list(pages: list[DocumentPage]) -> None:
     width = max(len(page.path.with_suffix("").as_posix()) for page in pages)
     for kind in dict.fromkeys(page.kind for page in pages):
         echo(styled(kind, bold=True))
@@ -162,7 +163,7 @@ def _list(pages: list[Page]) -> None:
     echo("\nmcp-actors docs PAGE prints one, mcp-actors docs WORD finds sections.")
 
 
-def _find(pages: list[Page], words: list[str]) -> None:
+def _find(pages: list[DocumentPage], words: list[str]) -> None:
     found = [(_rank(section, page, words), page, section) for page in pages for section in page.sections]
     best = sorted((each for each in found if each[0]), key=lambda each: -each[0])
     if not best:
