@@ -25,6 +25,7 @@ from mcp_actors.cli.bench.results import Document, ResultRow
 from mcp_actors.testing import RecordingTransport
 from tests.cli.conftest import LIMIT, ROOT, SERVED, Mcp
 from tests.cli.test_serve import serving
+from tests.pages import programs
 
 BRIEF = ("--warm-up", "0.1", "--duration", "0.4")
 PAGE = (ROOT / "docs" / "how-to" / "bench.md").read_text()
