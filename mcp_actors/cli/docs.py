@@ -54,10 +54,10 @@ class DocumentPage:
     @property
     def summary(self) -> str:
         """The first sentence below the title."""
-        below = re.sub(r"^```.*?^```$", "", self.text.partition("\n# ")[2] or self.text, flags=re.S | re.M)
-        for paragraph in re.split(r"\n\s*\n", below.partition("\n")[2]):
-            words = " ".join(re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", paragraph).split())
-            if words and words[0] not in "#|<:-*`":
+        prose = re.sub(r"^```.*?^```$", "", self.text, flags=re.S | re.M)
+        for paragraph in re.split(r"\n\s*\n", prose):
+            words = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", " ".join(paragraph.split()))
+            if words and words[0] not in "#|<:-*":
                 return re.split(r"(?<=[.:]) ", words)[0].replace("`", "")
         return ""
 
