@@ -115,12 +115,14 @@ async def test_it_fits_into_any_window(browser: str, site: Path, page: str, widt
     assert (brightness["paper"] > brightness["ink"]) == (colours == "light")
 
 
+@pytest.mark.peers
 def test_no_request_leaves_the_machine(site: Path) -> None:
     pages = [path for path in site.rglob("*") if path.suffix in {".html", ".css"}]
     assert len(pages) > 60
     assert [path.name for path in pages if FETCHED.search(path.read_text())] == []
 
 
+@pytest.mark.peers
 def test_there_are_lists_of_the_pages_for_models(site: Path) -> None:
     listed, whole = ((site / name).read_text() for name in ("llms.txt", "llms-full.txt"))
     links = re.findall(r"\]\(([^)]+)\): \S", listed)
