@@ -1,7 +1,7 @@
 """Extensions of the protocol (SEP-2133), which an application writes or takes from others.
 
 By default none is on. A `ServerExtension` is given to ``Server(extensions=[…])``, a `ClientExtension` to
-``Client(extensions=[…])``, and is in use where both sides declare it. ``docs/extensions.md`` is the guide.
+``Client(extensions=[…])``, and is in use where both sides declare it. ``docs/how-to/extensions.md`` is the guide.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def load_texts(root: Path = ROOT) -> list[Module]:
 
 # A page of the documentation has one of these names too; it is named with its folder.
 DEAD_REFERENCE = re.compile(
-    r"\b(protocol|design|redesign|findings|users|measured|(?<!docs/)authorization)(\.md| §)"
+    r"\b(protocol|design|redesign|findings|users|measured|(?<!docs/how-to/)authorization)(\.md| §)"
 )
 SECTION_MARK = re.compile(r"§ ?[\d.]+")
 # What a section mark belongs to, if it stands shortly before: a document that a reader can find.

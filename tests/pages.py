@@ -13,6 +13,8 @@ DOCS = ROOT / "docs"
 README = (ROOT / "README.md").read_text()
 PAGES = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(DOCS.rglob("*.md"))}
 """The text of each page, by its path below ``docs``."""
+# Its programs are a guide that is followed step by step: tests/examples/test_transports.py.
+GUIDE = PAGES["how-to/transports.md"]
 # These need frameworks and drivers of others, and are run where those are: tests/worlds/test_pages.py.
 WITH_FRAMEWORKS = {"books.py", "shop.py", "pool.py", "page.py", "forms.py", "members.py"}
 # Programs that start or import a program of another page. All others are run with the files of their own page alone.
@@ -40,7 +42,7 @@ def programs(*pages: str) -> dict[str, str]:
     """The Python blocks of some pages, or of all, by the file name in their first line."""
     return {
         name_in(text): text
-        for page in pages or (README, *PAGES.values())
+        for page in pages or (README, *(page for page in PAGES.values() if page is not GUIDE))
         for language, text in blocks(page)
         if language == "python"
     }

@@ -31,7 +31,7 @@ from tests.house import (
 
 ROOT = Path(__file__).parent.parent
 
-# From the inside: a ring imports itself and those before it. ``docs/architecture.md`` has them as a picture.
+# From the inside: a ring imports itself and those before it. ``docs/why/architecture.md`` has them as a picture.
 RINGS = {
     "words": ("errors", "types", "supervision", "abc"),
     "engine": ("_wire", "_schema", "_eras", "auth", "_actors", "shared", "bridges", "_client", "_server"),

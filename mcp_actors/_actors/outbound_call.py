@@ -206,6 +206,7 @@ class Progress(ValueRecord):
 
 
 ProgressCallback = Callable[[Progress], Awaitable[None] | None]
+"""A function, async or not, that is called with each `Progress` of a call."""
 MessageCallback = Callable[[str, dict[str, Any]], bool]
 
 

@@ -1,6 +1,6 @@
 """The client's side of negotiation: how it finds the era of its server, and which requests a server may send to it.
 
-What an answer to ``server/discover`` or ``initialize`` leads to is one table of decisions (docs/eras.md shows it).
+What an answer to ``server/discover`` or ``initialize`` leads to is one table of decisions (docs/why/eras.md shows it).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ __all__ = [
 # * One connection has one bound, `Client(timeout=)` and `Client(probe_timeout=)` together; the rows say how often
 #   what is repeated within it.
 #
-# ``docs/eras.md`` shows the table, and a test compares the two.
+# ``docs/why/eras.md`` shows the table, and a test compares the two.
 
 
 class Asked(Enum):

@@ -1,4 +1,4 @@
-"""The policy for calls that fail: who sees what of it. ``docs/failures.md`` is the same table for users.
+"""The policy for calls that fail: who sees what of it. ``docs/reference/failures.md`` is the same table for users.
 
 ==================================  ======================================  ====================================
 what the call ended with            what the client is sent                 what the log says

@@ -36,6 +36,7 @@ __all__ = [
 ]
 
 FromUrl = Callable[..., ServerTransport | ClientTransport]
+"""A function that makes a transport from a URL, and from options by keyword."""
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")  # RFC 3986 section 3.1, after lower-casing
 

@@ -1,4 +1,4 @@
-"""Newline frames over any pair of Trio streams: pipes, sockets, TLS, whatever sends and receives bytes.
+r"""Newline frames over any pair of Trio streams: pipes, sockets, TLS, whatever sends and receives bytes.
 
 One message is one line that ends in ``\n`` (MCP 2026-07-28, Transports, stdio). Received leniently (``\r\n``, blank
 lines, a last line without its newline), sent strictly. A binding for a byte stream is `LineChannel` and code that opens
@@ -29,13 +29,17 @@ __all__ = [
     "weigh",
 ]
 
-# Base64 makes a 12 MB file one message; a program that needs more says so.
 DEFAULT_MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-# Bytes of unfinished messages of all connections of a listener: 32 of the longest, half of which may be one client's.
+"""Bytes of one message. Base64 makes a 12 MB file one message; a program that needs more says so."""
 DEFAULT_HELD_BYTES = 32 * DEFAULT_MAX_MESSAGE_BYTES
-# Bytes of an unfinished message that no account is charged for, so that short ones cost nothing; about as much as the
-# connection itself.
+"""Bytes of the unfinished messages of all connections of a listener: 32 of the longest, half of which may be one
+client's.
+"""
 UNWEIGHED_BYTES = 16 * 1024
+"""Bytes of an unfinished message that no account is charged for, so that short ones cost nothing.
+
+It is about as much as the connection itself takes.
+"""
 # What a Linux pipe holds: a larger buffer costs an allocation and brings no more bytes.
 _RECEIVE_BYTES = 64 * 1024
 # Frames that are received, and so decoded, before other connections have their turn: some milliseconds.

@@ -91,8 +91,8 @@ class HttpRequest(Protocol):
 
 # -- the units that cross a channel: encoded messages, with what a binding may need to place them ------------------
 
-# Of a JSON-RPC request, with its JSON type; null is not an id in MCP.
 RequestId = int | str
+"""The id of a JSON-RPC request, with its JSON type: ``"1"`` is not ``1``, and MCP does not allow null."""
 
 
 class Frame(msgspec.Struct, gc=False):
@@ -277,6 +277,7 @@ class FrameChannel(trio.abc.Channel[Frame]):
 
 
 ConnectionHandler = Callable[[FrameChannel], Awaitable[None]]
+"""What a transport calls with the channel of each connection; it returns when the conversation is over."""
 
 
 class Outlet(Protocol):

@@ -42,11 +42,17 @@ __all__ = [
 # -- the error codes of JSON-RPC 2.0, section 5.1, and of the protocol, that have no class of their own ------------
 
 PARSE_ERROR = -32700
+"""JSON-RPC 2.0: the message is not JSON."""
 INVALID_REQUEST = -32600
+"""JSON-RPC 2.0: the JSON is not a request."""
 METHOD_NOT_FOUND = -32601
+"""JSON-RPC 2.0: the peer does not have this method."""
 INVALID_PARAMS = -32602
+"""JSON-RPC 2.0: the parameters of the request do not fit its method."""
 INTERNAL_ERROR = -32603
+"""JSON-RPC 2.0: the request failed at the peer."""
 URL_ELICITATION_REQUIRED = -32042
+"""MCP 2025-11-25: a person has to visit a page before the request can succeed."""
 
 
 class McpError(Exception):

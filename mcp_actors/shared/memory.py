@@ -47,18 +47,27 @@ __all__ = [
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
-# Events of one session. A call that reports progress a hundred times a second fills this in almost three minutes, which
-# is longer than a client that lost its network takes to come back.
 DEFAULT_MAX_EVENTS = 16_384
-# Bytes of one session: the longest message, 16 MiB, behind all that a response holds whose client does not read
-# (`HttpLimits.max_buffered`). With less, a client would come back to a stalled stream and find that its answer is gone.
+"""Events of one session.
+
+A call that reports progress a hundred times a second fills this in almost three minutes, which is longer than a
+client that lost its network takes to come back.
+"""
 DEFAULT_MAX_BYTES = 24 * 1024 * 1024
-# Bytes of all sessions together, for clients that perhaps never come back.
+"""Bytes of one session: the longest message, 16 MiB, behind all that a response holds whose client does not read
+(`HttpLimits.max_buffered`).
+
+With less, a client would come back to a stalled stream and find that its answer is gone.
+"""
 DEFAULT_MAX_TOTAL_BYTES = 256 * 1024 * 1024
-# Seconds. Long enough for a train in a tunnel or a restarted proxy; a client that is away longer begins a new session.
+"""Bytes of the events of all sessions together, for clients that perhaps never come back."""
 DEFAULT_MAX_AGE = 600.0
-# Bytes that an event takes in memory beside its data, measured and rounded up. They are counted with its data.
+"""Seconds that an event is kept.
+
+They cover a train in a tunnel or a proxy that is restarted; a client that is away longer begins a new session.
+"""
 EVENT_OVERHEAD = 320
+"""Bytes that an event takes in memory beside its data, measured and rounded up. They are counted with its data."""
 # No event of a session has a longer number, and `int` raises for text of several thousand digits.
 _MAX_DIGITS = 18
 

@@ -13,8 +13,11 @@ from mcp_actors.types.records import ValueRecord, frozen_record
 
 __all__ = ["STREAM_GRACE", "Principal"]
 
-# Seconds. A longer one would let withdrawn access go on, and a shorter one would not cover clocks that differ.
 STREAM_GRACE = 60.0
+"""Seconds that a stream may outlive the token it was opened with.
+
+A longer time would let withdrawn access go on, and a shorter one would not cover clocks that differ.
+"""
 
 
 def _key(principal: Principal) -> str:

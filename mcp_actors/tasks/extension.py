@@ -47,6 +47,7 @@ __all__ = ["TASKS", "CoreMethods", "ExtensionMethods", "SessionTasks", "Tasks", 
 
 
 TASKS = "io.modelcontextprotocol/tasks"
+"""The identifier of the extension that makes tasks of calls (SEP-2663)."""
 _MEMBER, _NOTIFICATION = "taskIds", "notifications/tasks"
 _MIB = 1024 * 1024
 # Bytes of a task's id, which alone protects a task of an unauthenticated caller. It is written in

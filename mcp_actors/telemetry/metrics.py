@@ -304,7 +304,7 @@ GAUGES: Sequence[Gauge] = (
         _bytes,
     ),
 )
-"""All of them. `docs/telemetry.md` has this table."""
+"""All of them. `docs/how-to/telemetry.md` has this table."""
 
 # The crashes are those of the process, and not of one server.
 _OF_THE_PROCESS = frozenset({"mcp_actors_crashes_total", "mcp_actors_http_refused_total"})

@@ -70,6 +70,7 @@ class ListRootsResult(Vocabulary):
 # -- sampling ------------------------------------------------------------------------------------------
 
 IncludeContext = Literal["none", "thisServer", "allServers"]
+"""Which context of a session the client's model is given with a sampling request."""
 
 
 @record(eq=False, repr=False)
@@ -100,6 +101,7 @@ class ToolResultContent(Vocabulary):
 
 
 SamplingContent = TextContent | ImageContent | AudioContent | ToolUseContent | ToolResultContent
+"""A part of a message to or from the client's model."""
 
 
 def _text(content: SamplingContent | list[SamplingContent]) -> str:
@@ -194,6 +196,7 @@ InputRequest = ElicitFormParams | ElicitUrlParams | CreateMessageParams | ListRo
 """One question. In JSON it is the object ``{"method": ..., "params": ...}``."""
 
 InputResponse = ElicitResult | CreateMessageResult | ListRootsResult
+"""What a client answers to a question of a server."""
 
 
 @record(eq=False, repr=False)

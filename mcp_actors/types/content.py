@@ -59,6 +59,7 @@ def is_icon_source(source: object) -> bool:
 
 
 Role = Literal["user", "assistant"]
+"""Who says a message: the person, or the model."""
 
 
 @record(eq=False, repr=False)
@@ -118,6 +119,7 @@ class BlobResourceContents(Vocabulary):
 
 
 ResourceContents = TextResourceContents | BlobResourceContents
+"""One part of a resource: text, or bytes in Base64."""
 
 
 def decoded(data: str) -> bytes:
@@ -202,6 +204,7 @@ class EmbeddedResource(Vocabulary):
 
 
 ContentBlock = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
+"""A part of a tool's result or of a prompt's message."""
 
 BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 """The classes of `ContentBlock`, for `isinstance`."""

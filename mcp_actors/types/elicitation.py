@@ -20,6 +20,7 @@ __all__ = [
 ]
 
 ElicitAction = Literal["accept", "decline", "cancel"]
+"""What a person did with a question: answered it, refused to, or closed it."""
 
 
 @record(eq=False, repr=False)
@@ -56,6 +57,7 @@ class ElicitUrlParams(Vocabulary):
 
 
 ElicitParams = ElicitFormParams | ElicitUrlParams
+"""A question to a person: a form, or a page to visit."""
 
 
 @record(eq=False, repr=False)

@@ -151,7 +151,9 @@ EnumSchema = (
     | TitledMultiSelectEnumSchema
     | LegacyTitledEnumSchema
 )
+"""A member of a form for which a person chooses one or several values."""
 PrimitiveSchema = StringSchema | NumberSchema | BooleanSchema | EnumSchema
+"""A member of a form, of any kind."""
 
 _WIRE_NAMES = {
     "min_length": "minLength",

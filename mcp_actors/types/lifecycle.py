@@ -115,6 +115,7 @@ class DiscoverResult(Vocabulary):
 # -- log messages that a server sends to its client ----------------------------------------------------
 
 LoggingLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+"""How severe a log message is: the levels of syslog (RFC 5424), the least severe first."""
 
 LOGGING_LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
 """The levels of RFC 5424 section 6.2.1, the least severe first."""

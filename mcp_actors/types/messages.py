@@ -71,6 +71,7 @@ class ClientCapabilities(Vocabulary):
 
 
 ProgressToken = int | str
+"""What links reports of progress to the request that they are about; it is chosen by who sends that request."""
 
 
 @record(eq=False, repr=False)

@@ -131,6 +131,7 @@ class ResourceTemplateReference(Vocabulary):
 
 
 CompletionReference = PromptReference | ResourceTemplateReference
+"""What is completed: an argument of a prompt, or a variable of a resource template."""
 
 
 @record(eq=False, repr=False)

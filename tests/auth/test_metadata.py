@@ -465,7 +465,7 @@ def test_origins() -> None:
 # -- The page about authorization names a test for each attack: each of them is there --------------------
 
 TESTS = Path(__file__).parent.parent
-PAGE = (TESTS.parent / "docs/authorization.md").read_text()
+PAGE = (TESTS.parent / "docs/how-to/authorization.md").read_text()
 ATTACKS = [row for row in PAGE.partition("## Attacks")[2].splitlines() if row.startswith("| ")][1:]
 NAMED = re.compile(r"`([\w/]+\.py)::(\w+)`")
 

@@ -25,9 +25,10 @@ from mcp_actors.cli.bench.results import Document, ResultRow
 from mcp_actors.testing import RecordingTransport
 from tests.cli.conftest import LIMIT, ROOT, SERVED, Mcp
 from tests.cli.test_serve import serving
+from tests.pages import programs
 
 BRIEF = ("--warm-up", "0.1", "--duration", "0.4")
-PAGE = (ROOT / "docs" / "bench.md").read_text()
+PAGE = (ROOT / "docs" / "how-to" / "bench.md").read_text()
 
 
 def test_a_load_over_stdio_with_its_files(mcp: Mcp, url: str, tmp_path: Path) -> None:
@@ -235,10 +236,8 @@ def test_the_commands_of_the_page_are_commands() -> None:
 def test_the_program_of_the_page_records_a_load(
     mcp: Mcp, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    pages = PAGE + (ROOT / "README.md").read_text()
     for name in ("record_calls.py", "weather.py"):
-        text = pages.partition(f"```python\n# {name}\n")[2].partition("```")[0]
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(programs()[name])
     python = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"}
     command = [sys.executable, "record_calls.py"]
     subprocess.run(command, cwd=tmp_path, env=environment | python, check=True, timeout=LIMIT)

@@ -19,7 +19,12 @@ from tests.cli.test_inspect import BROKEN
 from tests.cli.test_serve import PROTECTED, serving
 
 Ended = Callable[..., tuple[object, str]]
-PAGE = (ROOT / "docs" / "failures.md").read_text().partition("\n## Exit codes\n")[2].partition("\n## ")[0]
+PAGE = (
+    (ROOT / "docs" / "reference" / "failures.md")
+    .read_text()
+    .partition("\n## Exit codes\n")[2]
+    .partition("\n## ")[0]
+)
 NOBODY = "http://127.0.0.1:1/mcp"
 AT = ["--listen", "http://127.0.0.1:0/mcp"]
 # Ends for ever when it is asked for something that it may refuse in any way.
@@ -219,10 +224,10 @@ def test_the_help_and_the_page_have_the_same_codes(mcp: Mcp) -> None:
     assert {int(code): text for code, text in found.items()} == EXIT_CODES
 
 
-# -- Each row of the terminal's table in ``docs/failures.md`` has tests; they are named here -------------
+# -- Each row of the terminal's table in ``docs/reference/failures.md`` has tests; they are named here -------------
 
 TESTS = Path(__file__).parent.parent
-PAGE_FAILURES_PAGE = TESTS.parent / "docs" / "failures.md"
+PAGE_FAILURES_PAGE = TESTS.parent / "docs" / "reference" / "failures.md"
 
 # What happens -> what shows it at the terminal, and what shows what a program gets.
 TESTED_BY = {

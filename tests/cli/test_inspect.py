@@ -128,7 +128,7 @@ def test_it_looks_at_every_era_and_takes_no_era(mcp: Callable[..., Ran], broken:
 
 # -- The page has the table of rules as it is. ``python -m tests.cli.test_inspect`` writes it there ------
 
-PAGE = ROOT / "docs" / "inspect.md"
+PAGE = ROOT / "docs" / "how-to" / "inspect.md"
 
 
 def table_of_rules() -> str:

@@ -24,7 +24,7 @@ from tests.pages import ROOT, programs
 
 pytestmark = pytest.mark.long
 
-PAGE = (ROOT / "docs/authorization.md").read_text()
+PAGE = (ROOT / "docs/how-to/authorization.md").read_text()
 ISSUE, SERVE = "127.0.0.1:9000", "127.0.0.1:8000"
 ISSUER = "python -m mcp_actors.examples.issuer"
 LOGIN = "mcp-actors login --no-browser http://127.0.0.1:8000/mcp"

@@ -150,9 +150,9 @@ def test_what_a_prior_discovery_must_name() -> None:
 
 # -- The page about eras shows the table of decisions as it is -------------------------------------------
 #
-# ``python -m tests.eras.test_client_negotiation`` writes the table into ``docs/eras.md`` again.
+# ``python -m tests.eras.test_client_negotiation`` writes the table into ``docs/why/eras.md`` again.
 
-PAGE = ROOT / "docs" / "eras.md"
+PAGE = ROOT / "docs" / "why" / "eras.md"
 
 
 def table_of_decisions() -> str:

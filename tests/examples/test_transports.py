@@ -21,7 +21,6 @@ import trio
 import trio.testing
 
 import mcp_actors
-import mcp_actors.examples.transports
 from mcp_actors import Client, ConnectFailed, ConnectionLost, Context, Overloaded, Server, types
 from mcp_actors.abc import Frame
 from mcp_actors.abc.discovery import client_transport
@@ -29,13 +28,11 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.examples.transports import broker
 from mcp_actors.examples.transports.broker import Broker, BrokerWorker, open_broker
 from tests.messages import modern_meta
-from tests.pages import blocks, programs
+from tests.pages import DOCS, GUIDE, blocks, programs
 
 # -- The guide to writing a transport is run as it stands there ------------------------------------------
 
 ROOT = Path(mcp_actors.__file__).parent.parent
-FOLDER = Path(mcp_actors.examples.transports.__file__).parent
-GUIDE = (FOLDER / "README.md").read_text()
 SECONDS = 120
 # The histograms of the benchmarks declare structures in a way that CPython 3.14 warns of.
 WARNINGS = "error,ignore:Due to '_pack_'"
@@ -129,7 +126,7 @@ def test_the_entry_point_is_one() -> None:
 def test_the_examples_are_where_the_guide_says() -> None:
     targets = re.findall(r"\]\(([^)]+)\)", GUIDE)
     assert targets
-    assert all((FOLDER / target).is_file() for target in targets)
+    assert all((DOCS / "how-to" / target).is_file() for target in targets)
 
 
 @pytest.mark.parametrize(("module", "url"), [("http2", "h2stdio:cat"), ("broker", "broker:work")])

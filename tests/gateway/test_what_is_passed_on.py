@@ -48,10 +48,10 @@ from .worlds import World
 
 # -- The table of what a gateway passes on: features by pairs of eras ------------------------------------
 #
-# ``python -m tests.gateway.test_what_is_passed_on`` writes it into ``docs/gateway.md`` again. Each cell is a test:
-# ``test_what_is_passed_on.py``.
+# ``python -m tests.gateway.test_what_is_passed_on`` writes it into ``docs/how-to/gateway.md`` again.
+# Each cell is a test: ``test_what_is_passed_on.py``.
 
-PAGE = ROOT / "docs" / "gateway.md"
+PAGE = ROOT / "docs" / "how-to" / "gateway.md"
 
 LL, LM, ML, MM = PAIRS = [
     (client, server) for client in ("legacy", "modern") for server in ("legacy", "modern")

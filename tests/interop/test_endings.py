@@ -73,7 +73,7 @@ def patience(page: str) -> dict[str, tuple[str, str]]:
 
 
 def test_the_page_says_what_the_installed_clients_do(peers: Peers) -> None:
-    said = patience(PAGES["endings.md"])
+    said = patience(PAGES["why/endings.md"])
     assert set(said) == set(CLIENTS)
     for client, (find, file) in PYTHON_PATIENCE.items():
         [source] = find(peers).parent.parent.glob(f"lib/python*/site-packages/mcp/client/{file}")

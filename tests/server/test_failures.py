@@ -245,10 +245,10 @@ async def test_what_a_failing_handler_had_in_its_hands_is_not_written_to_stderr(
     assert "SWORDFISH" not in capsys.readouterr().err
 
 
-# -- Who sees what of a failure: each row of the first table of ``docs/failures.md`` ---------------------
+# -- Who sees what of a failure: each row of the first table of ``docs/reference/failures.md`` ---------------------
 
 ERAS = ["legacy", "modern"]
-TABLE = Path(__file__).parent.parent.parent / "docs" / "failures.md"
+TABLE = Path(__file__).parent.parent.parent / "docs" / "reference" / "failures.md"
 TESTS = Path(__file__).parent.parent
 # What happens -> what shows it, for what is not shown by a row of this file.
 ELSEWHERE = {

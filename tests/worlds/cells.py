@@ -1,6 +1,6 @@
 """The table of worlds: kinds of programs, and what is promised in each of them.
 
-``python -m tests.worlds.cells`` writes it into ``docs/embedding.md`` again. Each cell that is no dash is a test:
+``python -m tests.worlds.cells`` writes it into ``docs/how-to/embedding.md`` again. Each cell that is no dash is a test:
 ``test_every_world.py``.
 """
 
@@ -10,7 +10,7 @@ from tests.pages import ROOT, with_table
 
 __all__ = ["CELLS", "COLUMNS", "PAGE", "ROWS", "table"]
 
-PAGE = ROOT / "docs" / "embedding.md"
+PAGE = ROOT / "docs" / "how-to" / "embedding.md"
 
 ROWS = {
     "asyncio-client": "asyncio client",

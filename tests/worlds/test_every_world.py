@@ -1,4 +1,4 @@
-"""The cells of the table in ``docs/embedding.md``: programs of every kind, each of which ends in a call.
+"""The cells of the table in ``docs/how-to/embedding.md``: programs of every kind, each of which ends in a call.
 
 A program serves as many cells as it can: the first one that is asked for runs it.
 """

@@ -1,4 +1,4 @@
-"""Jupyter kernels that run notebooks, cell after cell: a row of the table in ``docs/embedding.md``, and more."""
+"""Jupyter kernels that run notebooks, cell after cell: a row of the table in ``docs/how-to/embedding.md``, and more."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def commands_of(page: str) -> list[str]:
 
 
 SERVED_BY = [
-    *commands_of("asgi.md"),
+    *commands_of("how-to/asgi.md"),
     *(f"uvicorn {name}:app --port 8000" for name in ("pool", "page", "members")),
 ]
 # Program -> the path of MCP, a call with its text, and a page of the application beside it with its text.
@@ -137,7 +137,7 @@ def test_a_database_in_a_lifespan(folder: Folder, peers: Peers, monkeypatch: pyt
 def cells() -> list[tuple[str, str]]:
     """Every cell of the page of notebooks, and the output that stands below it."""
     found = re.findall(
-        r"^```ipython\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", PAGES["notebooks.md"], re.S | re.M
+        r"^```ipython\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", PAGES["how-to/notebooks.md"], re.S | re.M
     )
     return [(cell, output) for cell, output in found]
 

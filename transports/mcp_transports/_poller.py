@@ -3,11 +3,11 @@
 Waiting for one socket costs a system call and a task switch each time, and a timer of its own costs memory. With a
 `Poller` and a `Ticker` an idle connection costs neither.
 
-How a poller waits depends on the system. On Linux it is epoll (docs/platforms.md has the figures): each socket is
-registered with the kernel once, and the sockets that are ready are read in a row, so that the busier a listener is, the
-less each read costs. With many thousand connections, a task that has slept for long has left the caches of the
-processor; here it need not wake. Elsewhere each socket has a task that waits as Trio waits, with kqueue on macOS and
-the BSDs.
+How a poller waits depends on the system. On Linux it is epoll (docs/reference/platforms.md has the figures): each
+socket is registered with the kernel once, and the sockets that are ready are read in a row, so that the busier a
+listener is, the less each read costs. With many thousand connections, a task that has slept for long has left the
+caches of the processor; here it need not wake. Elsewhere each socket has a task that waits as Trio waits, with kqueue
+on macOS and the BSDs.
 """
 
 from __future__ import annotations

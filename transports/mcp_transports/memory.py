@@ -23,9 +23,10 @@ from mcp_actors.supervision.task_kinds import MEMORY_CONNECTION
 
 __all__ = ["DEFAULT_MAX_BUFFER", "MemoryChannel", "MemoryTransport", "from_url", "memory_channel_pair"]
 
-# Frames that wait in each direction: about as many small messages as a pipe holds, so that a slow reader has the same
-# effect here as there.
 DEFAULT_MAX_BUFFER = 256
+"""Frames that wait in each direction: about as many small messages as a pipe holds, so that a slow reader has the
+same effect here as there.
+"""
 
 _named: weakref.WeakValueDictionary[str, MemoryTransport] = weakref.WeakValueDictionary()
 _serial = itertools.count(1)

@@ -1,1 +1,1 @@
-"""Transports that live outside the engine, each in one file, and the guide to writing one: see README.md here."""
+"""Transports that live outside the engine, each in one file, as ``docs/how-to/transports.md`` shows."""

@@ -73,6 +73,7 @@ TransportMaker = Callable[
 """Makes one transport for one check: see `check_transport`."""
 
 ChannelAction = Callable[[FrameChannel], Awaitable[object]]
+"""A function that does something to a channel of the transport under test."""
 
 
 class ChannelHandler:

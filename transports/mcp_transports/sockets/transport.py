@@ -60,9 +60,8 @@ __all__ = [
     "unix_url",
 ]
 
-# A connection costs a descriptor, and a process may usually have 1024 of them; it needs some for
-# itself.
 DEFAULT_MAX_CONNECTIONS = 1000
+"""A connection costs a descriptor, and a process may usually have 1024 of them; it needs some for itself."""
 # Seconds without a byte after which a connection counts as silent: a client begins as soon as it is connected.
 _SILENT_TIME = 1.0
 # Seconds. Longer than any handshake over a working network; a peer that takes longer is most likely no client.
