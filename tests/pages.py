@@ -15,6 +15,7 @@ PAGES = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(
 """The text of each page, by its path below ``docs``."""
 # Its programs are a guide that is followed step by step: tests/examples/test_transports.py.
 GUIDE = PAGES["how-to/transports.md"]
+WITH_PROGRAMS = (README, *(page for page in PAGES.values() if page is not GUIDE))
 # These need frameworks and drivers of others, and are run where those are: tests/worlds/test_pages.py.
 WITH_FRAMEWORKS = {"books.py", "shop.py", "pool.py", "page.py", "forms.py", "members.py"}
 # Programs that start or import a program of another page. All others are run with the files of their own page alone.
@@ -42,7 +43,7 @@ def programs(*pages: str) -> dict[str, str]:
     """The Python blocks of some pages, or of all, by the file name in their first line."""
     return {
         name_in(text): text
-        for page in pages or (README, *(page for page in PAGES.values() if page is not GUIDE))
+        for page in pages or WITH_PROGRAMS
         for language, text in blocks(page)
         if language == "python"
     }
@@ -71,7 +72,7 @@ def outputs(*pages: str) -> dict[str, str]:
     """The text directly below a program, by the program's name: what it prints."""
     return {
         name_in(program[2]): shown[2]
-        for page in pages or (README, *PAGES.values())
+        for page in pages or WITH_PROGRAMS
         for program, shown in pairwise(_FENCE.finditer(page))
         if program[1] == "python" and shown[1] == "text" and not page[program.end() : shown.start()].strip()
     }
@@ -79,7 +80,7 @@ def outputs(*pages: str) -> dict[str, str]:
 
 def page_with(name: str) -> str:
     """The text of the page that has the program ``name``."""
-    return next(page for page in (README, *PAGES.values()) if name in programs(page))
+    return next(page for page in WITH_PROGRAMS if name in programs(page))
 
 
 def files_beside(name: str) -> Iterator[tuple[str, str]]:
