@@ -23,6 +23,12 @@ def complaints(names: list[str]) -> list[str]:
         for name in names
         if "__pycache__" in name or name.endswith((".pyc", ".orig"))
     ]
+    # The pages that `mcp-actors docs` finds.
+    found += [
+        f"missing: mcp_actors/docs/{kind}"
+        for kind in ("start", "how-to", "reference", "why", "project")
+        if not any(name.startswith(f"mcp_actors/docs/{kind}/") for name in names)
+    ]
     if not any(name.endswith("LICENSE") for name in names):
         found.append("missing: LICENSE")
     return found

@@ -121,7 +121,7 @@ __all__ = [
 ]
 
 
-VERSION = "0.1.0"
+VERSION = "1.0.0rc1"
 
 T = TypeVar("T")
 
