@@ -61,7 +61,11 @@ def licences() -> dict[str, str]:
         .partition("<!-- licences: end")[0]
     )
     found = re.findall(r"^\| (`[^|]*) \|[^|]*\| (.*?) \|$", rows, re.MULTILINE)
-    return {name: licence for names, licence in found for name in re.findall(r"`([\w-]+)`", names)}
+    return {
+        name: licence
+        for names, licence in found
+        for name in re.findall(r"`([\w-]+)`", names.partition("(")[0])
+    }
 
 
 def test_every_dependency_is_in_the_table() -> None:
