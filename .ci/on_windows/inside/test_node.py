@@ -58,7 +58,10 @@ async def test_our_client_and_a_server_of_node(era: str) -> None:
 def test_a_client_of_node_and_our_server(mode: str) -> None:
     command = [sys.executable, "-m", "mcp_actors", "serve", "mcp_actors.examples.everything"]
     words = [NODE, str(PEERS / "typescript_client.mjs"), MODULES, "client", mode, "stdio", *command]
-    done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False)
+    environment = {**os.environ, "PEER_LIMIT": str(PATIENCE)}
+    done = subprocess.run(
+        words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=2 * PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     report = json.loads(done.stdout)
     assert report["version"] == ("2025-11-25" if mode == "legacy" else "2026-07-28")

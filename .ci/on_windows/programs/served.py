@@ -84,8 +84,8 @@ def arguments() -> list[str]:
 
 @server.tool
 def variable(name: str) -> str:
-    """A variable of the environment, empty if there is none of that name."""
-    return os.environ.get(name, "")
+    """A variable of the environment as Python writes it."""
+    return repr(os.environ.get(name))
 
 
 @server.tool
