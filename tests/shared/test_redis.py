@@ -316,6 +316,21 @@ async def test_a_server_that_is_cancelled_can_still_write_and_ends_its_lease(
         assert [each.node for each in await other.tasks.abandoned(10)] == [ended.node]
 
 
+async def test_no_renewal_brings_a_node_back_that_has_ended(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other nodes would go on sending it requests, until its lease has run out."""
+    # One renewal is on its way at any time.
+    monkeypatch.setattr("mcp_actors.shared.redis.directory.RENEWALS", 10_000_000)
+    shared = RedisShared(redis_server.url, lease=3600)
+    async with RedisShared(redis_server.url).open("shop") as other:
+        for _ in range(10):
+            async with shared.open("shop") as ended:
+                address, _ = ended.bus.open_mailbox(lambda _: None)
+                assert await other.bus.send(address, b"hello")
+            assert not await other.bus.send(address, b"is anybody there?")
+
+
 async def test_a_subscriber_that_fails_costs_no_other_and_nothing_that_comes_later(
     redis_server: RedisServer,
 ) -> None:

@@ -60,6 +60,9 @@ class NodeLease:
         self._seconds = seconds
         self._wake = trio.Event()
         self._was_missing = False
+        # One request about the lease at a time: a renewal behind the end would bring the node back.
+        self._asking = trio.Lock()
+        self._is_over = False
         self.on_lost: list[Callable[[], object]] = []
         """Are called in the event loop when the lease had ended, or Redis had lost it: everything else may be lost."""
 
@@ -80,7 +83,7 @@ class NodeLease:
         self._was_missing = True
 
     async def run(self) -> None:
-        """Renews the lease until it is cancelled."""
+        """Renews the lease until it ends."""
         # In half a lease, every node that is there has renewed its own and what belongs to it.
         returning = int(self._seconds * 1000 / 2) or 1
         while True:
@@ -88,7 +91,10 @@ class NodeLease:
                 await self._wake.wait()
             self._wake = trio.Event()
             try:
-                was_missing = await self._renew(returning)
+                async with self._asking:
+                    if self._is_over:
+                        return
+                    was_missing = await self._renew(returning)
             except SharedStateUnavailable as error:
                 log.debug("a lease is not renewed", cause=error.cause)
                 continue
@@ -109,8 +115,10 @@ class NodeLease:
         Raises:
             SharedStateUnavailable: The state cannot be reached; the lease ends by itself.
         """
-        await self._link.request("bus", b"SET", self._ended, b"1", b"EX", ENDED)
-        await self._link.request("bus", b"DEL", self._key)
+        async with self._asking:
+            self._is_over = True
+            await self._link.request("bus", b"SET", self._ended, b"1", b"EX", ENDED)
+            await self._link.request("bus", b"DEL", self._key)
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------------
