@@ -9,14 +9,15 @@ from typing import Any
 import trio
 
 from mcp_actors.abc import TaskRecord
-from mcp_actors.errors import RpcError, SharedStateUnavailable
+from mcp_actors.errors import INTERNAL_ERROR, RpcError, SharedStateUnavailable
 from mcp_actors.extensions import read_answer
 from mcp_actors.server import Context
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import TASK_STATUS
 from mcp_actors.tasks.changes import Changes, Step
-from mcp_actors.tasks.states import answers_of, asked, described, taken, withdrawn
+from mcp_actors.tasks.dialects import outcome_of_error
+from mcp_actors.tasks.states import answers_of, asked, described, failed, seconds_left, taken, withdrawn
 from mcp_actors.types import InputRequest, InputResponse
 
 __all__ = ["TaskActor"]
@@ -67,15 +68,27 @@ class TaskActor:
         """
         try:
             with self._changes.watch.interest(self.record.id, self._take):
-                self.scope.deadline = trio.current_time() + self._seconds_left()
                 with self.scope:
-                    async with trio.open_nursery() as nursery:
-                        self._nursery = nursery
-                        step = await function()
-                        nursery.cancel_scope.cancel(reason="the function has ended")
-                    await self.end(step)
+                    left = seconds_left(self.record, self._changes.clock())
+                    with trio.move_on_after(left) as within_its_time:
+                        async with trio.open_nursery() as nursery:
+                            self._nursery = nursery
+                            step = await function()
+                            nursery.cancel_scope.cancel(reason="the function has ended")
+                        await self.end(step)
+                    if within_its_time.cancelled_caught:
+                        await self._expire()
         finally:
             self.ended.set()
+
+    async def _expire(self) -> None:
+        """Ends a task whose time is up and which its store still has, as its clock was set back meanwhile."""
+        message = "the task has failed: its time was up"
+        outcome = outcome_of_error(RpcError(INTERNAL_ERROR, message))
+        try:
+            await self._changes.apply(self.record, lambda record, now: failed(record, outcome, message, now))
+        except SharedStateUnavailable as error:
+            log.warning("a task whose time is up is not ended", task=self.record.id[:6], cause=error.cause)
 
     async def end(self, step: Step) -> None:
         """Keeps the outcome; while the store cannot be reached, it tries again until the task's time is up."""
@@ -104,12 +117,6 @@ class TaskActor:
             self.record = record
             self._changed.set()
             self._changed = trio.Event()
-
-    def _seconds_left(self) -> float:
-        record = self.record
-        return (
-            math.inf if record.ttl is None else max(record.created + record.ttl - self._changes.clock(), 0.0)
-        )
 
     # -- what the function sends its client --------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import trio
 from mcp_actors.abc import TaskRecord, TaskStore
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.supervision.logging import log
+from mcp_actors.tasks.states import seconds_left
 
 __all__ = ["Changes", "Step", "Take", "TaskWatch"]
 
@@ -226,11 +227,7 @@ class TaskWatch:
                 if record is None or satisfied(record):
                     return record
                 changed = trio.Event()
-                with trio.move_on_after(_seconds_left(record, clock())) as out_of_time:
+                with trio.move_on_after(seconds_left(record, clock())) as out_of_time:
                     await changed.wait()
                 if out_of_time.cancelled_caught:
                     return None
-
-
-def _seconds_left(record: TaskRecord, now: float) -> float:
-    return float("inf") if record.ttl is None else max(record.created + record.ttl - now, 0.0)

@@ -11,6 +11,7 @@ terminal state never changes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -30,6 +31,7 @@ __all__ = [
     "failed",
     "questions_of",
     "restarted",
+    "seconds_left",
     "taken",
     "withdrawn",
 ]
@@ -63,6 +65,16 @@ def questions_of(record: TaskRecord) -> dict[str, Any]:
 def answers_of(record: TaskRecord) -> dict[str, Any]:
     """Returns the answers that the function has not taken yet, by key."""
     return _decode(record.answers)
+
+
+def seconds_left(record: TaskRecord, now: float) -> float:
+    """Returns the seconds until a task's time is up, which are never more than it was given: a clock may be set back.
+
+    Args:
+        record: The task.
+        now: Seconds since the epoch.
+    """
+    return math.inf if record.ttl is None else max(min(record.created + record.ttl - now, record.ttl), 0.0)
 
 
 def _next(record: TaskRecord, state: TaskState, now: float, **changes: Any) -> TaskRecord | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import random
+import sqlite3
 import time
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +23,13 @@ from mcp_actors.auth import JwtVerifier, Principal
 from mcp_actors.auth.client.authorization import Answered
 from mcp_actors.auth.effects import Fetched
 from mcp_actors.errors import AuthorizationFailed, McpError
-from mcp_actors.middleware import ConcurrencyLimit, RateLimit
+from mcp_actors.middleware import ConcurrencyLimit, RateLimit, ResultCache
 from mcp_actors.middleware import rate as rate_module
-from mcp_actors.shared.memory import MemoryTaskStore
+from mcp_actors.shared import sqlite_steps
+from mcp_actors.shared.memory import MemoryShared, MemoryTaskStore
+from mcp_actors.shared.sqlite import SqliteShared
+from mcp_actors.tasks import Tasks
+from mcp_actors.tasks.states import completed, restarted
 from mcp_actors.types import Implementation
 from mcp_transports.memory import MemoryTransport
 from tests import messages
@@ -166,6 +172,113 @@ async def test_tasks_in_memory_end_by_the_clock_and_no_jump_breaks_the_store(jum
     now[0] += 60.0
     assert await store.get([later.id]) == {}
     assert len(await store.page("alice", None, 10)) == (1 if jump < 0 else 0)
+
+
+@pytest.mark.parametrize("seconds", [90.0, 86_400.0, 1e9])
+async def test_a_task_has_no_more_time_than_it_was_given_although_the_clock_was_set_back(
+    seconds: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    back, ended = [0.0], trio.Event()
+
+    def clock() -> float:
+        return 2e9 + trio.current_time() - back[0]
+
+    server = Server("s", extensions=[Tasks(clock=clock, ttl=60.0)], shared=MemoryShared(clock=clock))
+
+    @server.tool(task="optional")
+    async def hangs() -> str:
+        back[0] = seconds
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.set()
+
+    with trio.fail_after(300):
+        async with Client(server) as client:
+            began = trio.current_time()
+            handle = await client.start_tool("hangs")
+            with pytest.raises(McpError):
+                await handle.result()
+            await ended.wait()
+            assert trio.current_time() - began < 70
+
+
+JUMPS = pytest.mark.parametrize("jump", [-1e9, -86_400.0, -90.0, 90.0, 86_400.0, 1e9])
+
+
+@JUMPS
+async def test_no_jump_of_the_time_of_day_ends_or_lengthens_a_lease(
+    jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes in one file, of which one lives and one has died; the clock of the machine itself goes on by hand."""
+    machine, day, now = [1000.0], [2e9], time.time
+    monkeypatch.setattr(sqlite_steps, "now_of_machine", lambda: machine[0])
+    monkeypatch.setattr(time, "time", lambda: day[0] if day else now())
+    shared = SqliteShared(tmp_path / "state.db", lease=600.0)
+    with trio.fail_after(60):
+        async with shared.open("s") as mine, shared.open("s") as alive, AsyncExitStack() as stack:
+            dead = await stack.enter_async_context(shared.open("s"))
+            ids = {}
+            for name, state in (("alive", alive), ("dead", dead)):
+                record = make_record(state.node, ttl=None)
+                ids[record.id] = name
+                assert await state.tasks.create(record, ROOMY) is None
+            day[0] += jump
+            assert await mine.tasks.abandoned(10) == []
+            machine[0] += 599.0
+            assert await mine.tasks.abandoned(10) == []
+            with sqlite3.connect(tmp_path / "state.db") as file:
+                file.execute("UPDATE nodes SET until = until + 600 WHERE name = ?", (alive.node,))
+            file.close()
+            machine[0] += 2.0
+            assert {ids[each.id] for each in await mine.tasks.abandoned(10)} == {"dead"}
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("seconds", [601.0, 86_400.0])
+async def test_a_node_that_was_stopped_for_longer_than_its_lease_keeps_nothing_of_a_task_that_was_taken_over(
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by SIGSTOP, or a machine in the cloud that is moved: others see its lease end, and it goes on later."""
+    machine = [1000.0]
+    monkeypatch.setattr(sqlite_steps, "now_of_machine", lambda: machine[0])
+    shared = SqliteShared(tmp_path / "state.db", lease=600.0)
+    with trio.fail_after(60):
+        async with shared.open("s") as stopped, shared.open("s") as other:
+            record = make_record(stopped.node, ttl=None, restartable=True)
+            assert await stopped.tasks.create(record, ROOMY) is None
+            machine[0] += seconds
+            [found] = await other.tasks.abandoned(10)
+            taken = restarted(found, other.node, record.updated + 1)
+            assert taken is not None
+            assert await other.tasks.replace(taken) is True
+            late = completed(record, b"{}", record.updated + 2)
+            assert late is not None
+            assert await stopped.tasks.replace(late) is False
+            kept = (await stopped.tasks.get([record.id]))[record.id]
+            assert (kept.node, kept.state) == (other.node, "working")
+
+
+@JUMPS
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_no_jump_of_the_time_of_day_changes_how_long_an_answer_is_kept(
+    jump: float, era: Any, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    server, read, now = Server("s", ttl_ms=60_000), list[int](), time.time
+    server.middleware(ResultCache())
+
+    @server.resource("text://fresh")
+    async def fresh() -> str:
+        read.append(1)
+        return str(len(read))
+
+    async with Client(server, era=era) as client:
+        assert (await client.read_resource("text://fresh")).text == "1"
+        monkeypatch.setattr(time, "time", lambda: now() + jump)
+        await trio.sleep(59)
+        assert (await client.read_resource("text://fresh")).text == "1"
+        await trio.sleep(2)
+        assert (await client.read_resource("text://fresh")).text == "2"
 
 
 # -- the monotonic clock jumps: the machine was suspended --------------------------------------------------------------

@@ -26,8 +26,9 @@ import trustme
 from mcp_actors import Client, ConnectFailed, ConnectionLost, Server
 from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import LocalProtocolError
+from mcp_actors.supervision import descriptors
 from mcp_actors.testing import check_transport
-from mcp_transports._sockets import ListeningSocket
+from mcp_transports._sockets import ListeningSocket, bind_tcp
 from mcp_transports.sockets import SocketChannel, TcpTransport, UnixTransport, from_url
 
 from .crashes import CRASHES, CrashingOnce, captured_logs
@@ -353,6 +354,25 @@ async def test_a_handler_that_crashes_costs_its_own_connection(
             await until(lambda: transport.statistics().connections == 0)  # type: ignore[union-attr]
             service.cancel_scope.cancel()
     assert [each["event"] for each in logs if each["log_level"] == "error"] == ["connection failed"]
+
+
+async def test_connections_come_one_by_one_when_descriptors_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are cut to make room for them close only afterwards, and others need descriptors too."""
+    [listener] = await bind_tcp("127.0.0.1", 0)
+    callers = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(3)]
+    monkeypatch.setattr(descriptors, "room_for_peers", lambda: 1)
+    accepted = []
+    for _ in range(2):
+        with trio.fail_after(PATIENCE):
+            found = await listener.accept_many()
+        assert len(found) == 1
+        accepted += [each for each, _ in found]
+    monkeypatch.undo()
+    with trio.fail_after(PATIENCE):
+        accepted += [each for each, _ in await listener.accept_many()]
+    assert {each.getpeername() for each in accepted} == {each.getsockname() for each in callers}
+    for each in [*accepted, *callers, listener]:
+        each.close()
 
 
 async def test_a_loop_that_accepts_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import trio
 
+from mcp_actors.supervision import descriptors
 from mcp_actors.supervision.budget import holder_of
 from mcp_actors.supervision.containment import start_again
 from mcp_actors.supervision.logging import log
@@ -149,7 +150,8 @@ class ListeningSocket:
     ) -> list[tuple[socket.socket, object]]:
         """Waits for connections and returns those that there are, 64 at most. Cancelling loses none.
 
-        Of an inherited socket it returns one, and processes with fewer connections come first for a moment.
+        When the descriptors that peers may have are used up, it returns one at a time. Of an inherited socket it
+        returns one, and processes with fewer connections come first for a moment.
 
         Args:
             connections: Returns how many connections are open, of those that were accepted before.
@@ -187,6 +189,8 @@ class ListeningSocket:
                     accepted.close()  # as above, but macOS hands over what is left of it
                 else:
                     found.append((accepted, address))
+                    if not descriptors.leaves_room(accepted.fileno()):
+                        break  # those that are cut for it need a turn to close
             if self._exhausted and not found:
                 await trio.sleep(_PAUSE_WHEN_EXHAUSTED)
         return found
@@ -597,8 +601,8 @@ def inherit(sockets: Mapping[str, Sequence[Sequence[int]]]) -> None:
         OSError: A descriptor is not open, or is not a socket's.
     """
     for key, listeners in sockets.items():
-        for descriptors in listeners:
-            opened = [socket.socket(fileno=each) for each in descriptors]
+        for numbers in listeners:
+            opened = [socket.socket(fileno=each) for each in numbers]
             for each in opened:
                 each.setblocking(False)
                 os.set_inheritable(each.fileno(), False)
