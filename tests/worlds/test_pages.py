@@ -1,4 +1,4 @@
-"""The programs of the pages that use frameworks and drivers of others, and the notebook, run where those are."""
+"""The programs of the pages that are made with packages of others, and the notebook, run where those are."""
 
 from __future__ import annotations
 
@@ -157,6 +157,34 @@ def test_the_cells_of_the_notebook(folder: Folder, peers: Peers) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [output for _, output in cells()]
     assert len(cells()) == 5
+
+
+# Page -> the interpreter of what it is compared with. Their programs are in blocks that are called `py` and `js`.
+THEIRS = {
+    "how-to/coming-from-fastmcp.md": lambda peers: peers.fastmcp,
+    "how-to/coming-from-python-sdk.md": lambda peers: peers.python,
+    "how-to/coming-from-typescript.md": lambda peers: peers.node,
+}
+
+
+@pytest.mark.parametrize("page", THEIRS)
+def test_their_program_prints_what_is_below_it(page: str, peers: Peers, tmp_path: Path) -> None:
+    every = blocks(PAGES[page])
+    place = next(n for n, (language, _) in enumerate(every) if language in ("py", "js"))
+    (_, text), (_, shown) = every[place], every[place + 1]
+    program = tmp_path / text.partition("\n")[0].split()[-1]
+    program.write_text(text)
+    (tmp_path / "node_modules").symlink_to(peers.modules / "node_modules")
+    done = subprocess.run(
+        [str(THEIRS[page](peers)), str(program)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == shown
 
 
 @pytest.mark.parametrize("command", ["mypy", "basedpyright"])
