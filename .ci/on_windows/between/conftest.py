@@ -18,7 +18,7 @@ from processes import Finished, run
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 # Seconds for a program that takes two or three on a quiet machine.
-PATIENCE = 100
+PATIENCE = 150
 PATIENT: dict[str, Any] = {"timeout": PATIENCE, "probe_timeout": PATIENCE}
 BINDINGS = ("http", "ws", "tcp")
 LISTEN = [
