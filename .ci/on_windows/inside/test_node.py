@@ -60,7 +60,12 @@ def test_a_client_of_node_and_our_server(mode: str) -> None:
     words = [NODE, str(PEERS / "typescript_client.mjs"), MODULES, "client", mode, "stdio", *command]
     environment = {**os.environ, "PEER_LIMIT": str(PATIENCE)}
     done = subprocess.run(
-        words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=2 * PATIENCE, check=False
+        words,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=2 * PATIENCE,
+        check=False,
     )
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     report = json.loads(done.stdout)
