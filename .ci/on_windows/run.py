@@ -88,7 +88,7 @@ def perform(batch: Batch, environment: Environment) -> Batch:
     report = environment.home / "reports" / f"{batch.name.replace('/', '-')}.jsonl"
     report.unlink(missing_ok=True)
     folder = batch.files[0].partition("/")[0]
-    words = ["-m", "pytest", "-n0", "-p", "limits", "-q", "--timeout=150", *batch.files]
+    words = ["-m", "pytest", "-p", "limits", "-q", "--timeout=300", *batch.files]
     if folder not in WHOLE_PROGRAMS:
         words += [
             "-p",

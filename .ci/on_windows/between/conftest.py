@@ -18,7 +18,7 @@ from processes import Finished, run
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 # Seconds for a program that takes two or three on a quiet machine.
-PATIENCE = 100
+PATIENCE = 150
 PATIENT: dict[str, Any] = {"timeout": PATIENCE, "probe_timeout": PATIENCE}
 BINDINGS = ("http", "ws", "tcp")
 LISTEN = [
@@ -48,11 +48,19 @@ class Windows:
         return self.run("-m", "mcp_actors", *words, **variables)
 
 
+def _urls(lines: list[str]) -> dict[str, str]:
+    """Returns the first URL of each scheme; that of the oldest binding of HTTP is another one."""
+    found: dict[str, str] = {}
+    for url in _URL.findall("".join(lines)):
+        found.setdefault(url.partition(":")[0], url)
+    return found
+
+
 @contextmanager
 def serving(
     command: list[str], env: dict[str, str] | None = None, *, count: int = 1
 ) -> Iterator[dict[str, str]]:
-    """Runs a server and yields its URLs, by their schemes, once it has named so many of them."""
+    """Runs a server and yields its URLs by their schemes, once it has named so many."""
     process = subprocess.Popen(
         command,
         env=env,
@@ -68,14 +76,14 @@ def serving(
     def read(output: Iterator[str]) -> None:
         for line in output:
             lines.append(line)
-            if len(set(_URL.findall("".join(lines)))) >= count:
+            if len(_urls(lines)) >= count:
                 ready.set()
 
     reader = threading.Thread(target=read, args=(iter(process.stdout),), daemon=True)
     reader.start()
     try:
         assert ready.wait(PATIENCE), "".join(lines)
-        yield {url.partition(":")[0]: url for url in _URL.findall("".join(lines))}
+        yield _urls(lines)
     finally:
         process.kill()
         process.wait()

@@ -16,7 +16,7 @@ __all__ = ["PATIENCE", "PROGRAMS", "all_end", "connected", "is_running", "python
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 # Seconds for what takes one on a quiet machine.
-PATIENCE = 90
+PATIENCE = 150
 _SYNCHRONIZE, _STILL_WAITING = 0x10_0000, 258
 
 kernel32: Any = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]

@@ -18,7 +18,7 @@ import mcp_actors.sync
 
 # Calls at once.
 CALLS = 10
-PATIENCE = 60
+PATIENCE = 120
 PATIENT: dict[str, Any] = {"timeout": PATIENCE, "probe_timeout": PATIENCE}
 
 

@@ -13,7 +13,7 @@ from mcp_transports.stdio import StdioClientTransport
 
 async def main() -> None:
     child = StdioClientTransport([sys.executable, str(Path(__file__).with_name("served.py"))])
-    async with Client(child, timeout=60) as first, Client(child, timeout=60) as second:
+    async with Client(child, timeout=120) as first, Client(child, timeout=120) as second:
         for client, detached in ((first, False), (second, True)):
             for tool, words in (("pid", {}), ("start_another", {"detached": detached})):
                 print(await client.call_tool(tool, words, returns=int), end=" ")
