@@ -19,7 +19,13 @@ from mcp_actors.supervision.containment import (
     start_again,
     start_and_wait,
 )
-from mcp_actors.supervision.logging import flush_to_stderr, log, logger, write_to_stderr
+from mcp_actors.supervision.logging import (
+    flush_to_stderr,
+    log,
+    logger,
+    wait_until_written,
+    write_to_stderr,
+)
 from mcp_actors.supervision.principal import STREAM_GRACE, Principal
 from mcp_actors.supervision.printable import printable, safe, safe_json, spelled_out, without_paths
 from mcp_actors.supervision.task_kinds import TASKS
@@ -51,6 +57,7 @@ __all__ = [
     "start",
     "start_again",
     "start_and_wait",
+    "wait_until_written",
     "without_paths",
     "write_to_stderr",
 ]

@@ -27,9 +27,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import trio
+
 from mcp_actors.supervision.printable import safe
 
-__all__ = ["RareWarning", "flush_to_stderr", "log", "logger", "write_to_stderr"]
+__all__ = ["RareWarning", "flush_to_stderr", "log", "logger", "wait_until_written", "write_to_stderr"]
 
 # Levels that are written only by programs that have configured structlog.
 _QUIET = frozenset({"debug", "info"})
@@ -44,6 +46,8 @@ WINDOW = 10.0
 TEXTS = 1024
 # Seconds in which the process writes what is queued before it ends.
 EXIT_TIMEOUT = 1.0
+# Seconds between two looks of a task whether everything is written.
+_LOOK_AGAIN = 0.001
 # Seconds between two lines of a `RareWarning`, and for which its cause counts.
 REPEATED_AFTER = 60.0
 
@@ -100,7 +104,12 @@ class StderrWriter:
     def flush(self, seconds: float) -> None:
         """Waits until everything is written, for at most ``seconds``."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._lines and not self._writing, seconds)
+            self._changed.wait_for(lambda: self.is_idle, seconds)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything is written."""
+        return not self._lines and not self._writing
 
     def _run(self) -> None:
         while True:
@@ -256,6 +265,12 @@ def _unconfigured() -> Any:
 def write_to_stderr(line: str) -> None:
     """Writes a line, given without its newline, to standard error in the way of the log: it never raises or blocks."""
     _stderr.msg(line)
+
+
+async def wait_until_written() -> None:
+    """Waits until the lines are on standard error that were given before. Whoever waits bounds it by cancelling."""
+    while not _stderr.is_idle:  # noqa: ASYNC110 - a thread that writes sets no event of a loop
+        await trio.sleep(_LOOK_AGAIN)
 
 
 def flush_to_stderr() -> None:

@@ -184,6 +184,24 @@ def check_lines(kind: str, program: str, target: str, reason: str, tmp_path: Pat
     assert not [line for line in lines if "/mcp_actors/" in line or "/mcp_transports/" in line], text
 
 
+SLOWLY = """
+import time
+from mcp_actors.supervision import logging
+
+write = logging._write
+logging._write = lambda line: (time.sleep(0.01), write(line))
+"""
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_what_a_child_has_written_comes_before_the_error(kind: str, tmp_path: Path) -> None:
+    """However late the thread is that writes it."""
+    target, _ = TARGETS["crashed with many lines"]
+    program = SLOWLY + PROGRAMS[kind].format(target=target.replace("40", "9"))
+    before, _, _ = printed(program, tmp_path).partition("Traceback")
+    assert before.split() == [str(number) for number in range(1, 10)]
+
+
 def test_an_address_that_is_taken_is_told_in_a_few_lines(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/mcp"

@@ -19,6 +19,7 @@ import trio
 from mcp_actors.abc.framing import SupportsUnread
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.supervision.containment import reraised, start_again
+from mcp_actors.supervision.logging import wait_until_written, write_to_stderr
 from mcp_actors.supervision.task_kinds import CHILD_OUTPUT
 
 if sys.platform == "win32":
@@ -60,6 +61,11 @@ class StderrTail:
     @property
     def lines(self) -> tuple[str, ...]:
         return tuple(self._lines)
+
+    async def wait_until_shown(self) -> None:
+        """Waits until the lines are on standard error, if they go there, so that they come before what is said next."""
+        if self._on_line is write_to_stderr:
+            await wait_until_written()
 
     def feed(self, data: bytes) -> None:
         *lines, rest = data.split(b"\n")
@@ -216,6 +222,7 @@ class ChildProcess:
         with trio.move_on_after(EXIT_STATUS_WAIT):
             await self._exited.wait()
             await self._stderr_ended.wait()
+            await self._tail.wait_until_shown()
 
     async def _drain_stderr(self) -> None:
         try:
