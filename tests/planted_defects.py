@@ -261,6 +261,13 @@ DEFECTS = (
         ("conformance/test_everything.py",),
     ),
     Defect(
+        "a refresh token that comes again ends nothing",
+        "mcp_actors/examples/issuer/tokens.py",
+        "        if found[1] != grant.number:\n            self.end(grant)\n",
+        "        if found[1] != grant.number:\n",
+        ("examples/test_issuer.py",),
+    ),
+    Defect(
         "a file that is too large is read",
         "mcp_actors/examples/filesystem.py",
         "        if len(data) > MAX_FILE_BYTES:\n",

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.long
 PAGE = (ROOT / "docs/how-to/authorization.md").read_text()
 ISSUE, SERVE = "127.0.0.1:9000", "127.0.0.1:8000"
 ISSUER = "python -m mcp_actors.examples.issuer"
-LOGIN = "mcp-actors login --no-browser http://127.0.0.1:8000/mcp"
+LOGIN = "mcp-actors login --no-browser --scope mcp:write http://127.0.0.1:8000/mcp"
 CALL = "mcp-actors call http://127.0.0.1:8000/mcp note text=bread"
 WHOAMI = "mcp-actors whoami http://127.0.0.1:8000/mcp"
 LOGOUT = "mcp-actors logout http://127.0.0.1:8000/mcp"
@@ -160,14 +160,23 @@ def test_two_programs_in_a_browser(walk: Walk, terminal: Callable[..., Terminal]
 def test_a_terminal_alone(walk: Walk, terminal: Callable[..., Terminal], mcp: Mcp) -> None:
     with walk.issuing(), walk.serving():
         assert "logged in to" in pasted(walk, terminal(*walk.words(LOGIN)))
+        assert mcp(*walk.words(CALL)).stdout == "1 noted, the last for ann\n"
+        assert "ann (as the token says)" in mcp(*walk.words(WHOAMI)).stdout
+        # The program and the commands have one file.
+        assert walk.ran(walk.words("python login.py")) == "2 noted, the last for ann\n"
+        assert mcp(*walk.words(LOGOUT)).returncode == 0
+        assert mcp(*walk.words(WHOAMI)).returncode == 3
+
+
+def test_a_login_with_too_few_scopes(walk: Walk, terminal: Callable[..., Terminal], mcp: Mcp) -> None:
+    without = [each for each in walk.words(LOGIN) if each not in ("--scope", "mcp:write")]
+    with walk.issuing(), walk.serving():
+        pasted(walk, terminal(*without))
         lacking = mcp(*walk.words(CALL))
         assert lacking.returncode == 3
         (again,) = re.findall(r"mcp-actors (login .*)$", lacking.stderr, re.MULTILINE)
-        assert "ann (as the token says)" in mcp(*walk.words(WHOAMI)).stdout
-        assert "logged in to" in pasted(walk, terminal(*shlex.split(again), "--no-browser"))
+        pasted(walk, terminal(*shlex.split(again), "--no-browser"))
         assert mcp(*walk.words(CALL)).stdout == "1 noted, the last for ann\n"
-        assert mcp(*walk.words(LOGOUT)).returncode == 0
-        assert mcp(*walk.words(WHOAMI)).returncode == 3
 
 
 def test_a_program_on_a_terminal_alone(walk: Walk, terminal: Callable[..., Terminal]) -> None:
