@@ -167,19 +167,30 @@ class RareWarning:
         self._event = event
         self._quiet_until = -math.inf
         self._untold = 0
+        self._failed_at = -math.inf
         self.cause: str | None = None
-        """The cause that came last; who uses this sets it to ``None`` when nothing fails any more."""
+        """The cause that came last, ``None`` when nothing fails any more; see `succeeded`."""
 
     def __call__(self, cause: str, **details: Any) -> None:
         """Logs the event with its cause, and with how often it has come since it was logged last."""
         self.cause = details["cause"] = cause
-        now = time.monotonic()
+        self._failed_at = now = time.monotonic()
         if now < self._quiet_until:
             self._untold += 1
             return
         self._quiet_until = now + REPEATED_AFTER
         log.warning(self._event, **details, **({"again": self._untold} if self._untold else {}))
         self._untold = 0
+
+    def succeeded(self, is_proof: bool) -> None:
+        """Takes note that something has not failed.
+
+        Args:
+            is_proof: Whether what failed last would not fail now either. What is full still has place for something
+                small, and can be read: that ends the cause only once nothing has failed for `REPEATED_AFTER` seconds.
+        """
+        if self.cause is not None and (is_proof or time.monotonic() - self._failed_at >= REPEATED_AFTER):
+            self.cause = None
 
 
 def _has_descriptor(stream: Any) -> bool:
