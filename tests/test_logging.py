@@ -21,7 +21,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.supervision.containment import CHARACTERS, KEPT, CrashLog, crash_log, start_again
-from mcp_actors.supervision.logging import BURST, QUEUE_BYTES, TEXTS, WINDOW, RepeatLimit, log
+from mcp_actors.supervision.logging import (
+    BURST,
+    QUEUE_BYTES,
+    REPEATED_AFTER,
+    TEXTS,
+    WINDOW,
+    RareWarning,
+    RepeatLimit,
+    log,
+)
 from mcp_actors.supervision.printable import printable, safe, safe_json, spelled_out, without_paths
 from mcp_actors.supervision.task_kinds import DRAIN
 from mcp_actors.types import Implementation, Resource, ResourceLink, Tool
@@ -192,6 +201,23 @@ def test_texts_without_end_are_not_all_remembered() -> None:
     for number in range(10 * TEXTS):
         assert limit(None, "error", {"event": f"text {number}"})
     assert len(limit._windows) <= TEXTS
+
+
+def test_a_cause_ends_with_a_proof_or_after_a_minute_without_a_failure() -> None:
+    now = [0.0]
+    warning = RareWarning("the disk cannot be used", lambda: now[0])
+    warning("it is full")
+    now[0] = REPEATED_AFTER - 1
+    warning("it is still full")
+    now[0] = 2 * REPEATED_AFTER - 2
+    warning.succeeded(is_proof=False)
+    assert warning.cause == "it is still full"
+    now[0] += 1
+    warning.succeeded(is_proof=False)
+    assert warning.cause is None
+    warning("it is full again")
+    warning.succeeded(is_proof=True)
+    assert warning.cause is None
 
 
 def test_standard_error_gets_no_more_than_that() -> None:

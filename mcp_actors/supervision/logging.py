@@ -161,9 +161,11 @@ class RareWarning:
 
     Args:
         event: The event.
+        clock: Returns the time in seconds.
     """
 
-    def __init__(self, event: str) -> None:
+    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._event = event
         self._quiet_until = -math.inf
         self._untold = 0
@@ -174,7 +176,7 @@ class RareWarning:
     def __call__(self, cause: str, **details: Any) -> None:
         """Logs the event with its cause, and with how often it has come since it was logged last."""
         self.cause = details["cause"] = cause
-        self._failed_at = now = time.monotonic()
+        self._failed_at = now = self._clock()
         if now < self._quiet_until:
             self._untold += 1
             return
@@ -189,7 +191,7 @@ class RareWarning:
             is_proof: Whether what failed last would not fail now either. What is full still has place for something
                 small, and can be read: that ends the cause only once nothing has failed for `REPEATED_AFTER` seconds.
         """
-        if self.cause is not None and (is_proof or time.monotonic() - self._failed_at >= REPEATED_AFTER):
+        if self.cause is not None and (is_proof or self._clock() - self._failed_at >= REPEATED_AFTER):
             self.cause = None
 
 
