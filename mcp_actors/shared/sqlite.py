@@ -93,6 +93,9 @@ class BatchedConnection:
         self._weight = 0
         self._arrived = trio.Event()
         self._file, self._identity = path, _identity(path)
+        self._failed_weight = 0
+        self._has_changed = True
+        """Whether the last transaction has written something, or the connection is one for reading."""
         self.failing = RareWarning("the file of tasks cannot be used: calls that need it are refused")
 
     def __repr__(self) -> str:
@@ -145,10 +148,13 @@ class BatchedConnection:
                 )
             except (sqlite3.Error, OSError) as error:
                 self.failing(str(error), file=self._file)
+                self._failed_weight = sum(each.weight for each in batch)
                 for each in batch:
                     each.result = outcome.Error(_unavailable(error))
             else:
-                self.failing.over()
+                weight = sum(each.weight for each in batch)
+                if self._has_changed and weight >= self._failed_weight:
+                    self.failing.over()
                 for each, result in zip(batch, results, strict=True):
                     each.result = result
             finally:
@@ -169,10 +175,12 @@ class BatchedConnection:
         if _identity(self._file) != self._identity:
             # SQLite goes on with what no other process finds any more, and nobody after a restart.
             raise OSError("the file was deleted, moved or replaced; start the server again")
+        before = self._connection.total_changes
         self._connection.execute(self._begin)
         try:
             results = [_outcome_of(step, self._connection) for step in steps]
             self._connection.execute("COMMIT")
+            self._has_changed = self._begin == "BEGIN" or self._connection.total_changes > before
         except BaseException:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")

@@ -192,7 +192,10 @@ class RareWarning:
         return self._cause if self._clock() - self._caused_at < REPEATED_AFTER else None
 
     def over(self) -> None:
-        """Notes that nothing fails any more."""
+        """Notes that nothing fails any more.
+
+        What is full still has place for something small, and can be read: only a success of what failed shows that.
+        """
         self._cause = None
 
 

@@ -173,9 +173,13 @@ async def test_what_redis_refuses_is_an_error_and_no_event_is_kept(
             await state.replays.first_use(b"x", 60)
         assert refused.value.data == {"reason": "shared_state_unavailable", "role": "replays"}
         assert not await fate_of(state, "s")
-        assert state.events._link.failure is not None
+        assert await state.sessions.find("nobody") is None
+        # What is read says nothing about what cannot be written.
+        assert state.failure is not None
         await off_loop(redis_server.do, *end)
         await back_again(state)
+        assert await certain(partial(state.replays.first_use, b"y", 60))
+        await eventually(lambda: state.failure is None)
         # The stream has a gap; another one has none.
         assert not await fate_of(state, "s")
         assert await fate_of(state, "t")

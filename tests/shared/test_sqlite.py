@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import structlog.testing
 import trio
@@ -212,8 +213,12 @@ async def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(path: Pa
         large = make_record(state.node, request=bytes(200_000))
         await refused(state, large)
         assert dict(await state.tasks.get([record.id, large.id])) == {record.id: record}
+        assert await state.tasks.replace(msgspec.structs.replace(record, revision=record.revision + 1))
+        # What finds its place says nothing about what found none.
+        assert state.failure == "database or disk is full"
         connection.execute("PRAGMA max_page_count = 1000000")
         assert await state.tasks.create(large, ROOMY) is None
+        assert state.failure is None
         assert len(await state.tasks.get([record.id, large.id])) == 2
 
 

@@ -179,6 +179,7 @@ class RedisLink:
         self._lost_at = trio.current_time()
         self._in_flight = 0
         self._cause = f"there was no connection within {redis.timeout:g} s"
+        self._refused_kind: tuple[Any, ...] = ()
         self._refused = RareWarning("redis refuses what is asked of it: calls that need it are refused")
         self.connected_at: float | None = None
         """When the present connection was made, ``None`` while there is none."""
@@ -317,7 +318,8 @@ class RedisLink:
         self._in_flight += weight
         try:
             answer = await connection.create_request(*command, decode=False, timeout=seconds)
-            self._refused.over()
+            if _kind_of(command) == self._refused_kind:
+                self._refused.over()
             return answer
         except TimeoutError as error:
             # What is behind an answer that does not come does not come either.
@@ -329,6 +331,7 @@ class RedisLink:
         except Exception as error:
             # It is there, and has refused: it is full, for example, or may only be read.
             self._refused(reason_of(error), redis=self._redis.place, role=role)
+            self._refused_kind = _kind_of(command)
             raise SharedStateUnavailable(role, reason_of(error)) from None
         finally:
             self._in_flight -= weight
@@ -365,6 +368,11 @@ class RedisLink:
         else:
             self._refused(reason_of(refusal), redis=self._redis.place, role=role)
         return answers
+
+
+def _kind_of(command: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns what commands have in common that are refused or carried out alike: a name, or a script."""
+    return command[:2] if command[0] == b"EVALSHA" else command[:1]
 
 
 def reason_of(error: BaseException) -> str:
