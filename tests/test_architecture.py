@@ -539,4 +539,5 @@ def test_an_arrow_is_counted_once() -> None:
 
 
 def test_the_tests_stay_few() -> None:
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 427
+    # What runs in an environment of somebody else has to be a file of its own there.
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 433
