@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from interop.installation import Peers, install_separately
+from .installation import Peers, install_separately
+from .servers import DRIVERS
 
 pytestmark = pytest.mark.frameworks
 
-PROGRAMS = Path(__file__).parent / "programs"
 LIMIT = 300.0  # seconds for one client; the longest waits for 45
 LATE = ("north", "east", "south", "west")
 SECONDS = "15"
@@ -36,7 +36,7 @@ Report = dict[str, Any]
 def configuration(peers: Peers, folder: Path, when: str) -> Path:
     """Writes what a host has: two servers with databases, and four that answer nothing before it is time."""
     programs = install_separately("databases").parent
-    late = str(PROGRAMS / "late_server.py")
+    late = str(DRIVERS / "late_server.py")
     servers = {
         "sqlite": {
             "command": str(programs / "mcp-server-sqlite"),
@@ -58,10 +58,10 @@ def run(peers: Peers, client: str, folder: Path, when: str | None) -> Report:
     folder.mkdir()
     listed = str(folder / "listed")
     if client == "typescript":
-        command = [str(peers.node), str(PROGRAMS / "listing_client.mjs"), str(peers.modules)]
+        command = [str(peers.node), str(DRIVERS / "listing_client.mjs"), str(peers.modules)]
     else:
         python = peers.python if client == "python" else peers.python_v1
-        command = [str(python), str(PROGRAMS / "listing_client.py")]
+        command = [str(python), str(DRIVERS / "listing_client.py")]
     gateway = [
         sys.executable,
         "-m",

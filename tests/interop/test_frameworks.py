@@ -15,20 +15,13 @@ from typing import Any
 
 import pytest
 
-from interop.installation import SEPARATE_PACKAGES, find_node, install_separately
-from interop.servers import Endpoint, Launch, Served
+from .installation import find_node, install_separately
+from .servers import DRIVERS, Endpoint, Launch, Served
 
 pytestmark = pytest.mark.frameworks
 
-HERE = Path(__file__).parent
-SERVER = HERE / "journey_server.py"
-PROGRAMS = {
-    "google-adk": "adk_client.py",
-    "langchain": "langchain_client.py",
-    "openai-agents": "openai_agents_client.py",
-    "pydantic-ai": "pydantic_ai_client.py",
-    "vercel-ai": "vercel_client.mjs",
-}
+SERVER = Path(__file__).parent / "journey_server.py"
+FRAMEWORKS = ("google-adk", "langchain", "openai-agents", "pydantic-ai", "vercel-ai")
 LIMIT = 300.0  # seconds for one program; it takes six
 
 JOURNEY = {"title": "East", "legs": [{"start": {"name": "Bern"}, "end": {"name": "Chur"}, "days": 2}]}
@@ -93,11 +86,11 @@ def address() -> Iterator[str]:
 
 
 def run(framework: str, endpoint: Endpoint) -> Report:
-    environment = install_separately(framework)
-    program = str(HERE / "programs" / PROGRAMS[framework])
-    command = [str(environment), program]
-    if SEPARATE_PACKAGES[framework].npm:
-        command = [str(find_node(Path(sys.executable))), program, str(environment)]
+    environment = str(install_separately(framework))
+    if framework == "vercel-ai":
+        command = [str(find_node(Path(sys.executable))), str(DRIVERS / "vercel_agent.mjs"), environment]
+    else:
+        command = [environment, str(DRIVERS / "framework_agents.py"), framework]
     done = subprocess.run(
         [*command, *endpoint.arguments],
         input=json.dumps(list(CALLS.values())),
@@ -112,7 +105,7 @@ def run(framework: str, endpoint: Endpoint) -> Report:
     return report
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
+@pytest.fixture(scope="module", params=FRAMEWORKS)
 def framework(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

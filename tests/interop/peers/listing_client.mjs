@@ -3,7 +3,7 @@
 import { closeSync, openSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { join } from 'node:path';
-import { connectionOf } from '../../peers/typescript_connection.mjs';
+import { connectionOf } from './typescript_connection.mjs';
 
 const [modules, file, calls, command, ...args] = process.argv.slice(2);
 const load = createRequire(join(modules, 'package.json'));

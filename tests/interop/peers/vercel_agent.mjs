@@ -1,4 +1,4 @@
-// generateText of the Vercel AI SDK whose model follows a script: vercel_client.mjs MODULES stdio|http ADDRESS… < calls.json,
+// generateText of the Vercel AI SDK whose model follows a script: vercel_agent.mjs MODULES stdio|http ADDRESS… < calls.json,
 // where MODULES is a directory with a node_modules folder.
 //
 // Prints the tools as its model is given them, and the output of each call as the model is sent it.
