@@ -5,12 +5,11 @@ Beside `Client` this module has the types of what its users hold or write: handl
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import UnionType
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, TypeVar, overload
 
 import attrs
 import trio
@@ -43,6 +42,7 @@ from mcp_actors._client.options import (
     Telemetry,
     connectable,
 )
+from mcp_actors._client.pages import AllPages
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.requests import Requests, call_options, callers_meta
 from mcp_actors._client.supervisor import BlockNursery, ClientLife, IdlePings, Supervisor
@@ -59,7 +59,6 @@ from mcp_actors.errors import (
     LocalProtocolError,
     McpError,
     MethodNotFound,
-    RemoteProtocolError,
     ResourceNotFound,
     RpcError,
 )
@@ -486,7 +485,7 @@ class Client:
     def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
         """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
         list_page = partial(self.list_tools, refresh=refresh)
-        return _AllPages(list_page, lambda page: page.tools)
+        return AllPages(list_page, lambda page: page.tools)
 
     @overload
     async def call_tool(
@@ -683,7 +682,7 @@ class Client:
             LocalProtocolError: The server has no list of tasks, or the client is not connected.
             McpError: What `TaskHandle.status` raises.
         """
-        return _AllPages(self._tool_tasks.list_page, lambda page: [task_status(each) for each in page.tasks])
+        return AllPages(self._tool_tasks.list_page, lambda page: [task_status(each) for each in page.tasks])
 
     # -- resources ---------------------------------------------------------------------------------------------------
 
@@ -713,7 +712,7 @@ class Client:
     def resources(self, *, refresh: bool = False) -> AsyncIterator[Resource]:
         """Iterates over all resources; each page is requested when it is needed. Raises as `list_resources` does."""
         list_page = partial(self.list_resources, refresh=refresh)
-        return _AllPages(list_page, lambda page: page.resources)
+        return AllPages(list_page, lambda page: page.resources)
 
     async def list_resource_templates(
         self, cursor: str | None = None, *, refresh: bool = False
@@ -728,7 +727,7 @@ class Client:
     def resource_templates(self, *, refresh: bool = False) -> AsyncIterator[ResourceTemplate]:
         """Iterates over all resource templates; each page is requested when it is needed. Raises as the list does."""
         list_page = partial(self.list_resource_templates, refresh=refresh)
-        return _AllPages(list_page, lambda page: page.resource_templates)
+        return AllPages(list_page, lambda page: page.resource_templates)
 
     async def read_resource(
         self,
@@ -799,7 +798,7 @@ class Client:
     def prompts(self, *, refresh: bool = False) -> AsyncIterator[Prompt]:
         """Iterates over all prompts; each page is requested when it is needed. Raises as `list_prompts` does."""
         list_page = partial(self.list_prompts, refresh=refresh)
-        return _AllPages(list_page, lambda page: page.prompts)
+        return AllPages(list_page, lambda page: page.prompts)
 
     async def get_prompt(
         self,
@@ -1022,97 +1021,6 @@ def _tool_params(name: str, arguments: Mapping[str, Any] | None, inputs: Argumen
         # None are sent, and those that the tool needs are missing all the same.
         inputs.to_send(name, {})
     return params
-
-
-# A server may list without an end. With the hundred entries that a page usually has, these are a hundred thousand, more
-# than any server is known to list; and as many seconds as a person would wait at most.
-MOST_PAGES = 1_000
-MOST_CHARACTERS = 64 * 1024 * 1024
-MOST_SECONDS = 600.0
-
-
-class _AllPages(AsyncIterator[T], Generic[T]):
-    """Iterates over every entry of a list; the next page is asked for when it is needed.
-
-    A server that has declared a list and then says that it has no such method has an empty one: several do so.
-
-    Raises `RemoteProtocolError` when the list does not end: after `MOST_PAGES`, `MOST_CHARACTERS` or `MOST_SECONDS`,
-    and when the cursors go round in a circle. One cursor is remembered and compared with those that follow, and
-    replaced after 1, 2, 4, 8… pages: that finds a circle of any length.
-
-    It is not a generator, because a generator that is left before its end would have to be closed.
-    """
-
-    def __init__(
-        self, list_page: Callable[[str | None], Awaitable[Any]], entries: Callable[[Any], list[T]]
-    ) -> None:
-        self._list_page = list_page
-        self._entries = entries
-        self._ready: deque[T] = deque()
-        self._cursor: str | None = None
-        self._remembered: str | None = None
-        self._pages, self._replaced_at = 0, 1
-        self._has_more = True
-        self._is_circle = False
-        # What the server has sent so far, and the seconds for which it was waited for.
-        self._characters = 0
-        self._seconds = 0.0
-
-    async def __anext__(self) -> T:
-        if not self._ready:
-            self._ready.extend(await self.next_many())
-        return self._ready.popleft()
-
-    async def next_many(self) -> list[T]:
-        """Returns the entries of the next page that has any; raises `StopAsyncIteration` after the last page."""
-        while self._has_more:
-            # Whatever ends this, nothing follows.
-            self._has_more = False
-            if self._is_circle:
-                raise RemoteProtocolError("the server's cursors go round in a circle: its list never ends")
-            page = await (self._next_page() if self._pages else self._first_page())
-            if page is None:
-                break
-            self._note(page.next_cursor)
-            entries = self._entries(page)
-            if self._has_more:
-                self._characters += len(repr(entries))
-            if entries:
-                return entries
-        raise StopAsyncIteration
-
-    async def _first_page(self) -> Any:
-        try:
-            return await self._list_page(None)
-        except MethodNotFound:
-            return None
-
-    async def _next_page(self) -> Any:
-        self._require_an_end()
-        began = trio.current_time()
-        page = await self._list_page(self._cursor)
-        self._seconds += trio.current_time() - began
-        return page
-
-    def _require_an_end(self) -> None:
-        for sent, most, unit in (
-            (self._pages, MOST_PAGES, "pages"),
-            (self._characters, MOST_CHARACTERS, "characters"),
-            (self._seconds, MOST_SECONDS, "seconds"),
-        ):
-            if sent >= most:
-                raise RemoteProtocolError(
-                    f"the server's list goes on after {most:,} {unit}; ask for single pages, by their cursors, if it "
-                    "is meant to be that long"
-                )
-
-    def _note(self, cursor: str | None) -> None:
-        # An empty string is a cursor like any other; only its absence ends the list.
-        self._cursor, self._has_more = cursor, cursor is not None
-        self._is_circle = cursor is not None and cursor == self._remembered
-        self._pages += 1
-        if self._pages == self._replaced_at:
-            self._remembered, self._replaced_at = cursor, 2 * self._replaced_at
 
 
 class ClientPool:

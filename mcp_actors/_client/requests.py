@@ -27,6 +27,7 @@ from mcp_actors._actors.session import Session
 from mcp_actors._client.client_extension import AnsweredCall, Extensions
 from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.options import ClientCall, ClientOptions, guarded, sent_through
+from mcp_actors._client.pages import FEW_PAGES, AllPages
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.tool_results import ListedSchemas
 from mcp_actors._eras.era import Era, Event, Method, read_result
@@ -54,9 +55,6 @@ __all__ = [
     "callers_meta",
     "may_be_repeated",
 ]
-
-# A server that never ends its list of tools must not keep a call that only wants to know one of them.
-MAX_PAGES = 100
 
 T = TypeVar("T")
 
@@ -354,13 +352,19 @@ class Requests:
             self.cache.discard("tools/list")
             # The progress callback and the metadata belong to the call that failed.
             options = CallOptions(idle=options.idle, cap=options.cap)
-            cursor: str | None = None
-            for _ in range(MAX_PAGES):
+
+            async def list_page(cursor: str | None) -> ListToolsResult:
                 # This request is the client's own, so the program's middleware does not see it.
-                page = self._learned(await self._call("tools/list", _page(cursor), options))
-                cursor = page.next_cursor
-                if cursor is None:
-                    break
+                return self._learned(await self._call("tools/list", _page(cursor), options))
+
+            async for _ in AllPages(
+                list_page,
+                lambda page: page.tools,
+                most_pages=FEW_PAGES,
+                most_seconds=options.cap,
+                is_cut=True,
+            ):
+                pass
             mirroring.listings += 1
 
     # -- checks, and questions of the server ------------------------------------------------------------------------

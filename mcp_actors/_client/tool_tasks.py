@@ -8,13 +8,15 @@ running the tool. A stateless server (SEP-2663) answers any call with a task as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import trio
 
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._client.requests import MAX_PAGES, Requests
+from mcp_actors._client.pages import FEW_PAGES, AllPages
+from mcp_actors._client.requests import Requests
 from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._client.task_requests import TaskLook, TaskRequests
 from mcp_actors._eras.era import read_result
@@ -136,14 +138,17 @@ class ToolTasks:
         """Returns how a tool runs as a task, ``None`` if no tool does; the tools are listed if that is unknown."""
         if not self.may_augment():
             return None
-        cursor: str | None = None
+        if name in self.support:
+            return self.support[name]
         asking = CallOptions(idle=options.idle, cap=options.cap)
-        for _ in range(MAX_PAGES):
-            if name in self.support:
-                break
-            page = await self._requests.list_tools(cursor, asking)
-            self.learn(page.tools)
-            cursor = page.next_cursor
-            if cursor is None:
-                break
+        listed = AllPages(
+            lambda cursor: self._requests.list_tools(cursor, asking),
+            lambda page: page.tools,
+            most_pages=FEW_PAGES,
+            most_seconds=options.cap,
+            is_cut=True,
+        )
+        with suppress(StopAsyncIteration):
+            while name not in self.support:
+                self.learn(await listed.next_many())
         return self.support.get(name)

@@ -15,7 +15,7 @@ import attrs
 import trio
 
 from mcp_actors import types as t
-from mcp_actors._client.requests import MAX_PAGES
+from mcp_actors._client.pages import FEW_PAGES
 from mcp_actors._eras.convert import structure_error_text
 from mcp_actors._eras.era import EventKind
 from mcp_actors._eras.modern import annotated_params
@@ -202,7 +202,7 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
         return UpstreamListing({}, ttl_ms=round(MAX_AGE * 1000), cache_scope="public")
     reading = _ListReader(connection, kind, upstream)
     cursor: str | None = None
-    for _ in range(MAX_PAGES):
+    for _ in range(FEW_PAGES):
         params = {} if cursor is None else {"cursor": cursor}
         try:
             result = await requests.send(kind.method, params, requests.options)

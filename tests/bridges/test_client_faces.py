@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +23,7 @@ from mcp_actors.auth import BearerToken, EnterpriseManaged, OAuth
 from mcp_actors.bridges import thread_bridge
 from mcp_actors.bridges.client_faces import AsyncioClientFace, adapted_access
 from mcp_actors.client import ClientCall
-from mcp_actors.errors import ConnectFailed, LocalProtocolError, McpError, RpcError
+from mcp_actors.errors import ConnectFailed, LocalProtocolError, McpError, RemoteProtocolError, RpcError
 from mcp_actors.extensions import AskedRequest, ClientExtension
 from mcp_actors.sync import Client
 from mcp_actors.types import (
@@ -419,3 +420,24 @@ def test_a_callback_that_leads_to_itself_ends_in_an_error(monkeypatch: pytest.Mo
     with Client(asking_server(), era="legacy", elicitation=elicit) as client:
         assert client.call_tool("ask", {"question": "first"}).text == "accept"
     assert ["for ever" in str(each) for each in errors] == [True]
+
+
+# -- a list without an end ---------------------------------------------------------------------------------------------
+
+
+def endless() -> Server:
+    server, numbers = Server("endless", capabilities=["tools"]), itertools.count()
+    server._features.handlers["tools/list"] = lambda ctx: {"tools": [], "nextCursor": str(next(numbers))}
+    return server
+
+
+def test_a_list_without_an_end_is_an_error_without_trio_as_well() -> None:
+    async def listed() -> None:
+        async with in_asyncio.Client(endless()) as client:
+            [_ async for _ in client.tools()]
+
+    goes_on = "goes on after 1,000 pages"
+    with pytest.raises(RemoteProtocolError, match=goes_on):
+        asyncio.run(listed())
+    with in_threads.Client(endless()) as client, pytest.raises(RemoteProtocolError, match=goes_on):
+        list(client.tools())

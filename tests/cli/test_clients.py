@@ -297,3 +297,57 @@ def test_what_is_wrong_is_said(mcp: Callable[..., Ran], address: str) -> None:
     unknown = mcp("tasks", address, "get", "no-such-task")
     assert (unknown.returncode, "no such task" in unknown.stderr) == (1, True)
     assert mcp("tasks", address, "get").returncode == 2
+
+
+# A server whose lists never end: each page is empty and names another one.
+ENDLESS = """
+import itertools, json, sys
+
+numbers = itertools.count()
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    method = request["method"]
+    if method == "initialize":
+        capabilities = {"tools": {}, "prompts": {}, "resources": {}, "tasks": {"list": {}}}
+        info = {"name": "endless", "version": "1"}
+        result = {"protocolVersion": "2025-11-25", "capabilities": capabilities, "serverInfo": info}
+    elif method.endswith("/list"):
+        member = {"tools/list": "tools", "prompts/list": "prompts", "tasks/list": "tasks"}.get(method)
+        member = member or ("resourceTemplates" if "templates" in method else "resources")
+        result = {member: [], "nextCursor": str(next(numbers))}
+    elif method == "tools/call":
+        result = {"content": [{"type": "text", "text": "called"}]}
+    else:
+        answer = {"jsonrpc": "2.0", "id": request["id"], "error": {"code": -32601, "message": "no"}}
+        print(json.dumps(answer), flush=True)
+        continue
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"""
+GOES_ON = "list goes on after 1,000 pages"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("list", "{server}"), 1, GOES_ON),
+        (("call", "{server}", "x", "a=1"), 0, "called"),
+        (("bench", "{server}", "x", "--calls", "1"), 1, GOES_ON),
+        (("tasks", "{server}"), 1, GOES_ON),
+        (("gateway", "{config}", "--check"), 1, GOES_ON),
+    ],
+    ids=lambda each: each[0] if isinstance(each, tuple) else "",
+)
+def test_a_list_without_an_end_ends_the_command(
+    mcp: Mcp, tmp_path: Path, words: tuple[str, ...], code: int, says: str
+) -> None:
+    program, config = tmp_path / "endless.py", tmp_path / "servers.json"
+    program.write_text(ENDLESS)
+    entry = {"command": sys.executable, "args": [str(program)]}
+    config.write_text(json.dumps({"mcpServers": {"endless": entry}}))
+    server = f"stdio:{shlex.join([sys.executable, str(program)])}"
+    done = mcp(*(word.format(server=server, config=config) for word in words))
+    assert says in " ".join((done.stdout + done.stderr).split()), done.stdout + done.stderr
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr

@@ -21,7 +21,7 @@ from mcp_actors.types import (
     SamplingCapability,
     TextContent,
 )
-from tests.messages import TASKS, error
+from tests.messages import TASKS, error, initialize_result
 from tests.scripted_peers import MODERN, greet, notify, reply, scripted, tell
 
 LEGACY = "2025-11-25"
@@ -339,6 +339,41 @@ async def test_a_list_without_an_end_is_an_error(
         with pytest.raises(RemoteProtocolError, match=rf"goes on after [\d,.]+ {unit}; ask for single pages"):
             [_ async for _ in client.tools()]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("size", "pause", "most"), [(0, 20, 16), (1_000_000, 0, 68), (0, 0, 100)])
+async def test_a_call_looks_for_its_tool_within_bounds(
+    size: int, pause: float, most: int, autojump_clock: MockClock
+) -> None:
+    """A client of a server that has tasks asks whether the tool that failed has to be called as one."""
+    capabilities = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}
+    tools = [{"name": "other", "description": "x" * size, "inputSchema": {"type": "object"}}]
+    lists: list[float] = []
+    async with raw_server() as server, trio.open_nursery() as nursery:
+
+        async def play() -> None:
+            peer = await server.accept()
+            request = await peer.receive()
+            await reply(peer, request, initialize_result(LEGACY, capabilities))
+            assert (await peer.receive())["method"] == "notifications/initialized"
+            while True:
+                request = await peer.receive()
+                if request["method"] == "tools/call":
+                    await reply(peer, request, {"content": [], "isError": True})
+                    continue
+                lists.append(trio.current_time())
+                await trio.sleep(pause)
+                await reply(peer, request, {"tools": tools, "nextCursor": str(len(lists))})
+
+        nursery.start_soon(play)
+        async with Client(server.transport, era=LEGACY, cap=300) as client:
+            assert (await client.call_tool("wanted")).is_error
+            assert most - 2 <= len(lists) <= most
+            # It is not looked for again.
+            before = len(lists)
+            assert (await client.call_tool("wanted")).is_error
+            assert len(lists) == before
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("kind", ["tools", "resources", "resource_templates", "prompts"])

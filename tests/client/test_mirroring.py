@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -287,6 +288,16 @@ async def test_an_annotation_that_is_gone_is_no_longer_obeyed() -> None:
         assert params_in(peer.told("tools/call")[0]) == {}
 
 
+@pytest.mark.parametrize(("size", "most"), [(0, 100), (1_000_000, 68)])
+async def test_a_list_without_an_end_is_read_within_bounds(size: int, most: int) -> None:
+    large = {**tool("other"), "description": "x" * size}
+    tools = Tools(*[[large]] * 200, refusing=1)
+    async with met(MODERN, tools) as (client, _):
+        await client.call_tool("t")
+        assert tools.called == 2
+        assert most - 2 <= tools.listed <= most
+
+
 async def test_a_server_that_goes_on_complaining_is_believed() -> None:
     tools = Tools([tool("t", p=region())], refusing=99)
     async with met(MODERN, tools) as (client, _):
@@ -330,16 +341,20 @@ async def test_calls_that_fail_together_list_the_tools_once() -> None:
         assert sorted(again, key=int) == [str(number) for number in range(20)]
 
 
-async def test_a_list_without_end_ends() -> None:
+@pytest.mark.parametrize(("is_circle", "listed"), [(False, 100), (True, 2)])
+async def test_a_list_without_end_ends(is_circle: bool, listed: int) -> None:
+    numbers = itertools.count()
+
     def answer(request: dict[str, Any]) -> Any:
         if request["method"] == "tools/call":
             return MISMATCH
-        return {"resultType": "complete", "tools": [], "nextCursor": "again"}
+        cursor = "again" if is_circle else str(next(numbers))
+        return {"resultType": "complete", "tools": [], "nextCursor": cursor}
 
     async with met(MODERN, answer) as (client, peer):
         with pytest.raises(HeaderMismatch):
             await client.call_tool("t")
-        assert len(peer.told("tools/list")) == 100
+        assert len(peer.told("tools/list")) == listed
 
 
 async def test_a_change_of_the_tools_makes_the_client_forget() -> None:
