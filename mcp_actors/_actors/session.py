@@ -256,7 +256,11 @@ class Session:
     def _crashed(self, error: Exception) -> None:
         """Dispatching a message failed in the task that delivered it, which is not to blame."""
         with Containment(SESSION, details={"session": self.dispatcher.name}):
-            raise error
+            try:
+                raise error
+            finally:
+                # Its traceback has this frame: the message would wait for the garbage collector.
+                del error
         self._breaking = trio.BrokenResourceError("a message could not be dispatched")
         self._reading.cancel(reason="dispatching failed")
 

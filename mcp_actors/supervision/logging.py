@@ -93,8 +93,8 @@ class StderrWriter:
                 thread = threading.Thread(target=self._run, name="mcp-actors log", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:
-                    # Functions that run at the end of a program cannot start one from CPython 3.12 on.
+                except (RuntimeError, MemoryError):
+                    # The system has no room for one, or, from CPython 3.12 on, the program is about to end.
                     return False
                 self._thread = thread
         return True
@@ -321,8 +321,11 @@ def _emit(level: str, event: str, **details: Any) -> None:
     except Exception as error:
         # A sink, a processor or the `repr` of a detail failed, or structlog could not be imported for want of a
         # descriptor. The task that logs must not fail because of it.
-        said = " ".join(f"{name}={_text(value)}" for name, value in details.items())
-        _stderr.msg(f"a log line could not be written: {event!r} {said} ({type(error).__name__})")
+        try:
+            said = " ".join(f"{name}={_text(value)}" for name, value in details.items())
+            _stderr.msg(f"a log line could not be written: {event!r} {said} ({type(error).__name__})")
+        except MemoryError:
+            return
 
 
 def _text(value: object) -> str:

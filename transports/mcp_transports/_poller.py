@@ -79,7 +79,11 @@ class Poller(ABC):
         with Containment(POLLER, reader.crashed, {"reader": reader}):
             if self._readers.get(descriptor) is reader:
                 self.remove(descriptor)
-            raise error
+            try:
+                raise error
+            finally:
+                # Its traceback has this frame: what the reader held would wait for the garbage collector.
+                del error
 
 
 class Waiter:

@@ -368,7 +368,11 @@ class RequestParser:
         if self.finished:
             return  # noted by the callback that stopped the parser, or bytes after a request that closes
         if isinstance(error, httptools.HttpParserCallbackError):
-            raise error  # a mistake of this module
+            try:
+                raise error  # a mistake of this module, or no memory
+            finally:
+                # Its traceback has this frame: the pieces of the body would wait for the garbage collector.
+                del error
         if isinstance(error, httptools.HttpParserInvalidMethodError):
             if METHOD_AND_BLANK.match(data):
                 self.refuse(501, "the method is not implemented")

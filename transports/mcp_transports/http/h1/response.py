@@ -275,7 +275,11 @@ class Response(ABC):
     def app_raised(self, error: BaseException, peer: str) -> None:
         """Logs an error that the application raised instead of answering, and ends the answer."""
         with Containment(HTTP_RESPONSE, lambda _: self.fail(), {"peer": peer}):
-            raise error
+            try:
+                raise error
+            finally:
+                # Its traceback has this frame: the request would wait for the garbage collector.
+                del error
 
     async def _run(self, fn: Callable[[], Awaitable[None]]) -> None:
         try:
