@@ -235,7 +235,7 @@ def test_tokens_that_are_bound_to_a_key(walk: Walk, terminal: Callable[..., Term
         (["--user", "ann=a b"], "is no scope"),
         (["--client-key", "robot=missing.pem"], "--client-key is for a program that --client names"),
         (["--client", "robot=a", "--client-key", "robot=missing.pem"], "No such file"),
-        (["--client", "robot=a", "--client-key", f"robot={__file__}"], "no public key in PEM"),
+        (["--client", "robot=a", "--client-key", f"robot={__file__}"], "not a public key in PEM"),
     ],
 )
 def test_wrong_words_are_answered_with_one_sentence(
@@ -260,16 +260,21 @@ def test_a_login_that_cannot_be_answered_is_said_in_one_line(walk: Walk) -> None
             (f"http://{place}/authorize?client_id=nobody", "this client is not known here"),
             (f"http://{place}/jwks", "not the page of a login"),
             (f"http://{place}/elsewhere", "answers 404"),
-            ("http://127.0.0.1:1/authorize", "cannot be reached"),
+            (f"http://{place}/a b", "cannot be asked"),
+            (f"http://{place}/authorize?client_id=https://127.0.0.1:1/client.json", "a loopback address"),
+            ("http://127.0.0.1:1/authorize", "cannot be asked"),
         ):
             with pytest.raises(SystemExit, match=said) as ended:
                 approve([url, "ann"])
             assert "\n" not in str(ended.value)
 
 
-def test_a_login_elsewhere_is_not_answered_here(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "url", ["https://login.example.com/authorize?x=1", "file://localhost/etc/hosts", "x"]
+)
+def test_a_login_elsewhere_is_not_answered_here(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        approve(["https://login.example.com/authorize?x=1", "ann"])
+        approve([url, "ann"])
     assert "the login is not at this machine" in capsys.readouterr().err
 
 

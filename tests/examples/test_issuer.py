@@ -260,8 +260,9 @@ def test_a_person_grants_no_more_than_they_have(world: World) -> None:
     assert world.redeem(world.code("ann", scope=None))["scope"] == "mcp:read mcp:write"
 
 
-def test_nobody_else_can_be_chosen(world: World) -> None:
-    assert world.answer("eve")["error"] == "access_denied"
+def test_no_other_person_can_be_chosen(world: World) -> None:
+    assert world.answer("eve\x1b[2J\n")["error"] == "access_denied"
+    assert all(line.isprintable() for line in world.reported)
 
 
 def test_a_refusal_comes_back_to_the_client(world: World) -> None:

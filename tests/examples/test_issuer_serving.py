@@ -169,7 +169,7 @@ async def test_what_a_client_says_of_itself_is_text(site: Site) -> None:
     page = await site.page(await site.register(client_name=name))
     assert name not in page.text
     assert html.escape(name) in page.text
-    assert "nobody has checked its name" in page.text
+    assert "its name is not checked" in page.text
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from html import unescape
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -58,7 +59,7 @@ class _Greeting:
         issuer = self._issuer
         lines = [
             "FOR THIS MACHINE ONLY: an example authorization server that asks for no password.",
-            "Whoever opens its page can be anybody. Never protect with it what others can reach.",
+            "Every visitor of its page may choose any name. Never protect with it what others can reach.",
             "",
             f"issuer   {issuer.url}",
             *(f"person   {name}: {' '.join(scopes)}" for name, scopes in issuer.users.items()),
@@ -113,7 +114,8 @@ def serve(words: Sequence[str]) -> None:
         issuer = Issuer(options.listen, users, machines, report=write_to_stderr)
     except (OSError, ValueError) as wrong:
         parser.exit(2, f"{wrong}\n")
-    fetcher = importlib.import_module("mcp_transports.auth.fetcher").Fetcher(UrlPolicy(), issuer.url)
+    # Any page can make a browser ask for a login, and so choose which document is fetched: none from this machine.
+    fetcher = importlib.import_module("mcp_transports.auth.fetcher").Fetcher(UrlPolicy(), None)
     try:
         Server("issuer").run(issuer_transport(issuer, fetcher.fetch), task_status=_Greeting(issuer, shown))
     except ConnectFailed as failed:
@@ -166,8 +168,8 @@ def approve(words: Sequence[str]) -> None:
     parser.add_argument("url", metavar="URL", help="the address that the login shows")
     parser.add_argument("name", metavar="NAME", help="the person to be")
     options = parser.parse_args(words)
-    if not is_loopback(options.url):
-        parser.error("the login is not at this machine: open it in a browser")
+    if not options.url.startswith("http://") or not is_loopback(options.url):
+        parser.exit(2, "the login is not at this machine: open it in a browser\n")
     parts = urlsplit(options.url)
     origin = f"{parts.scheme}://{parts.netloc}"
     # No proxy leads to this machine.
@@ -188,8 +190,8 @@ def approve(words: Sequence[str]) -> None:
                 said = _PARAGRAPH.search(answer.read().decode("utf-8", "replace"))
                 sys.exit(safe(unescape(said[1])) if said is not None else f"the server answers {answer.code}")
             print(safe(location))
-    except OSError as failed:
-        sys.exit(f"{origin} cannot be reached: {failed}")
+    except (OSError, HTTPException) as failed:
+        sys.exit(f"{origin} cannot be asked: {failed}")
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 A client becomes known in one of three ways. It registers itself (RFC 7591), its id is the URL of a document that
 describes it (Client ID Metadata Documents, SEP-991), or the command line names it: a program with access of its own.
-What a client says of itself is believed by nobody: it is shown to the person who decides.
+Nothing that a client says of itself is believed: the person who decides sees it as the client's own words.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def read_public_key(text: str) -> Key:
             return import_public_key(key.as_dict(private=False))
         except JoseRejected as rejected:
             raise ValueError(f"it is {rejected}") from None
-    raise ValueError("it is no public key in PEM of the type EC, Ed25519 or RSA")
+    raise ValueError("it is not a public key in PEM of the type EC, Ed25519 or RSA")
 
 
 # -- All clients -----------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def _client_from(document: Mapping[str, Any], client_id: str, origin: Origin) ->
         if method not in ("none", "private_key_jwt"):
             raise _unusable("a document has token_endpoint_auth_method none or private_key_jwt")
     if method not in AUTHENTICATION_METHODS:
-        raise _unusable(f"token_endpoint_auth_method is none of {', '.join(AUTHENTICATION_METHODS)}")
+        raise _unusable(f"token_endpoint_auth_method is not one of {', '.join(AUTHENTICATION_METHODS)}")
     if document.get("application_type", "native") not in ("native", "web"):
         raise _unusable("application_type is neither native nor web")
     grant_types = _texts(document, "grant_types", ["authorization_code"])

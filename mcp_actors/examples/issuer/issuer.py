@@ -4,7 +4,7 @@ The protocol is OAuth 2.1 as MCP 2026-07-28 uses it (Authorization): codes with 
 8707), the issuer in every answer (RFC 9207), rotated refresh tokens, client credentials, and tokens that are bound to
 a key where the client proves that it has one (RFC 9449).
 
-Nobody has a password: a person chooses a name on a page. So it serves this machine only, in two ways. `checked_url`
+There are no passwords: a person chooses a name on a page. So it serves this machine only, in two ways. `checked_url`
 takes loopback addresses alone, and `Issuer` issues tokens for servers on this machine alone: a program that is
 reachable from elsewhere cannot be protected by it.
 """
@@ -43,6 +43,8 @@ CONSENT_LIFETIME = 600.0
 # Characters of a state and of a resource.
 MAX_STATE = 2048
 MAX_RESOURCE = 2048
+# Characters of an unknown scope that are repeated.
+MAX_SHOWN = 64
 # Proofs that are remembered, so that each is used once.
 MAX_PROOFS = 10_000
 
@@ -88,7 +90,7 @@ class ConsentRequest:
         client: The client that asks.
         redirect_uri: Where the answer goes.
         resource: The server that access is asked for.
-        scopes: The scopes that are asked for; none stands for all that a person has.
+        scopes: The scopes that are asked for; without any, all that a person has.
         state: The client's own mark on the request, which is sent back to it.
         challenge: The S256 challenge.
         thumbprint: The key that the code is to be bound to, if the client asks for that.
@@ -212,9 +214,7 @@ class Issuer:
         client = self.clients.find(query.require("client_id"))
         redirect_uri = query.require("redirect_uri")
         if not client.may_redirect_to(redirect_uri):
-            raise OAuthError(
-                "invalid_request", "redirect_uri is none of those that the client has registered"
-            )
+            raise OAuthError("invalid_request", "the client has not registered this redirect_uri")
         state = None
         try:
             state = _state(query)
@@ -272,21 +272,20 @@ class Issuer:
         Raises:
             OAuthError: No login waits for this answer, or not in this browser.
         """
-        ticket, user = form.require("ticket"), form.get("user")
+        ticket = form.require("ticket")
         consent = self._consents.get(ticket)
         if consent is None or not hmac.compare_digest(consent.browser, _digest(browser)):
             raise OAuthError(
                 "invalid_request", "this page is too old, or not this browser's: begin the login again"
             )
         self._consents.pop(ticket)
-        scopes = consent.choices.get(user) if user is not None and form.get("deny") is None else None
-        if not scopes or user is None:
-            why = "the login was refused" if user is None else f"{user} has none of the scopes"
+        user, refuses = form.get("user") or "", form.get("deny") is not None
+        scopes = () if refuses else consent.choices.get(user, ())
+        if not scopes:
+            why = "the person refused" if refuses else "there is no such person, or one without these scopes"
             self._report(f"{consent.client.name!r} was not let in: {why}")
             return self._answer(
-                consent.redirect_uri,
-                consent.state,
-                {"error": "access_denied", "error_description": OAuthError("", why).description},
+                consent.redirect_uri, consent.state, {"error": "access_denied", "error_description": why}
             )
         code = self._grants.begin(
             client_id=consent.client.client_id,
@@ -310,7 +309,8 @@ class Issuer:
         unknown = [each for each in scopes if each not in self.scopes]
         if unknown:
             raise OAuthError(
-                "invalid_scope", f"nobody here has the scope {unknown[0]}: there are {' '.join(self.scopes)}"
+                "invalid_scope",
+                f"the scope {unknown[0][:MAX_SHOWN]} is unknown here: there are {' '.join(self.scopes)}",
             )
         return scopes
 
@@ -341,7 +341,7 @@ class Issuer:
                 "client_credentials": self._machine_token,
             }.get(grant_type)
             if redeem is None:
-                raise OAuthError("unsupported_grant_type", "grant_type is none of those in the metadata")
+                raise OAuthError("unsupported_grant_type", "grant_type is not in the metadata")
             if grant_type not in client.grant_types:
                 raise OAuthError("unauthorized_client", f"this client is not registered for {grant_type}")
             return redeem(form, client, thumbprint)
@@ -433,7 +433,7 @@ class Issuer:
         """Ends the grant of a refresh token or of an access token (RFC 7009), if it is one of the client's own.
 
         The answer is the same, an empty object, whatever the token was. An access token that is out stays good until it
-        expires: nobody asks this server about it.
+        expires, because servers do not ask about it.
 
         Args:
             form: The form of the request.

@@ -70,7 +70,7 @@ def consent_page(consent: ConsentRequest) -> str:
     else:
         leads_to = f"{redirect.scheme}://{redirect.netloc}"
     known = {
-        "registered": "It registered itself; nobody has checked its name.",
+        "registered": "It registered itself, and its name is not checked.",
         "document": f"Its document is at {client.client_id}",
         "configured": "It is named on the command line.",
     }[client.origin]
@@ -138,8 +138,8 @@ def _page(title: str, body: Iterable[str]) -> str:
         '<html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>",
-        "<header><b>For this machine only.</b> This example authorization server asks for no password: whoever opens "
-        "this page can be anybody. Never protect with it what others can reach.</header>",
+        "<header><b>For this machine only.</b> This example authorization server asks for no password: every visitor "
+        "may choose any name. Never protect with it what others can reach.</header>",
         f"<h1>{escape(title)}</h1>",
         *body,
         "</body></html>",

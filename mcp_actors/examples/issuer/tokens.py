@@ -5,8 +5,8 @@ token name their grant and a number, 0 for the code, under a MAC. Each number is
 place. So one that comes again is noticed without a list of all that were used, and it ends the grant with everything
 that came from it: somebody else has it too (OAuth 2.1 sections 4.1.3 and 4.3.1).
 
-Access tokens are JWTs (RFC 9068), which nobody has to ask this server about. They cannot be taken back, so they live
-for five minutes.
+Access tokens are JWTs (RFC 9068), about which servers need not ask. They cannot be taken back, so they live for five
+minutes.
 """
 
 from __future__ import annotations
