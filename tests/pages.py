@@ -17,7 +17,17 @@ PAGES = {path.relative_to(DOCS).as_posix(): path.read_text() for path in sorted(
 GUIDE = PAGES["how-to/transports.md"]
 WITH_PROGRAMS = (README, *(page for page in PAGES.values() if page is not GUIDE))
 # These need frameworks and drivers of others, and are run where those are: tests/worlds/test_pages.py.
-WITH_FRAMEWORKS = {"books.py", "shop.py", "pool.py", "page.py", "forms.py", "members.py"}
+WITH_FRAMEWORKS = {
+    "books.py",
+    "shop.py",
+    "pool.py",
+    "page.py",
+    "forms.py",
+    "members.py",
+    "with_pydantic_ai.py",
+}
+# These need frameworks that no environment of the tests has. Who changes one runs it by hand, as its page says.
+RUN_BY_HAND = {"with_langgraph.py", "with_openai_agents.py", "site_with_tools.py"}
 # Programs that start or import a program of another page. All others are run with the files of their own page alone.
 BORROWED = {
     "ask_asyncio.py": ["weather.py"],

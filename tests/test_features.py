@@ -17,12 +17,29 @@ from typing import NamedTuple
 import pytest
 
 import mcp_actors
-from tests.pages import DOCS, PAGES, ROOT, anchors, files_beside, outputs, programs, with_table
+from tests.pages import (
+    DOCS,
+    PAGES,
+    ROOT,
+    RUN_BY_HAND,
+    WITH_FRAMEWORKS,
+    anchors,
+    files_beside,
+    outputs,
+    programs,
+    with_table,
+)
 
 SECONDS = 60
 LAUNCHER = Path(__file__).parent / "program_in_era.py"
 TABLE = "reference/features.md"
-HOW_TO = [name for page, text in PAGES.items() if page.startswith("how-to/") for name in outputs(text)]
+HOW_TO = [
+    name
+    for page, text in PAGES.items()
+    if page.startswith("how-to/")
+    for name in outputs(text)
+    if name not in WITH_FRAMEWORKS | RUN_BY_HAND
+]
 
 
 class Feature(NamedTuple):

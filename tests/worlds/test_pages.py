@@ -22,7 +22,7 @@ from interop.servers import free_port
 
 from mcp_actors.auth import BearerToken
 from mcp_actors.sync import Client
-from tests.pages import PAGES, WITH_FRAMEWORKS, blocks, programs
+from tests.pages import PAGES, WITH_FRAMEWORKS, blocks, outputs, programs
 
 from .conftest import PROGRAMS
 
@@ -134,6 +134,21 @@ def test_a_database_in_a_lifespan(folder: Folder, peers: Peers, monkeypatch: pyt
         assert client.call_tool("titles", returns=list[str]) == ["Momo"]
 
 
+def test_an_agent_asks_a_server(folder: Folder, peers: Peers) -> None:
+    place, environment = folder
+    done = subprocess.run(
+        ["python", "with_pydantic_ai.py"],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == outputs()["with_pydantic_ai.py"]
+
+
 def cells() -> list[tuple[str, str]]:
     """Every cell of the page of notebooks, and the output that stands below it."""
     found = re.findall(
@@ -206,7 +221,7 @@ def test_they_are_typed(command: str, folder: Folder, peers: Peers) -> None:
         env={**environment, "PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,
-        timeout=2 * PATIENCE,
+        timeout=10 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
