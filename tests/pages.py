@@ -30,6 +30,7 @@ WITH_FRAMEWORKS = {
 RUN_BY_HAND = {"with_langgraph.py", "with_openai_agents.py", "site_with_tools.py"}
 # Programs that start or import a program of another page. All others are run with the files of their own page alone.
 BORROWED = {
+    "reader.py": ["bookshop.py"],
     "ask_asyncio.py": ["weather.py"],
     "ask_sync.py": ["weather.py"],
     "test_weather.py": ["weather.py"],

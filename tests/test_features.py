@@ -33,13 +33,6 @@ from tests.pages import (
 SECONDS = 60
 LAUNCHER = Path(__file__).parent / "program_in_era.py"
 TABLE = "reference/features.md"
-HOW_TO = [
-    name
-    for page, text in PAGES.items()
-    if page.startswith("how-to/")
-    for name in outputs(text)
-    if name not in WITH_FRAMEWORKS | RUN_BY_HAND
-]
 
 
 class Feature(NamedTuple):
@@ -197,6 +190,13 @@ FEATURES = (
     Feature("Protocol version negotiation", "", "connections.md#versions", "versions.py", BOTH),
     Feature("JSON Schema 2020-12 support", "", "schemas.md#json-schema-of-your-own", "booking.py", BOTH),
 )
+FEATURE_PAGES = sorted({f"how-to/{each.place.partition('#')[0]}" for each in FEATURES})
+HOW_TO = [
+    name
+    for page in FEATURE_PAGES
+    for name in outputs(PAGES[page])
+    if name not in WITH_FRAMEWORKS | RUN_BY_HAND
+]
 # The list names no method for these, and each has one all the same.
 SENT = {"Progress notifications": "notifications/progress", "Cancellation": "notifications/cancelled"}
 
@@ -261,7 +261,7 @@ def test_a_feature_has_a_section_and_a_program_with_both_sides(feature: Feature)
         assert method in run_in_a_session(main)[1]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("how-to/")])
+@pytest.mark.parametrize("page", FEATURE_PAGES)
 def test_a_page_begins_with_its_program(page: str) -> None:
     head = PAGES[page].splitlines()[:30]
     assert "```python" in head

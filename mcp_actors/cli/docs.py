@@ -43,7 +43,7 @@ class DocumentPage:
 
     @property
     def kind(self) -> str:
-        """What the page is for: to start, to do one thing, to look something up, or to understand."""
+        """The kind of the page: to start, to do one thing, to look something up, or to understand."""
         return KINDS.get(self.path.parts[0], "Start")
 
     @property

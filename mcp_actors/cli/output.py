@@ -19,6 +19,7 @@ import attrs
 import click
 
 from mcp_actors import types
+from mcp_actors.cli.start import asking
 from mcp_actors.supervision.printable import safe, safe_json
 
 __all__ = [
@@ -64,9 +65,11 @@ def confirmed(question: str) -> bool:
     """Asks a person on standard error whether to go on, which is not so by default.
 
     Raises:
-        click.Abort: The person pressed Ctrl-C, or ended the input.
+        click.Abort: The person ended the input.
+        KeyboardInterrupt: The person pressed Ctrl-C.
     """
-    return click.confirm(rendered(question), default=False, err=True)
+    with asking():
+        return click.confirm(rendered(question), default=False, err=True)
 
 
 def overwrite(text: str, width: int) -> None:

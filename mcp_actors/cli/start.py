@@ -10,6 +10,7 @@ while                                      SIGINT and SIGTERM
 a command and what it needs are imported   end the process at once, because there is nothing to clean up
 the program of a target is loaded          raise `KeyboardInterrupt` there, so that it can clean up, and end the process
                                            soon in any case
+a person is asked                          raise `KeyboardInterrupt` there; the command says what it leaves undone
 it is loaded, or a file is being changed   wait until the command catches them, or the file is changed, but not long
 the command catches them                   are its own; servers stop, and calls are cancelled
 the command has ended                      end the process at once; while only the interpreter has to end, nothing
@@ -31,7 +32,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-__all__ = ["EXIT_INTERRUPTED", "Start", "has_terminal", "loading", "uninterrupted"]
+__all__ = ["EXIT_INTERRUPTED", "Start", "asking", "has_terminal", "loading", "uninterrupted"]
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 # What a shell reports for a program that SIGHUP has ended.
@@ -164,6 +165,15 @@ def loading() -> AbstractContextManager[None]:
         KeyboardInterrupt: A signal came, whatever the program has made of that.
     """
     return nullcontext() if Start.current is None else Start.current.block(_RAISE, _WAIT)
+
+
+def asking() -> AbstractContextManager[None]:
+    """For the length of the block a person is asked something, which a signal interrupts.
+
+    Raises:
+        KeyboardInterrupt: A signal came.
+    """
+    return nullcontext() if Start.current is None else Start.current.block(_RAISE, _END)
 
 
 def uninterrupted() -> AbstractContextManager[None]:

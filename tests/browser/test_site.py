@@ -91,7 +91,7 @@ async def test_a_program_is_copied_as_it_is_shown(browser: str, site: Path) -> N
         async with Tab.open(browser) as tab:
             await tab.visit((site / "start" / "server.html").as_uri())
             text = await tab.evaluate(copied)
-    assert text.startswith("# library.py")
+    assert text.startswith("# bookshop.py")
     assert "server.run()" in text
 
 

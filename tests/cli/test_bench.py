@@ -223,7 +223,7 @@ def test_the_page_and_the_text_obey_nothing_that_a_server_said() -> None:
 
 def test_the_commands_of_the_page_are_commands() -> None:
     found = re.findall(r"^\$? ?mcp-actors bench (.*)$", PAGE, re.MULTILINE)
-    assert len(found) == 5
+    assert len(found) == 6
     for words in found:
         arguments = shlex.split(words)
         if "--calls-file" in arguments or "--compare" in arguments:

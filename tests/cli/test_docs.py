@@ -44,4 +44,4 @@ def test_every_page_has_a_title_and_says_what_it_is_about() -> None:
 
 def test_a_comment_of_a_program_is_not_a_heading() -> None:
     (page,) = (page for page in read_pages() if page.path.name == "server.md")
-    assert not any("library.py" in section.title for section in page.sections)
+    assert not any("bookshop.py" in section.title for section in page.sections)

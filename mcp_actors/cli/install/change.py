@@ -301,7 +301,7 @@ def _asked() -> bool:
     try:
         if confirmed("write this?"):
             return True
-    except click.Abort:  # Ctrl-C, or the end of the input
+    except (KeyboardInterrupt, click.Abort):  # Ctrl-C, or the end of the input
         echo("\nnothing was changed", err=True)
         raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
     echo("nothing was changed", err=True)
