@@ -64,11 +64,15 @@ def commands(page: str) -> list[list[str]]:
     """The words of every command line with this package, or that talks to a server, in the blocks of a page."""
     texts = [text for language, text in blocks(page) if language not in {"python", "text"}]
     lines = [line.removeprefix("$ ") for text in texts for line in text.splitlines()]
-    return [shlex.split(line, comments=True) for line in lines if re.match("(mcp-actors|curl) .", line)]
+    return [
+        shlex.split(line, comments=True) for line in lines if re.match("(mcp-actors|curl|uvicorn) .", line)
+    ]
 
 
 def local_addresses(words: list[str]) -> list[str]:
     """The addresses of this machine that a command names; those of Redis are other programs' and not among them."""
+    if words[0] == "uvicorn":
+        return [f"http://127.0.0.1:{words[words.index('--port') + 1]}/mcp"]
     if words[0] == "curl" and "--unix-socket" in words:
         return [f"unix:{words[words.index('--unix-socket') + 1]}"]
     return [word for word in words if re.match(r"(https?|wss?|tcp)://(127|localhost)|unix:", word)]
@@ -76,7 +80,11 @@ def local_addresses(words: list[str]) -> list[str]:
 
 def is_server(words: list[str]) -> bool:
     """Whether a command serves where it says, until somebody ends it."""
-    return words[1] == "bridge" or (words[1] in {"serve", "gateway"} and "--listen" in words)
+    return (
+        words[0] == "uvicorn"
+        or words[1] == "bridge"
+        or (words[1] in {"serve", "gateway"} and "--listen" in words)
+    )
 
 
 def outputs(*pages: str) -> dict[str, str]:

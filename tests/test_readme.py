@@ -98,7 +98,7 @@ def test_the_programs_are_there() -> None:
     # tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py", "robot.py", "bound.py"}
     tests = {"test_notes.py", "test_store.py", "test_weather.py"}
-    assert set(programs()) == shown | used | protected | WITH_FRAMEWORKS | tests
+    assert set(programs()) == shown | used | protected | WITH_FRAMEWORKS | RUN_BY_HAND | tests
 
 
 def test_no_two_programs_have_one_name() -> None:

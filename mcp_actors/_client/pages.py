@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -24,6 +25,15 @@ MOST_CHARACTERS = 64 * 1024 * 1024
 MOST_SECONDS = 600.0
 # Where a call that only wants to know one entry would be kept.
 FEW_PAGES = 100
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What a server has sent of a list so far, and the seconds for which it was waited for."""
+
+    pages: int = 0
+    characters: int = 0
+    seconds: float = 0.0
 
 
 class AllPages(AsyncIterator[T], Generic[T]):
@@ -61,12 +71,10 @@ class AllPages(AsyncIterator[T], Generic[T]):
         self._ready: deque[T] = deque()
         self._cursor: str | None = None
         self._remembered: str | None = None
-        self._pages, self._replaced_at = 0, 1
+        self._replaced_at = 1
         self._has_more = True
         self._is_circle = False
-        # What the server has sent so far, and the seconds for which it was waited for.
-        self._characters = 0
-        self._seconds = 0.0
+        self._sent = _Sent()
 
     async def __anext__(self) -> T:
         if not self._ready:
@@ -80,13 +88,13 @@ class AllPages(AsyncIterator[T], Generic[T]):
             self._has_more = False
             if self._is_circle and not self._is_cut:
                 raise RemoteProtocolError("the server's cursors go round in a circle: its list never ends")
-            page = await (self._next_page() if self._pages else self._first_page())
+            page = await (self._next_page() if self._sent.pages else self._first_page())
             if page is None:
                 break
             self._note(page.next_cursor)
             entries = self._entries(page)
             if self._has_more:
-                self._characters += len(repr(entries))
+                self._sent.characters += len(repr(entries))
             if entries:
                 return entries
         raise StopAsyncIteration
@@ -102,15 +110,15 @@ class AllPages(AsyncIterator[T], Generic[T]):
             return None
         began = trio.current_time()
         page = await self._list_page(self._cursor)
-        self._seconds += trio.current_time() - began
+        self._sent.seconds += trio.current_time() - began
         return page
 
     def _goes_on(self) -> bool:
         """Whether the list is cut here; raises `RemoteProtocolError` where it may not be."""
         for sent, most, unit in (
-            (self._pages, self._most_pages, "pages"),
-            (self._characters, MOST_CHARACTERS, "characters"),
-            (self._seconds, self._most_seconds, "seconds"),
+            (self._sent.pages, self._most_pages, "pages"),
+            (self._sent.characters, MOST_CHARACTERS, "characters"),
+            (self._sent.seconds, self._most_seconds, "seconds"),
         ):
             if sent >= most:
                 if self._is_cut:
@@ -125,6 +133,6 @@ class AllPages(AsyncIterator[T], Generic[T]):
         # An empty string is a cursor like any other; only its absence ends the list.
         self._cursor, self._has_more = cursor, cursor is not None
         self._is_circle = cursor is not None and cursor == self._remembered
-        self._pages += 1
-        if self._pages == self._replaced_at:
+        self._sent.pages += 1
+        if self._sent.pages == self._replaced_at:
             self._remembered, self._replaced_at = cursor, 2 * self._replaced_at

@@ -143,7 +143,7 @@ def command(words: tuple[str, ...], show_traceback: bool) -> None:
         if not words:
             _list(pages)
         elif len(named) == 1:
-            click.echo_via_pager(named[0].text)
+            echo(named[0].text)
         else:
             _find(pages, [word.lower() for word in words])
 

@@ -266,6 +266,7 @@ DRAWERS = {
 }
 DOORS = {
     "mcp_actors/cli/output.py",
+    "mcp_actors/cli/start.py",  # its own words, before anything else is loaded
     "mcp_actors/supervision/logging.py",
     "mcp_actors/cli/bench/load.py",  # a pipe to the process that shows it
     "mcp_actors/_server/process.py",  # the words of the person who started it

@@ -179,8 +179,7 @@ class RedisLink:
         self._lost_at = trio.current_time()
         self._in_flight = 0
         self._cause = f"there was no connection within {redis.timeout:g} s"
-        self._refused_kind: tuple[Any, ...] = ()
-        self._refused = RareWarning("redis refuses what is asked of it: calls that need it are refused")
+        self._refused = _Refusals("redis refuses what is asked of it: calls that need it are refused")
         self.connected_at: float | None = None
         """When the present connection was made, ``None`` while there is none."""
         self.on_connect: Callable[[], object] = lambda: None
@@ -318,7 +317,7 @@ class RedisLink:
         self._in_flight += weight
         try:
             answer = await connection.create_request(*command, decode=False, timeout=seconds)
-            if _kind_of(command) == self._refused_kind:
+            if _kind_of(command) == self._refused.kind:
                 self._refused.over()
             return answer
         except TimeoutError as error:
@@ -331,7 +330,7 @@ class RedisLink:
         except Exception as error:
             # It is there, and has refused: it is full, for example, or may only be read.
             self._refused(reason_of(error), redis=self._redis.place, role=role)
-            self._refused_kind = _kind_of(command)
+            self._refused.kind = _kind_of(command)
             raise SharedStateUnavailable(role, reason_of(error)) from None
         finally:
             self._in_flight -= weight
@@ -368,6 +367,12 @@ class RedisLink:
         else:
             self._refused(reason_of(refusal), redis=self._redis.place, role=role)
         return answers
+
+
+class _Refusals(RareWarning):
+    """The warning of requests that Redis refuses, with the kind of the last one: only one of its kind ends it."""
+
+    kind: tuple[Any, ...] = ()
 
 
 def _kind_of(command: tuple[Any, ...]) -> tuple[Any, ...]:
