@@ -28,8 +28,8 @@ FEW_PAGES = 100
 
 
 @dataclass(slots=True)
-class _Sent:
-    """What a server has sent of a list so far, and the seconds for which it was waited for."""
+class _SentPages:
+    """The pages of a list that a server has sent so far, and the seconds for which they were waited for."""
 
     pages: int = 0
     characters: int = 0
@@ -74,7 +74,7 @@ class AllPages(AsyncIterator[T], Generic[T]):
         self._replaced_at = 1
         self._has_more = True
         self._is_circle = False
-        self._sent = _Sent()
+        self._sent = _SentPages()
 
     async def __anext__(self) -> T:
         if not self._ready:
