@@ -151,6 +151,9 @@ def sentence(error: Exception) -> str:
         error = error.exceptions[0]  # out of the nurseries of the demo
     if isinstance(error, CallTimeout):
         option = "--timeout" if error.clock == "idle" else "--cap"
+        context = click.get_current_context(silent=True)
+        if context is not None and not any(option in each.opts for each in context.command.params):
+            return str(error)
         first, *rest = str(error).splitlines()
         return "\n".join([f"{first.removesuffix(')')}; {option} sets it)", *rest])
     if isinstance(error, ConnectionLost):

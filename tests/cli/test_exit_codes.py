@@ -10,10 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from mcp_actors.cli import main
-from mcp_actors.cli.failures import EXIT_CODES
+from mcp_actors.cli.failures import EXIT_CODES, reported
+from mcp_actors.errors import CallTimeout
 from tests.cli.conftest import CTRL_C, ROOT, SERVED, Mcp, Terminal
 from tests.cli.test_inspect import BROKEN
 from tests.cli.test_serve import PROTECTED, serving
@@ -472,6 +475,18 @@ def test_a_target_that_is_no_python(mcp: Mcp, tmp_path: Path, file: str, says: s
     result = mcp("serve", file)
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert says in result.stderr
+
+
+@pytest.mark.parametrize("options", [[], [click.Option(["--timeout"])]])
+def test_a_timeout_names_the_option_that_the_command_has(options: list[click.Parameter]) -> None:
+    def hang(**options: object) -> None:
+        with reported(show_traceback=False):
+            raise CallTimeout("initialize", "idle", 30)
+
+    result = CliRunner().invoke(click.Command("hang", params=options, callback=hang))
+    assert result.exit_code == 1
+    assert ("--timeout sets it" in result.output) == bool(options)
+    assert "no answer and no progress for 30 s" in result.output
 
 
 def test_serve_on_a_terminal_says_what_to_do(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
