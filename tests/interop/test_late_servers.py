@@ -76,21 +76,20 @@ def run(peers: Peers, client: str, folder: Path, when: str | None) -> Report:
     return report
 
 
-def run_all(peers: Peers, folder: Path, when: str | None) -> dict[str, Report]:
-    with ThreadPoolExecutor() as threads:
-        found = threads.map(lambda client: run(peers, client, folder / client, when), CLIENTS)
-        return dict(zip(CLIENTS, found, strict=True))
-
-
 @pytest.fixture(scope="module")
 def late(peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
-    return run_all(peers, tmp_path_factory.mktemp("late"), SECONDS)
+    """One client after the other: a busy machine needs longer to start what takes its time anyway."""
+    folder = tmp_path_factory.mktemp("late")
+    return {client: run(peers, client, folder / client, SECONDS) for client in CLIENTS}
 
 
 @pytest.fixture(scope="module")
 def too_late(peers: Peers, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Report]:
     """Servers that start when the client has its first list: a gateway has waited for them as long as it does."""
-    return run_all(peers, tmp_path_factory.mktemp("too_late"), None)
+    folder = tmp_path_factory.mktemp("too_late")
+    with ThreadPoolExecutor() as threads:
+        found = threads.map(lambda client: run(peers, client, folder / client, None), CLIENTS)
+        return dict(zip(CLIENTS, found, strict=True))
 
 
 def check_lists(tools: list[str], greetings: list[str]) -> None:

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+LIMIT = 300.0  # seconds for which a file is waited for
+
 began = time.monotonic()
 
 from mcp.server.mcpserver import MCPServer  # noqa: E402 - the import takes a second, which counts
@@ -27,5 +29,7 @@ if when.replace(".", "").isdigit():
     time.sleep(max(0, float(when) - (time.monotonic() - began)))
 else:
     while not Path(when).exists():
+        if time.monotonic() - began > LIMIT:
+            raise SystemExit(f"{when} was not made within {LIMIT:g} s")
         time.sleep(0.05)
 server.run()
