@@ -26,7 +26,7 @@ LISTEN = [
     for url in ("http://127.0.0.1:0/mcp", "ws://127.0.0.1:0/ws", "tcp://127.0.0.1:0")
     for word in ("--listen", url)
 ]
-_URL = re.compile(r"(?:http|ws|tcp)://127\.0\.0\.1:\d+[\w/]*")
+_URL = re.compile(r"(?:http|ws|tcp)://127\.0\.0\.1:[1-9]\d*[\w/]*")
 
 
 class Windows:
@@ -49,7 +49,7 @@ class Windows:
 
 
 def _urls(lines: list[str]) -> dict[str, str]:
-    """Returns the first URL of each scheme; that of the oldest binding of HTTP is another one."""
+    """Returns the first URL of each scheme that has a port: with port 0 it is what the server was told."""
     found: dict[str, str] = {}
     for url in _URL.findall("".join(lines)):
         found.setdefault(url.partition(":")[0], url)

@@ -73,14 +73,13 @@ def terminal(command: list[str], env: dict[str, str], patience: float) -> Iterat
     """Runs a program on a terminal for the length of a block, whose end it does not survive."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
-    # setsid(1) with --ctty: the terminal is the one of a new session, so that its Ctrl-C arrives.
+    # The terminal becomes that of a session of its own, so that its Ctrl-C arrives.
     process = subprocess.Popen(
-        ["setsid", "--ctty", "--wait", *command],
+        ["setsid", "--ctty", *command],
         stdin=slave,
         stdout=slave,
         stderr=slave,
         env={**env, "TERM": "xterm"},
-        start_new_session=True,
     )
     os.close(slave)
     try:
