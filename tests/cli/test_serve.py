@@ -375,3 +375,37 @@ async def test_who_may_call_it_is_said_on_the_command_line_serve_websocket(port:
             "total": 3,
             "terms": 2,
         }
+
+
+FILES = """
+import resource
+from mcp_actors import Server
+
+server = Server("files")
+
+
+@server.tool
+def limits() -> list[int]:
+    return list(resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.parametrize("more", ["", "--workers 2", "--reload"])
+async def test_a_server_may_open_as_many_files_as_the_system_allows(
+    more: str, tmp_path: Path, environment: dict[str, str]
+) -> None:
+    program = tmp_path / "files.py"
+    program.write_text(FILES)
+    serve = f"{sys.executable} -m mcp_actors serve {program} --listen http://127.0.0.1:0/mcp {more}"
+    command = ["sh", "-c", f"ulimit -Sn 256 && exec {serve}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            assert process.stderr is not None
+            with trio.fail_after(LIMIT):
+                line = await trio.to_thread.run_sync(process.stderr.readline)
+                async with Client(line.split()[3]) as client:
+                    soft, hard = await client.call_tool("limits", returns=list[int])
+            assert soft == min(hard, 65_536) > 256
+        finally:
+            process.terminate()
+            process.communicate(timeout=LIMIT)
