@@ -37,7 +37,7 @@ CALLBACK = "http://127.0.0.1:5000/callback"
 NOTES = "http://127.0.0.1:8000/mcp"
 DOCUMENT = "https://client.example/metadata.json"
 VERIFIER = "v" * 43
-LIMIT = 20.0  # seconds for a whole flow; it takes a tenth of one
+LIMIT = 60.0  # seconds for a whole flow; it takes one
 TICKET = re.compile(r'name="ticket" value="([A-Za-z0-9_-]+)"')
 
 

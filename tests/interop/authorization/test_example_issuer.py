@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any
@@ -12,12 +14,13 @@ import trio
 from browser.tab import Tab
 
 from interop.installation import Peers
+from interop.servers import free_port
 from mcp_actors.auth import AuthorizationCode, OAuth
 from mcp_actors.auth.effects import Fetched
 from mcp_actors.errors import LoginFailed
 from mcp_actors.examples.issuer.clients import machine_client, read_public_key
 from mcp_transports.auth.browsers import LoopbackBrowser
-from tests.examples.test_issuer_serving import Site
+from tests.examples.test_issuer_serving import NOTES, Person, Site
 from tests.examples.test_issuer_serving import serving as issuing
 
 from .identity_provider import Signer
@@ -95,6 +98,32 @@ async def test_proofs(peers: Peers, site: Site, client: str) -> None:
     async with serving(site.issuer, dpop="required") as url:
         report = await driven(peers, client, url, dpop=True, tools=["whoami", "whoami"])
     assert [name for name, text in report["calls"] if '"ann"' in text] == ["whoami", "whoami"]
+
+
+async def test_the_referee(peers: Peers, site: Site) -> None:
+    """Of the official conformance suite: the scenarios for authorization servers. A person logs in in one of them."""
+    port = free_port()
+    client_id = await site.register(redirect_uris=[f"http://127.0.0.1:{port}/callback"])
+    program = peers.package("@modelcontextprotocol/conformance") / "dist" / "index.js"
+    words = ["--url", site.issuer.url, "--client-id", client_id, "--resource", NOTES, "--port", str(port)]
+    process = await trio.lowlevel.open_process(
+        [str(peers.node), str(program), "authorization", *words], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    said, url = "", None
+    try:
+        async for chunk in process.stdout:
+            said += chunk.decode()
+            if url is None and "Waiting" in said:
+                url = re.search(rf"{site.issuer.url}/authorize\S+", said)
+                assert url is not None, said
+                await Person().open(url[0])
+        assert await process.wait() == 0, said
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+    assert "Total: 3 passed, 0 failed" in said
 
 
 # -- A real browser -------------------------------------------------------------------------------
