@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 __all__ = ["CTRL_C", "Terminal", "terminal"]
 
 CTRL_C = b"\x03"
-_ROWS, _COLUMNS = 40, 160
+# Wide enough for a URL.
+_ROWS, _COLUMNS = 40, 1000
 # Wine's console asks where the cursor is, and waits for the answer.
 _WHERE, _AT_THE_TOP = b"\x1b[6n", b"\x1b[1;1R"
 _SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b\][^\x07]*\x07")
