@@ -247,6 +247,13 @@ DEFECTS = (
         ("client/test_client.py",),
     ),
     Defect(
+        "a list may be kept for less than no time",
+        "mcp_actors/server.py",
+        "if not _is_whole(ttl_ms) or ttl_ms < 0:",
+        "if not _is_whole(ttl_ms):",
+        ("server/test_server.py",),
+    ),
+    Defect(
         "a delay of the peer that is less than nothing is obeyed",
         "mcp_actors/errors/protocol.py",
         "not 0 <= delay < 1e12",
