@@ -391,20 +391,23 @@ def limits() -> list[int]:
 
 
 @pytest.mark.parametrize("more", ["", "--workers 2", "--reload"])
-async def test_a_server_may_open_as_many_files_as_the_system_allows(
+def test_a_server_may_open_as_many_files_as_the_system_allows(
     more: str, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     program = tmp_path / "files.py"
     program.write_text(FILES)
     serve = f"{sys.executable} -m mcp_actors serve {program} --listen http://127.0.0.1:0/mcp {more}"
     command = ["sh", "-c", f"ulimit -Sn 256 && exec {serve}"]
+
+    async def asked(url: str) -> list[int]:
+        with trio.fail_after(LIMIT):
+            async with Client(url) as client:
+                return await client.call_tool("limits", returns=list[int])
+
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stderr is not None
-            with trio.fail_after(LIMIT):
-                line = await trio.to_thread.run_sync(process.stderr.readline)
-                async with Client(line.split()[3]) as client:
-                    soft, hard = await client.call_tool("limits", returns=list[int])
+            soft, hard = trio.run(asked, process.stderr.readline().split()[3])
             assert soft == min(hard, 65_536) > 256
         finally:
             process.terminate()

@@ -201,6 +201,18 @@ class CarriesAnything(Passing):
     max_message_bytes = 70_000  # type: ignore[assignment]
 
 
+class LosesLongFrames(Passing):
+    """They are neither refused nor the end of the connection."""
+
+    max_message_bytes = 70_000  # type: ignore[assignment]
+
+    async def send(self, value: Frame) -> None:
+        if len(value.data) > self.max_message_bytes:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self.inner.send(value)
+
+
 class SaysThatItWrote(Passing):
     def write_now(self, frame: Frame) -> bool:
         return True
