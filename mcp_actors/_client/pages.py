@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -24,6 +24,14 @@ MOST_CHARACTERS = 64 * 1024 * 1024
 MOST_SECONDS = 600.0
 # Where a call that only wants to know one entry would be kept.
 FEW_PAGES = 100
+
+
+class _Bounds(NamedTuple):
+    """How far a list is read; ``is_cut`` says whether it ends there, or fails."""
+
+    pages: int
+    seconds: float
+    is_cut: bool
 
 
 class AllPages(AsyncIterator[T], Generic[T]):
@@ -57,7 +65,7 @@ class AllPages(AsyncIterator[T], Generic[T]):
     ) -> None:
         self._list_page = list_page
         self._entries = entries
-        self._most_pages, self._most_seconds, self._is_cut = most_pages, most_seconds, is_cut
+        self._bounds = _Bounds(most_pages, most_seconds, is_cut)
         self._ready: deque[T] = deque()
         self._cursor: str | None = None
         self._remembered: str | None = None
@@ -78,7 +86,7 @@ class AllPages(AsyncIterator[T], Generic[T]):
         while self._has_more:
             # Whatever ends this, nothing follows.
             self._has_more = False
-            if self._is_circle and not self._is_cut:
+            if self._is_circle and not self._bounds.is_cut:
                 raise RemoteProtocolError("the server's cursors go round in a circle: its list never ends")
             page = await (self._next_page() if self._pages else self._first_page())
             if page is None:
@@ -107,13 +115,13 @@ class AllPages(AsyncIterator[T], Generic[T]):
 
     def _goes_on(self) -> bool:
         """Whether the list is cut here; raises `RemoteProtocolError` where it may not be."""
-        for sent, most, unit in (
-            (self._pages, self._most_pages, "pages"),
+        for so_far, most, unit in (
+            (self._pages, self._bounds.pages, "pages"),
             (self._characters, MOST_CHARACTERS, "characters"),
-            (self._seconds, self._most_seconds, "seconds"),
+            (self._seconds, self._bounds.seconds, "seconds"),
         ):
-            if sent >= most:
-                if self._is_cut:
+            if so_far >= most:
+                if self._bounds.is_cut:
                     return True
                 raise RemoteProtocolError(
                     f"the server's list goes on after {most:,} {unit}; ask for single pages, by their cursors, if it "
