@@ -53,6 +53,13 @@ DEFECTS = (
         ("actors/test_limits.py",),
     ),
     Defect(
+        "what a subscription is charged for stays charged when the program refuses it",
+        "mcp_actors/_actors/event_bus.py",
+        "            _release(subscription.account, uri)\n            raise\n",
+        "            raise\n",
+        ("server/test_event_bus.py",),
+    ),
+    Defect(
         "a call that is cancelled after it got its place does not give the place back",
         "mcp_actors/_actors/limits.py",
         ("                if ticket.is_set():\n                    self.leave()\n                raise"),
@@ -93,6 +100,20 @@ DEFECTS = (
         ('        if depth > MAX_DEPTH:\n            raise ValueError(f"the schema is nested'),
         ('        if depth > MAX_DEPTH + 1:\n            raise ValueError(f"the schema is nested'),
         ("schema/test_validate.py",),
+    ),
+    Defect(
+        "a program is not told that a listener has left",
+        "mcp_actors/_server/subscriptions.py",
+        "                ctx.server.on_unlisten(ctx)\n",
+        "                pass\n",
+        ("client/test_notifications.py",),
+    ),
+    Defect(
+        "a subscription outlives the token of its caller",
+        "mcp_actors/_server/subscriptions.py",
+        "trio.move_on_after(left):",
+        "trio.move_on_after(math.inf):",
+        ("server/test_access.py",),
     ),
     Defect(
         "completions are cut one value too late",
@@ -191,11 +212,32 @@ DEFECTS = (
         ("cli/test_arguments.py",),
     ),
     Defect(
+        "alternatives of a schema are followed without an end",
+        "mcp_actors/cli/arguments.py",
+        "    if depth > MAX_NESTING:\n        return\n",
+        "",
+        ("cli/test_arguments.py",),
+    ),
+    Defect(
         "a load has a call too many in flight",
         "mcp_actors/cli/bench/driver.py",
         "while len(pending) < stage.window and",
         "while len(pending) <= stage.window and",
         ("bench/test_driver.py",),
+    ),
+    Defect(
+        "a stage of a load goes on after its last call",
+        "mcp_actors/cli/bench/driver.py",
+        "(stage.calls and sent >= stage.calls):\n            if",
+        "(stage.calls and sent > stage.calls):\n            if",
+        ("bench/test_driver.py",),
+    ),
+    Defect(
+        "a session of the demo that has ended counts as live",
+        "mcp_actors/cli/demo/load.py",
+        "tally.live -= 1",
+        "tally.live -= 0",
+        ("cli/test_demo.py",),
     ),
     Defect(
         "the demo counts a confirmed cancellation again",
@@ -324,6 +366,13 @@ DEFECTS = (
         ("middleware/test_rate.py",),
     ),
     Defect(
+        "a private result is cached without the scopes of its caller",
+        "mcp_actors/middleware/result_cache.py",
+        '    return (f"principal {principal.key}", known, *sorted(principal.scopes))',
+        '    return (f"principal {principal.key}", known)',
+        ("middleware/test_result_cache.py",),
+    ),
+    Defect(
         "a private result is cached without its principal",
         "mcp_actors/middleware/result_cache.py",
         '    return (f"principal {principal.key}", known, *sorted(principal.scopes))',
@@ -335,6 +384,13 @@ DEFECTS = (
         "mcp_actors/middleware/retry.py",
         "                if number == self.attempts or",
         "                if number > self.attempts or",
+        ("middleware/test_retry.py",),
+    ),
+    Defect(
+        "a request of a kind that is not known is made again",
+        "mcp_actors/middleware/retry.py",
+        "            return call.method in IDEMPOTENT\n",
+        "            return True\n",
         ("middleware/test_retry.py",),
     ),
     Defect(
@@ -350,6 +406,13 @@ DEFECTS = (
         "        if min(lease, timeout) <= 0:",
         "        if max(lease, timeout) <= 0:",
         ("shared/test_redis.py",),
+    ),
+    Defect(
+        "a locked database is not tried again",
+        "mcp_actors/shared/sqlite_steps.py",
+        'if time.monotonic() > end or "locked" not in str(error):',
+        'if time.monotonic() > end or "locked" in str(error):',
+        ("shared/test_sqlite.py",),
     ),
     Defect(
         "one owner may have one task too many in a database",
@@ -394,6 +457,20 @@ DEFECTS = (
         ("telemetry/test_metrics.py",),
     ),
     Defect(
+        "the kit lets a frame pass that has vanished",
+        "mcp_actors/testing/conformance/carrying.py",
+        "    expect(refused or after.data not in got, LIMIT,",
+        "    expect(True, LIMIT,",
+        ("testing/test_check_transport.py",),
+    ),
+    Defect(
+        "a frame that is duplicated arrives once",
+        "mcp_actors/testing/faults.py",
+        "            self._statistics.duplicated += 1\n            self._push(due, frame)",
+        "            self._statistics.duplicated += 1",
+        ("testing/test_recorder.py",),
+    ),
+    Defect(
         "the kit does not compare what was delivered and received",
         "mcp_actors/testing/conformance/carrying.py",
         '        compare(got, [*sent, last], "server to client, delivered and received")',
@@ -413,6 +490,13 @@ DEFECTS = (
         "            lambda: listener.missed > 0 or len(set(listener.taken)) > FLOOD,",
         "            lambda: True,",
         ("shared/test_planted_faults.py",),
+    ),
+    Defect(
+        "the clock of a simulation goes backwards",
+        "mcp_actors/testing/simulate/links.py",
+        "        self._now = max(then, self._now)\n",
+        "        self._now = then\n",
+        ("test_simulate.py",),
     ),
     Defect(
         "a run whose answer arrived counts as wasted",
@@ -457,11 +541,25 @@ DEFECTS = (
         ("transports/http/asgi/test_requests.py",),
     ),
     Defect(
+        "the bytes of a request body are held after its answer",
+        "transports/mcp_transports/http/asgi/application.py",
+        "            self._bodies.release(request.peer, charged)\n",
+        "            pass\n",
+        ("transports/http/asgi/test_requests.py",),
+    ),
+    Defect(
         "a session id with any characters is accepted",
         "transports/mcp_transports/http/client/session_state.py",
         '        if id is not None and not (id and all("!" <= c <= "~" for c in id)):',
         "        if id is not None and not id:",
         ("transports/http/test_client_sessions.py", "transports/http/test_client_responses.py"),
+    ),
+    Defect(
+        "a request may have one header line too many",
+        "transports/mcp_transports/http/h1/parser.py",
+        "        if len(headers) + message.lines > limits.headers:",
+        "        if len(headers) + message.lines > limits.headers + 1:",
+        ("transports/http/test_server_crashes.py",),
     ),
     Defect(
         "the pieces of a request body have no bound together",
@@ -517,6 +615,20 @@ DEFECTS = (
         ("transports/test_sockets.py",),
     ),
     Defect(
+        "a line of stderr that comes in pieces loses its beginning",
+        "transports/mcp_transports/stdio/child.py",
+        "            self._add(self._partial + line)\n",
+        "            self._add(line)\n",
+        ("transports/test_stdio_client.py",),
+    ),
+    Defect(
+        "the end of standard error is waited for after it has come",
+        "transports/mcp_transports/stdio/child.py",
+        "            self._stderr_ended.set()\n",
+        "            pass\n",
+        ("transports/test_stdio_client.py",),
+    ),
+    Defect(
         "the last lines of stderr are not kept",
         "transports/mcp_transports/stdio/child.py",
         '        self._lines.append(_text(raw[:KEPT_LINE_BYTES]).rstrip("\\r"))\n',
@@ -524,11 +636,25 @@ DEFECTS = (
         ("transports/test_stdio_client.py",),
     ),
     Defect(
+        "what a short write to a standard stream leaves over is lost",
+        "transports/mcp_transports/stdio/windows/standard_streams.py",
+        "        while sent < len(view):\n            sent += os.write(fd, view[sent:])",
+        "        if sent < len(view):\n            sent += os.write(fd, view[sent:])",
+        ("windows/test_server.py",),
+    ),
+    Defect(
         "the end of a child is not waited for",
         "transports/mcp_transports/stdio/windows/starting.py",
         "            if trio.current_time() >= end:",
         "            if trio.current_time() < end:",
         ("windows/test_children.py",),
+    ),
+    Defect(
+        "a peer has no time for its answer when a ping was late",
+        "transports/mcp_transports/websocket/channel.py",
+        "            self._silent_since = now - times.ping_interval\n",
+        "            pass\n",
+        ("transports/websocket/test_channel.py",),
     ),
     Defect(
         "a message of many fragments has no bound",

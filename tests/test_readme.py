@@ -355,6 +355,24 @@ def test_a_changed_file_is_seen(folder: Path, environment: dict[str, str]) -> No
             process.terminate()
 
 
+@pytest.mark.parametrize("name", ["notes.py", "watch.py"])
+def test_a_program_without_its_arguments_says_what_to_give(
+    name: str, folder: Path, environment: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        ["python", name],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"python {name} " in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def complaints_about_limits(table: str) -> list[str]:
     """Every row of a table that names where to change a limit has to hold that limit's default."""
     wrong = []

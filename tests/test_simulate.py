@@ -17,6 +17,7 @@ import trio
 
 from mcp_actors import Context, Server
 from mcp_actors.examples.simulation import experiment
+from mcp_actors.testing.simulate import links
 from mcp_actors.testing.simulate.links import (
     Constant,
     Empirical,
@@ -325,6 +326,19 @@ def test_equal_deadlines_do_not_depend_on_addresses() -> None:
         simulate(world(run), seed=3, duration=2)
     assert order[0] == order[1]
     assert sorted(order[0]) == list(range(50)) != order[0]
+
+
+def test_what_is_due_in_the_past_happens_now_and_sets_no_clock_back() -> None:
+    seen: list[float] = []
+
+    async def main(clock: links.VirtualClock) -> float:
+        await trio.sleep(5)
+        clock.at(1.0, lambda _: seen.append(trio.current_time()), None)
+        await trio.sleep(1)
+        return trio.current_time()
+
+    assert links.run(main, seed=1) == 6
+    assert seen == [5]
 
 
 def test_nobody_elses_dice_are_touched() -> None:

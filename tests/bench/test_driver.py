@@ -136,6 +136,13 @@ def test_a_closed_loop_ends_after_so_many_calls_and_all_are_answered() -> None:
     assert result["sessions"] == {"opened": 1, "wanted": 1, "lost": 0}
 
 
+def test_a_stage_is_over_with_the_last_of_its_calls() -> None:
+    began = CLOCK.now
+    result = loaded(at_once, Stage(60, window=4, calls=100))
+    assert result["total"]["count"] == 100
+    assert CLOCK.now - began < 1
+
+
 def test_no_more_are_in_flight_than_the_window() -> None:
     flying, most = set[int](), 0
 

@@ -309,6 +309,13 @@ def test_any_schema_can_be_shown(schema: Any) -> None:
     assert value_of("text", "a", schema) == "text"
 
 
+def test_alternatives_that_lead_back_to_themselves_are_followed_so_far_and_no_further() -> None:
+    either = {"anyOf": [{"$ref": "#/$defs/Either"}, {"type": "integer"}]}
+    schema = {"properties": {"a": {"$ref": "#/$defs/Either"}}, "$defs": {"Either": either}}
+    assert value_of("3", "a", schema) == 3
+    assert value_of("x", "a", schema) == "x"
+
+
 IMPORT = "from mcp_actors import Server\n"
 ONE = IMPORT + "app = Server('one')\n"
 

@@ -351,3 +351,39 @@ def test_a_list_without_an_end_ends_the_command(
     assert says in " ".join((done.stdout + done.stderr).split()), done.stdout + done.stderr
     assert done.returncode == code
     assert "Traceback" not in done.stderr
+
+
+# A server that declares all lists and has a method for that of its tools alone.
+DECLARES = """
+import json, sys
+
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    answer = {"jsonrpc": "2.0", "id": request["id"]}
+    if request["method"] == "initialize":
+        capabilities = {"tools": {}, "prompts": {}, "resources": {}}
+        info = {"name": "declares", "version": "1"}
+        result = {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info}
+        print(json.dumps({**answer, "result": result}), flush=True)
+    elif request["method"] == "tools/list":
+        tools = [{"name": "only", "inputSchema": {"type": "object"}}]
+        print(json.dumps({**answer, "result": {"tools": tools}}), flush=True)
+    else:
+        print(json.dumps({**answer, "error": {"code": -32601, "message": "Method not found"}}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("words", [("list", "{server}"), ("gateway", "{config}", "--check")])
+def test_a_server_that_has_no_method_for_a_list_that_it_declares_has_an_empty_one(
+    mcp: Mcp, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    program, config = tmp_path / "declares.py", tmp_path / "servers.json"
+    program.write_text(DECLARES)
+    entry = {"command": sys.executable, "args": [str(program)]}
+    config.write_text(json.dumps({"mcpServers": {"declares": entry}}))
+    server = f"stdio:{shlex.join([sys.executable, str(program)])}"
+    done = mcp(*(word.format(server=server, config=config) for word in words))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert ("only" if words[0] == "list" else "declares") in done.stdout

@@ -148,6 +148,14 @@ def test_ctrl_c_in_the_tour_ends_all_of_it(started: Started) -> None:
     assert said == "mcp-actors: the demo was interrupted\n"
 
 
+async def test_no_session_counts_as_live_when_all_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = next(binding for binding in load.BINDINGS if binding.name == "memory")
+    monkeypatch.setattr(load, "BINDINGS", (memory,))
+    whole = load.DemoLoad(6, 0.2, random.Random(1))
+    await whole.run()
+    assert [(row.opened, row.live) for row in whole.rows] == [(3, 0), (3, 0)]
+
+
 def test_a_wrong_answer_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     honest_server = servers.server
 

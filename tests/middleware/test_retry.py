@@ -98,6 +98,15 @@ async def test_a_tool_is_called_once_unless_it_is_known_to_be_idempotent(
     assert await attempts("plain", tools=["plain"]) == 2
 
 
+async def test_a_request_of_another_kind_is_made_once() -> None:
+    """Nobody knows what it does, so it may not be done twice."""
+    failing, retry = Failing(1, LOST), Retry()
+    async with Client(make_server(), middleware=[retry, failing]) as client:
+        with pytest.raises(ConnectionLost):
+            await client.request("acme/pay", {"amount": 1})
+    assert (len(failing.attempts), retry.made_again) == (1, 0)
+
+
 async def test_what_one_server_says_of_its_tool_is_not_true_of_another_one(autojump_clock: Any) -> None:
     retry, other, calls = Retry(), Server("other"), 0
 

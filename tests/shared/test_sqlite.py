@@ -189,6 +189,29 @@ async def test_a_lock_of_another_program_fails_what_writes_and_nothing_else(path
         assert await until_created(state, make_record(state.node)) is None
 
 
+async def test_a_file_that_is_locked_while_it_is_opened_is_tried_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(path):
+        pass
+    other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    other.execute("PRAGMA journal_mode = DELETE")
+    # Who writes keeps the journal's mode from being changed, for which SQLite waits no moment.
+    other.execute("BEGIN IMMEDIATE")
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if other.in_transaction:
+            other.execute("COMMIT")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    async with opened(path) as state:
+        await state.tasks.create(make_record(state.node), ROOMY)
+    assert pauses
+    other.close()
+
+
 async def refused(state: Any, record: Any) -> None:
     with pytest.raises(SharedStateUnavailable) as raised:
         await state.tasks.create(record, ROOMY)

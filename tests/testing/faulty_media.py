@@ -201,6 +201,23 @@ class CarriesAnything(Passing):
     max_message_bytes = 70_000  # type: ignore[assignment]
 
 
+class LosesLongFrames(Passing):
+    """They are neither refused nor the end of the connection."""
+
+    max_message_bytes = 70_000  # type: ignore[assignment]
+
+    async def send(self, value: Frame) -> None:
+        if len(value.data) > self.max_message_bytes:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self.inner.send(value)
+
+    async def receive(self) -> Frame:
+        while len((frame := await self.inner.receive()).data) > self.max_message_bytes:
+            pass
+        return frame
+
+
 class SaysThatItWrote(Passing):
     def write_now(self, frame: Frame) -> bool:
         return True

@@ -105,6 +105,7 @@ CHANNELS: list[tuple[type[faults.Passing], str, str]] = [
     (faults.LosesWhenCancelled, "cancelled_receives_lose_nothing", rules.CANCELLED_RECEIVE),
     (faults.TakesAFloodAtOnce, "a_flood_leaves_others_their_turn", rules.TURNS),
     (faults.CarriesAnything, "longer_frames_are_refused", rules.LIMIT),
+    (faults.LosesLongFrames, "longer_frames_are_refused", rules.LIMIT),
     (faults.SaysThatItWrote, "writing_at_once_keeps_its_promise", rules.NO_LOSS),
     (faults.DeliversPastTheQueue, "deliveries_keep_the_order", rules.ORDER),
     (faults.TakesWhenClosed, "handing_over_keeps_its_promise", rules.HAND_OVER),

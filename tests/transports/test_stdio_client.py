@@ -6,6 +6,7 @@ import fcntl
 import io
 import itertools
 import json
+import math
 import os
 import select
 import shlex
@@ -346,6 +347,32 @@ async def test_closing_wakes_the_task_that_receives() -> None:
             await channel.aclose()
 
     assert isinstance(endings[0], trio.ClosedResourceError)
+
+
+async def test_a_line_of_stderr_that_comes_in_pieces_keeps_its_beginning() -> None:
+    """It is longer than a pipe holds, so that no read brings all of it."""
+    code = "import sys; sys.stderr.write('first ' + 'x' * 300_000 + ' last\\nnext\\n')"
+    lines: list[str] = []
+    with trio.fail_after(TIMEOUT):
+        async with python(code, stderr=lines.append).connect() as channel:
+            with pytest.raises(trio.EndOfChannel):
+                await channel.receive()
+    long, following = lines
+    assert long.startswith("first xxx")
+    assert following == "next"
+    assert channel.loss_report()["stderr"][0].startswith("first xxx")
+
+
+async def test_the_last_words_are_waited_for_no_longer_than_they_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mcp_transports.stdio.child.EXIT_STATUS_WAIT", math.inf)
+    with trio.fail_after(TIMEOUT):
+        async with python(EXITS_WITH_WORDS, stderr_lines=1).connect() as channel:
+            assert (await channel.receive()).data == b"hello"
+            with pytest.raises(trio.EndOfChannel):
+                await channel.receive()
+    assert channel.loss_report()["stderr"] == ("last words, no newline",)
 
 
 async def test_stderr_lines_are_told_and_a_failing_listener_is_dropped() -> None:

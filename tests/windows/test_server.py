@@ -279,6 +279,20 @@ async def test_a_cancelled_send_is_the_last_one(pipe: Pipe) -> None:
         await until(lambda: not is_open(pipe.writing))
 
 
+async def test_what_a_write_leaves_over_is_written_next(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.write
+
+    def write(fd: int, data: bytes) -> int:
+        return real(fd, data[:3] if fd == pipe.writing else data)
+
+    monkeypatch.setattr(os, "write", write)
+    stream = BlockingSendStream(pipe.writing, pipe.interrupt)
+    with trio.fail_after(TIMEOUT):
+        await stream.send_all(b"whole and once")
+        await stream.aclose()
+    assert os.read(pipe.reading, 100) == b"whole and once"
+
+
 async def test_a_reader_that_is_gone_breaks_sending(pipe: Pipe) -> None:
     os.close(pipe.reading)
     stream = BlockingSendStream(pipe.writing, pipe.interrupt)

@@ -388,6 +388,18 @@ async def test_a_body_that_does_not_come_is_given_up() -> None:
     assert exchange.status == 408
 
 
+@on_asyncio
+async def test_the_bytes_of_a_body_are_held_until_its_request_is_answered() -> None:
+    app = Site(limits=HttpLimits(held_bytes=200_000, held_bytes_per_address=200_000)).app
+    headers = await session(app)
+    long = {**call("add", a=1, b=2), "filler": "x" * 150_000}
+    for _ in range(4):
+        assert (await ask(app, long, headers=headers)).status == 200
+    assert app._bodies.budget.held == 0
+    refused = await ask(app, {**long, "filler": "x" * 250_000}, headers=headers)
+    assert refused.status == 503
+
+
 @pytest.mark.parametrize("pause", [0.0, 0.02])
 def test_a_body_that_comes_late_and_in_pieces_is_read(pause: float) -> None:
     pieces = [json.dumps(INITIALIZE).encode()[start:end] for start, end in ((0, 9), (9, 20), (20, None))]
