@@ -247,39 +247,40 @@ class Client:
         hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
         client_tasks = ClientTasks()
         try:
-            target = connectable(target, auth)
-        except McpError as error:
+            options = ClientOptions(
+                target=connectable(target, auth),
+                versions=versions,
+                info=info or Implementation("mcp-actors", VERSION),
+                sampling=sampling,
+                sampling_tools=sampling_tools,
+                capabilities=capabilities,
+                elicitation=elicitation,
+                roots=roots,
+                on_log=on_log,
+                on_change=on_change,
+                on_notification=on_notification,
+                on_lost=on_lost,
+                log_level=log_level,
+                call=CallOptions(idle=timeout, cap=cap),
+                answer_input=answer_input,
+                max_rounds=max_rounds,
+                probe_timeout=probe_timeout,
+                ping_interval=ping_interval,
+                restart=restart,
+                arguments=arguments,
+                prior_discover=prior_discover,
+                limits=limits or Limits(),
+                auth=auth,
+                telemetry=telemetry,
+                extensions=extensions,
+                middleware=middleware,
+                tasks=client_tasks.extension(
+                    takes=tasks, hosts=[name for name, given in hosts.items() if given]
+                ),
+            )
+        except (McpError, TypeError) as error:
             shorten(error)
             raise
-        options = ClientOptions(
-            target=target,
-            versions=versions,
-            info=info or Implementation("mcp-actors", VERSION),
-            sampling=sampling,
-            sampling_tools=sampling_tools,
-            capabilities=capabilities,
-            elicitation=elicitation,
-            roots=roots,
-            on_log=on_log,
-            on_change=on_change,
-            on_notification=on_notification,
-            on_lost=on_lost,
-            log_level=log_level,
-            call=CallOptions(idle=timeout, cap=cap),
-            answer_input=answer_input,
-            max_rounds=max_rounds,
-            probe_timeout=probe_timeout,
-            ping_interval=ping_interval,
-            restart=restart,
-            arguments=arguments,
-            prior_discover=prior_discover,
-            limits=limits or Limits(),
-            auth=auth,
-            telemetry=telemetry,
-            extensions=extensions,
-            middleware=middleware,
-            tasks=client_tasks.extension(takes=tasks, hosts=[name for name, given in hosts.items() if given]),
-        )
         self._assemble(options)
         client_tasks.bind(self._tasks)
 

@@ -64,7 +64,7 @@ class ClientFace(Face):
         opened = Opened()
         try:
             original = type(self)._make(target, **self._for_engine(opened, options))
-        except McpError as error:
+        except (McpError, TypeError) as error:
             shorten(error)
             raise
         super().__init__(original, opened)
@@ -382,7 +382,12 @@ class GroupFace(Face):
 
         # What all groups take beside the options of clients has no functions in it.
         adapted = self._client._for_engine(opened, options)
-        super().__init__(type(self)._make(servers, options_for=adapted_for, **adapted), opened)
+        try:
+            original = type(self)._make(servers, options_for=adapted_for, **adapted)
+        except (McpError, TypeError) as error:
+            shorten(error)
+            raise
+        super().__init__(original, opened)
         for name in self._original.names:
             # The function of the program is called here, and not in the engine.
             adapted_for(name)

@@ -36,6 +36,7 @@ from mcp_actors.supervision.containment import one_error, start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import without_paths
 from mcp_actors.supervision.task_kinds import GROUP_WORK
+from mcp_actors.supervision.tracebacks import shorten
 from mcp_actors.types import CallToolResult, GetPromptResult, Prompt, Resource, ResourceTemplate, Tool
 
 __all__ = ["ClientGroup", "GroupEntry"]
@@ -372,7 +373,11 @@ class ClientGroup:
         require_number("ClientGroup(at_once=)", at_once, 1, 10_000, whole=True)
         require_number("ClientGroup(connect_timeout=)", connect_timeout, 0.001, 86_400)
         options.setdefault("restart", True)
-        self._members = {each.name: each for each in members_of(servers, options, options_for)}
+        try:
+            self._members = {each.name: each for each in members_of(servers, options, options_for)}
+        except (McpError, TypeError) as error:
+            shorten(error)
+            raise
         self._names = GroupNames(self._members, separator)
         self._required = frozenset(required)
         if missing := sorted(self._required - set(self._members)):

@@ -1,7 +1,8 @@
 """Tracebacks for people: a connection that fails ends with the line that wanted it, the reason and what to do.
 
-The frames between that line and the socket are ours, and the reason stands in the text of the error. With
-``MCP_ACTORS_TRACEBACK=full`` in the environment everything is there, for those who look for a defect of this package.
+A wrong argument ends with the line that gave it. The frames between that line and the socket, or the check, are ours,
+and the reason stands in the text of the error. With ``MCP_ACTORS_TRACEBACK=full`` in the environment everything is
+there, for those who look for a defect of this package.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import os
 import trio
 
 from mcp_actors.errors import McpError
+from mcp_actors.supervision import arguments
 
 __all__ = ["VARIABLE", "shorten"]
 
 VARIABLE = "MCP_ACTORS_TRACEBACK"
+
+_FROM_A_CHECK = "_mcp_actors_from_a_check"
 
 # What fails at a connection by itself. Any other error in a chain is a defect of somebody's code, which is to be found.
 _OF_CONNECTIONS = (
@@ -33,13 +37,28 @@ def shorten(error: BaseException) -> None:
     Raised so, an error begins with the frame of the caller. Errors that are not of this package stay as they are.
 
     Args:
-        error: What has ended an attempt to connect.
+        error: What has ended an attempt to connect, or to make an object that connects.
     """
-    if not isinstance(error, McpError) or os.environ.get(VARIABLE, "").strip().lower() == "full":
+    if os.environ.get(VARIABLE, "").strip().lower() == "full":
+        return
+    if not isinstance(error, McpError) and not _is_about_an_argument(error):
         return
     error.__traceback__ = None
     if not _has_defect(_shown_cause(error)):
         error.__cause__ = error.__context__ = None
+
+
+def _is_about_an_argument(error: BaseException) -> bool:
+    """Whether a check of arguments has raised an error, so that its text says everything and no code of ours failed."""
+    if not isinstance(error, TypeError):
+        return False
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame is not None and frame.tb_frame.f_globals.get("__name__") == arguments.__name__:
+        # Whoever catches it further out sees its frames no more.
+        setattr(error, _FROM_A_CHECK, True)
+    return hasattr(error, _FROM_A_CHECK)
 
 
 def _has_defect(cause: BaseException | None) -> bool:

@@ -227,6 +227,13 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert plain.count("words,") == 24 * len(TOUR)
 
 
+def test_what_was_not_measured_is_not_told() -> None:
+    load = DemoLoad(300, 1, random.Random(0))
+    assert summary(load, 80).startswith("no latency was measured yet\n")
+    load.rows[0].latencies.alone.add(0.0005)
+    assert summary(load, 80).startswith("p50 of a call: 0.50 ms alone\n")
+
+
 def test_sessions_are_dealt_out_to_the_bindings() -> None:
     def planned(sessions: int) -> dict[tuple[str, str], int]:
         return {(row.binding, row.era): row.planned for row in DemoLoad(sessions, 1, random.Random(0)).rows}

@@ -184,6 +184,34 @@ def check_lines(kind: str, program: str, target: str, reason: str, tmp_path: Pat
     assert not [line for line in lines if "/mcp_actors/" in line or "/mcp_transports/" in line], text
 
 
+# What was given, and what is said of it.
+WRONG_ARGUMENTS = {
+    "on_log": (
+        "on_log=lambda message: 0",
+        "on_log is a function on_log(level, data, logger), called with 3 arg",
+    ),
+    "elicitation": ("elicitation=lambda: 0", "elicitation is an async function elicitation(params)"),
+    "timeout": ("timeout=-1", "timeout is a number of seconds above 0"),
+}
+
+
+@pytest.mark.parametrize(("argument", "reason"), WRONG_ARGUMENTS.values(), ids=WRONG_ARGUMENTS.keys())
+@pytest.mark.parametrize("of", ["client", "group"])
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_a_wrong_argument_is_told_in_a_few_lines(
+    kind: str, of: str, argument: str, reason: str, tmp_path: Path
+) -> None:
+    program = PROGRAMS[kind].format(target=f"'http://127.0.0.1:9/mcp', {argument}")
+    if of == "group":
+        program = program.replace("Client(", "ClientGroup(").replace("import Client", "import ClientGroup")
+        program = program.replace("'http://127.0.0.1:9/mcp'", "{'a': 'http://127.0.0.1:9/mcp'}")
+    text = printed(program, tmp_path)
+    lines = text.splitlines()
+    assert len(lines) - LINES_OF_LOOP[kind] <= 7, text
+    assert reason in lines[-1]
+    assert argument in text
+
+
 SLOWLY = """
 import time
 from mcp_actors.supervision import logging

@@ -21,7 +21,7 @@ import attrs
 import click
 import trio
 
-from mcp_actors.cli.demo.load import DemoLoad, Tally
+from mcp_actors.cli.demo.load import DemoLatencies, DemoLoad, Tally
 from mcp_actors.cli.demo.tour import TOUR, Shown, stage, take_tour
 from mcp_actors.cli.failures import (
     EXIT_FAILED,
@@ -340,10 +340,8 @@ def summary(load: DemoLoad, width: int) -> str:
     unconfirmed = f" ({missing:,} not)" if missing else ""
     peak = peak_memory()
     memory = "" if peak is None else f", peak memory {peak} MiB"
-    measured = total.latencies
-    alone, steady, busy = (_in_ms(each, 50) for each in (measured.alone, measured.steady, measured.busy))
     lines = [
-        f"p50 of a call: {alone} ms alone, {steady} ms at {load.steady_rate} calls/s, {busy} ms with all busy",
+        _latencies_in_words(total.latencies, load.steady_rate),
         f"{total.opened:,} sessions: {_per_second(total, load.elapsed):,.0f} calls/s on {os.cpu_count()} processors, "
         f"{total.failures.count:,} errors{memory}",
         f"{total.cancelled:,} calls cancelled in flight, {total.confirmed:,} confirmed by their handlers{unconfirmed}",
@@ -351,6 +349,17 @@ def summary(load: DemoLoad, width: int) -> str:
     said = [paragraph(line, width) for line in lines]
     said += [styled(f"  {text}", fg="red") for row in rows for text in row.failures.examples]
     return "\n".join(said)
+
+
+def _latencies_in_words(latencies: DemoLatencies, steady_rate: int) -> str:
+    """What was measured: a load that was ended early has only a part of it."""
+    named = (
+        (latencies.alone, "alone"),
+        (latencies.steady, f"at {steady_rate} calls/s"),
+        (latencies.busy, "with all busy"),
+    )
+    said = [f"{_in_ms(measured, 50)} ms {name}" for measured, name in named if measured.count]
+    return f"p50 of a call: {', '.join(said)}" if said else "no latency was measured yet"
 
 
 def figures(load: DemoLoad) -> dict[str, Any]:
