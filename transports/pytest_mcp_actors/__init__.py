@@ -104,7 +104,7 @@ def _mcp_client_plain(mcp_server: Any, mcp_client_options: Mapping[str, Any]) ->
 
 @contextmanager
 def _kept_in_the_test() -> Iterator[None]:
-    """Has a server that exits cost its own test. A fixture that raises `SystemExit` breaks all later tests of pytest."""
+    """Has a server that exits cost its own test. A fixture that raises `SystemExit` breaks all tests behind its own."""
     try:
         yield
     except SystemExit as error:
