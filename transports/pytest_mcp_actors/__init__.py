@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from inspect import iscoroutinefunction
 from types import ModuleType
 from typing import Any
@@ -97,21 +97,35 @@ _FIXTURES = {
 
 @pytest.fixture
 def _mcp_client_plain(mcp_server: Any, mcp_client_options: Mapping[str, Any]) -> Iterator[Any]:
-    with importlib.import_module("mcp_actors.sync").Client(mcp_server, **mcp_client_options) as client:
-        yield client
+    with _kept_in_the_test():
+        with importlib.import_module("mcp_actors.sync").Client(mcp_server, **mcp_client_options) as client:
+            yield client
+
+
+@contextmanager
+def _kept_in_the_test() -> Iterator[None]:
+    """Has a server that exits cost its own test. A fixture that raises `SystemExit` breaks all tests behind its own."""
+    try:
+        yield
+    except SystemExit as error:
+        raise _refusal(
+            f"the server under test has ended the program, with the exit code {error.code}"
+        ) from error
 
 
 # pytest-trio and anyio run this in the loop of the test.
 @pytest.fixture
 async def _mcp_client_trio(mcp_server: Any, mcp_client_options: Mapping[str, Any]) -> AsyncIterator[Any]:
-    async with importlib.import_module("mcp_actors").Client(mcp_server, **mcp_client_options) as client:
-        yield client
+    with _kept_in_the_test():
+        async with importlib.import_module("mcp_actors").Client(mcp_server, **mcp_client_options) as client:
+            yield client
 
 
 @asynccontextmanager
 async def _on_asyncio(server: Any, options: Mapping[str, Any]) -> AsyncIterator[Any]:
-    async with importlib.import_module("mcp_actors.asyncio").Client(server, **options) as client:
-        yield client
+    with _kept_in_the_test():
+        async with importlib.import_module("mcp_actors.asyncio").Client(server, **options) as client:
+            yield client
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import attrs
@@ -43,6 +44,7 @@ __all__ = [
     "Uniform",
     "VirtualClock",
     "as_distribution",
+    "drawn",
     "run",
 ]
 
@@ -152,8 +154,8 @@ class Empirical:
         weights = self.weights if self.weights is not None else (1.0,) * len(self.values)
         if len(weights) != len(self.values) or not all(0 <= each < math.inf for each in weights):
             raise ValueError("Empirical: one weight for each value, none of them negative")
-        if not sum(weights) > 0:
-            raise ValueError("Empirical: some weight must be more than 0")
+        if not 0 < sum(weights) < math.inf:
+            raise ValueError("Empirical: the weights together must be a number that is more than 0")
         object.__setattr__(self, "_cumulated", tuple(itertools.accumulate(weights)))
 
     def sample(self, rng: random.Random) -> float:
@@ -164,6 +166,19 @@ class Empirical:
 def as_distribution(value: float | Distribution) -> Distribution:
     """Returns ``value``, or a `Constant` for a plain number."""
     return Constant(value) if isinstance(value, int | float) else value
+
+
+def drawn(distribution: Distribution, rng: random.Random) -> float:
+    """Returns a value of a distribution; infinity is one, for what never comes.
+
+    Raises:
+        ValueError: It is no duration.
+        Exception: What the distribution raises.
+    """
+    value = distribution.sample(rng)
+    if not (isinstance(value, int | float) and value >= 0):
+        raise ValueError(f"{distribution!r}: a duration is a number of seconds, 0 or more, and not {value!r}")
+    return value
 
 
 # -- virtual time --------------------------------------------------------------------------------------
@@ -189,6 +204,23 @@ class VirtualClock(trio.abc.Clock):
         self._now = 0.0
         self._serial = 0
         self._due: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self.failure: Exception | None = None
+        """Why the run is of no use: a mistake in its world, where the engine would take it for a lost connection."""
+        self.failed = trio.Event()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the run with an error; the first one counts."""
+        if self.failure is None:
+            self.failure = error
+            self.failed.set()
+
+    def draw(self, distribution: Distribution, rng: random.Random) -> float:
+        """Does the same as `drawn`; what that raises ends the run."""
+        try:
+            return drawn(distribution, rng)
+        except Exception as error:
+            self.fail(error)
+            raise
 
     def __repr__(self) -> str:
         return f"<VirtualClock {self._now:.6f} s, {len(self._due)} due>"
@@ -362,14 +394,16 @@ class _SimulatedConnection:
         self.traffic.disconnects += 1
         now = trio.current_time()
         for end in self.ends:
-            self.clock.at(now + self.link.notice.sample(self.rng), end.end, _lost())
+            self.clock.at(now + self.clock.draw(self.link.notice, self.rng), end.end, _lost())
 
     def line(self) -> SerialLine:
         """Returns the line for one direction."""
         link = self.link
-        return SerialLine(
-            link.bandwidth, link.stall, link.stall_time.sample, link.latency.sample, self.traffic.count_stall
+        stall_time, latency = (
+            partial(self.clock.draw, link.stall_time),
+            partial(self.clock.draw, link.latency),
         )
+        return SerialLine(link.bandwidth, link.stall, stall_time, latency, self.traffic.count_stall)
 
     def is_cut_by_this_frame(self) -> bool:
         self.frames += 1
@@ -506,7 +540,7 @@ class SimulatedChannel(FrameChannel):
             self._changed.unpark_all()
             connection = self._connection
             if not connection.broken:
-                due = trio.current_time() + connection.link.latency.sample(connection.rng)
+                due = trio.current_time() + connection.clock.draw(connection.link.latency, connection.rng)
                 connection.clock.at(max(due, self._latest), self.other.end, trio.EndOfChannel())
         await trio.lowlevel.checkpoint()
 
@@ -576,7 +610,8 @@ class SimulatedClientTransport:
         self._tried += 1
         name = f"{self._seed} connection {self._tried}"
         rng = random.Random(name)
-        await trio.sleep(self._link.latency.sample(rng) + self._link.latency.sample(rng))
+        latency, draw = self._link.latency, self._clock.draw
+        await trio.sleep(draw(latency, rng) + draw(latency, rng))
         self.made += 1
         connection = _SimulatedConnection(self._link, self._clock, rng, self._traffic)
         ours, theirs = SimulatedChannel(connection, name), SimulatedChannel(connection, name)

@@ -25,6 +25,7 @@ from mcp_actors.testing.simulate.links import (
     TrafficCounts,
     VirtualClock,
     as_distribution,
+    drawn,
     run,
 )
 from mcp_actors.testing.simulate.report import DIGITS, NUMBER, CallLedger, Report, latencies, name_of
@@ -56,7 +57,7 @@ class User:
 
     async def think(self, time: Distribution | float | None = None) -> None:
         """Waits for a time that is drawn from ``time``, in seconds, or from the world's ``think`` by default."""
-        await trio.sleep(as_distribution(self._world.think if time is None else time).sample(self.rng))
+        await trio.sleep(drawn(as_distribution(self._world.think if time is None else time), self.rng))
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any] | None = None, *, patience: float = math.inf
@@ -97,9 +98,9 @@ async def think_and_call(user: User) -> None:
     world = user._world
     while True:
         await user.think()
-        seconds = as_distribution(world.service).sample(user.rng)
+        seconds = drawn(world.service, user.rng)
         impatient = world.cancel > 0 and user.rng.random() < world.cancel
-        patience = as_distribution(world.cancel_after).sample(user.rng) if impatient else math.inf
+        patience = drawn(world.cancel_after, user.rng) if impatient else math.inf
         await user.call("work", {"seconds": seconds}, patience=patience)
 
 
@@ -178,7 +179,7 @@ def simulate(world: World, *, seed: int, duration: float) -> Report:
     Raises:
         ValueError: the duration is not positive and finite.
         RuntimeError: Trio runs already, or this version of it cannot be made repeatable.
-        Exception: what a behaviour raises.
+        Exception: what a behaviour, a distribution or the making of a server raises, the first of them.
     """
     if not 0 < duration < math.inf:
         raise ValueError("duration is a number of seconds, more than 0")
@@ -218,13 +219,27 @@ class _Run:
                         server_transport, world.link, clock, self._traffic, name
                     )
                     self._client_transports.append(transport)
-                    nursery.start_soon(self._use, number, transport, random.Random(name))
-                await trio.sleep(self._duration)
+                    nursery.start_soon(self._use, number, transport, random.Random(name), clock)
+                with trio.move_on_after(self._duration):
+                    await clock.failed.wait()
+                if clock.failure is not None:
+                    raise clock.failure
                 report = self._report()
                 nursery.cancel_scope.cancel(reason="the time is over")
         return report
 
-    async def _use(self, number: int, transport: SimulatedClientTransport, rng: random.Random) -> None:
+    async def _use(
+        self, number: int, transport: SimulatedClientTransport, rng: random.Random, clock: VirtualClock
+    ) -> None:
+        try:
+            await self._use_until_it_ends(number, transport, rng)
+        except Exception as error:
+            # Of several users that fail at once, one is enough to end the run.
+            clock.fail(error)
+
+    async def _use_until_it_ends(
+        self, number: int, transport: SimulatedClientTransport, rng: random.Random
+    ) -> None:
         world = self._world
         await trio.sleep(rng.random() * world.ramp)
         while True:
