@@ -11,6 +11,7 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from types import TracebackType
+from typing import ClassVar
 
 import httpcore2
 import httpx2
@@ -455,6 +456,8 @@ class HttpUnavailable(HttpRefused, Unavailable):
 
 class AccessRefused(ConnectFailed):
     """The server demands authorization, or denies access."""
+
+    PAGE: ClassVar[str] = "authorization#errors-and-what-to-do"
 
     def __init__(self, message: str, *, status: int, www_authenticate: str | None, text: str = "") -> None:
         super().__init__(message)
