@@ -93,7 +93,8 @@ def test_the_pages_of_each_kind_are_in_the_wheel() -> None:
     kinds = {
         path.parent.name for path in DOCS.rglob("*.md") if path.parent != DOCS and path.parent.name != "api"
     }
-    assert included == {f"docs/{kind}": f"mcp_actors/docs/{kind}" for kind in kinds}
+    parts = {*kinds, "index.md"}
+    assert included == {f"docs/{part}": f"mcp_actors/docs/{part}" for part in parts}
 
 
 def test_the_version_is_the_newest_of_the_changelog() -> None:

@@ -87,7 +87,7 @@ def _shielded(block: re.Match[str]) -> str:
 
 
 def read_pages(folder: Path | None = None) -> list[DocumentPage]:
-    """Reads the pages, those to start with first.
+    """Reads the pages in the order in which ``index.md`` has them: those to start with first.
 
     Args:
         folder: where they are; by default those that come with the package, or those of its checkout.
@@ -100,11 +100,12 @@ def read_pages(folder: Path | None = None) -> list[DocumentPage]:
         folder = next((each for each in (package / "docs", package.parent / "docs") if each.is_dir()), None)
         if folder is None:
             raise FileNotFoundError("this installation has no pages")
-    order = list(KINDS)
-    paths = [path for kind in order for path in sorted((folder / kind).glob("*.md"))]
+    listed = re.findall(
+        rf"^((?:{'|'.join(KINDS)})/[\w-]+)$", (folder / "index.md").read_text("utf-8"), re.MULTILINE
+    )
     return [
-        DocumentPage(PurePosixPath(path.relative_to(folder).as_posix()), path.read_text("utf-8"))
-        for path in paths
+        DocumentPage(PurePosixPath(f"{name}.md"), (folder / f"{name}.md").read_text("utf-8"))
+        for name in listed
     ]
 
 
