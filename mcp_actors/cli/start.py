@@ -151,8 +151,8 @@ class Start:
 
     def _ignore(self) -> None:
         """Ignores what comes while the interpreter ends, which would be ended by it: it has no handlers then."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) == self._stop:
+        for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", None)):
+            if number is not None and signal.getsignal(number) in (self._stop, self._hung_up):
                 signal.signal(number, signal.SIG_IGN)
 
 

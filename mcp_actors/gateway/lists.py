@@ -26,7 +26,7 @@ import trio
 from mcp_actors._eras.era import Event, EventKind
 from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.errors import CallTimeout, McpError, RpcError, UpstreamUnavailable
-from mcp_actors.gateway.connections import UpstreamConnection, wanted_level
+from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.listing import LEAST_AGE, LIST_KINDS, ListKind, UpstreamListing, read_listing
 from mcp_actors.gateway.names import LONGEST_NAME, NameClaims, NameTable, is_advised
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -439,7 +439,7 @@ def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
 
 async def _say_what_is_missing(ctx: Context[Any], kind: ListKind, actors: list[UpstreamActor]) -> None:
     """Sends the client one log message about all upstreams that are not in the list it is about to get."""
-    if actors and is_wanted("warning", wanted_level(ctx)):
+    if actors and is_wanted("warning", ctx.log_level):
         names = ", ".join(printable(each.settings.name, _SHOWN) for each in actors[:_MOST_NAMED])
         more = f" and {len(actors) - _MOST_NAMED} more" if len(actors) > _MOST_NAMED else ""
         verb = "does" if len(actors) == 1 else "do"

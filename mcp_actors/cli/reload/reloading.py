@@ -162,7 +162,8 @@ class OwnModules:
 
     def loaded(self) -> dict[str, ModuleType]:
         """Returns the modules that are imported now, by name."""
-        return {name: each for name, each in list(sys.modules.items()) if self._is_own(name, each)}
+        # One step: a list of the items may start the collector, and code that it runs may import something.
+        return {name: each for name, each in sys.modules.copy().items() if self._is_own(name, each)}
 
     def files(self) -> list[str]:
         """Returns the files of the modules that are imported now."""
