@@ -47,6 +47,7 @@ class ConnectionLost(McpError):
         exit_code: the exit code of the peer, if it was a child process of this one.
         stderr: the last lines that this child process wrote to its stderr.
         received: the beginnings of the first things that came instead of messages.
+        never_run: whether nothing of the call was sent, so that repeating it runs nothing twice.
     """
 
     def __init__(
@@ -56,16 +57,26 @@ class ConnectionLost(McpError):
         exit_code: int | None = None,
         stderr: tuple[str, ...] = (),
         received: tuple[str, ...] = (),
+        never_run: bool = False,
     ) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.stderr = stderr
         self.received = received
+        self.never_run = never_run
 
-    def renewed(self) -> ConnectionLost:
-        """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""
+    def renewed(self, never_run: bool = False) -> ConnectionLost:
+        """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks.
+
+        Args:
+            never_run: whether it is raised by a call of which nothing was sent.
+        """
         copy = ConnectionLost(
-            self.args[0], exit_code=self.exit_code, stderr=self.stderr, received=self.received
+            self.args[0],
+            exit_code=self.exit_code,
+            stderr=self.stderr,
+            received=self.received,
+            never_run=never_run,
         )
         copy.__cause__ = self.__cause__
         return copy
