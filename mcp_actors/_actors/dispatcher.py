@@ -12,7 +12,7 @@ What differs between them is their `Carrier`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol
 
 import attrs
@@ -208,6 +208,9 @@ class Carrier(Protocol):
 
     def request_ended(self, request: RequestId) -> None:
         """Takes note that no task waits for a request of ours any more."""
+
+    def withdraw(self) -> Iterable[Frame]:
+        """Takes back the requests of ours that wait to be written, and returns them."""
 
 
 def ignore(method: str, params: dict[str, Any]) -> None:
