@@ -49,6 +49,7 @@ __all__ = [
     "Frame",
     "FrameChannel",
     "HttpRequest",
+    "NewAccess",
     "NoAnswer",
     "NothingSent",
     "Outlet",
@@ -142,6 +143,13 @@ class Waiting(Frame):
     """
 
     over: bool = False
+
+
+class NewAccess(Frame):
+    """Requests of ours are made for another caller from now on, or with other scopes: the lists may be different ones.
+
+    A client's channel yields it when a server has accepted the first request with the new access. ``data`` is empty.
+    """
 
 
 class NothingSent(trio.BrokenResourceError):
