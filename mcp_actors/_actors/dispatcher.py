@@ -179,7 +179,8 @@ Received = (
     | list[JsonRpcMessage | MalformedMessage]
 )
 Loss = ConnectionLost | SessionExpired
-# The method under which a handler of notifications learns of a `NewAccess`; of a server that sends it as much is true.
+# The method under which a handler of notifications learns of a `NewAccess`. A server that sends it makes its client
+# forget answers, as it may with a change of a list.
 NEW_ACCESS = "mcp-actors/new-access"
 NotificationHandler = Callable[[str, dict[str, Any]], None]
 

@@ -15,7 +15,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mcp_actors import Client
-from mcp_actors.abc import Waiting
+from mcp_actors.abc import NewAccess, Waiting
 from mcp_actors.auth import AuthorizationCode, BearerToken, ClientCredentials, MemoryTokenStore, OAuth
 from mcp_actors.auth.effects import Fetch
 from mcp_actors.errors import AuthorizationError, AuthorizationFailed, ConnectionLost, LoginFailed, McpError
@@ -73,6 +73,7 @@ async def test_a_stream_that_is_resumed_has_the_token_of_the_moment(autojump_clo
 
     async with connected(serve, auth=BearerToken(lambda: next(tokens)), listen=False) as (channel, script):
         await channel.send(request(7, metadata={"mcp-protocol-version": "2025-11-25"}))
+        assert isinstance(await channel.receive(), NewAccess)
         assert json.loads((await channel.receive()).data)["id"] == 7
     assert [asked.headers["authorization"] for asked in script.of("GET")] == ["Bearer first", "Bearer second"]
 
