@@ -18,7 +18,7 @@ from mcp_actors import Client, ClientGroup
 from mcp_actors.abc import ClientTransport
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.cli.connection_options import (
-    CommandWithSections,
+    ConfigurableCommand,
     ConnectionOptions,
     Section,
     takes_headers,
@@ -62,7 +62,13 @@ BRIDGE = (
 )
 
 
-@click.command("gateway", cls=CommandWithSections, sections=GATEWAY, short_help="Serve many servers as one.")
+@click.command(
+    "gateway",
+    cls=ConfigurableCommand,
+    sections=GATEWAY,
+    beside="config",
+    short_help="Serve many servers as one.",
+)
 @click.argument("config")
 @options_of("gateway")
 @click.option(
@@ -142,7 +148,7 @@ def _say_what_is_unused(entries: ServerEntries) -> None:
 
 
 @click.command(
-    "bridge", cls=CommandWithSections, sections=BRIDGE, short_help="Serve a server at another address."
+    "bridge", cls=ConfigurableCommand, sections=BRIDGE, short_help="Serve a server at another address."
 )
 @upstream_options
 @click.argument("to")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ import click
 
 from mcp_actors import Server
 from mcp_actors.abc import SharedState
-from mcp_actors.cli.connection_options import CommandWithSections
+from mcp_actors.cli.connection_options import WORDS, WORKER_SETTINGS, ConfigurableCommand
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.serve_options import (
     STDIO,
@@ -37,7 +38,13 @@ __all__ = ["command"]
 _ASSIGNMENT = "MCP_ACTORS_WORKER"
 
 
-@click.command("serve", cls=CommandWithSections, sections=sections_of("serve"), short_help="Serve a Server.")
+@click.command(
+    "serve",
+    cls=ConfigurableCommand,
+    sections=sections_of("serve"),
+    beside="target",
+    short_help="Serve a Server.",
+)
 @click.argument("target")
 @options_of("serve")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -95,11 +102,17 @@ def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: A
 
 
 def _serve_with_workers(options: ServeOptions, count: int) -> None:
-    words = _words(click.get_current_context())
+    context = click.get_current_context()
+    if context.default_map:
+        os.environ[WORKER_SETTINGS] = json.dumps(context.default_map)
     serving = importlib.import_module("mcp_actors.cli.workers.serving")
     view = None if options.admin is None else admin_transport(options.admin)
     serving.serve_with_workers(
-        words, options.listen, count, lambda ready: _announce(options.listen, ready), view
+        ["serve", *context.meta[WORDS]],
+        options.listen,
+        count,
+        lambda ready: _announce(options.listen, ready),
+        view,
     )
 
 
@@ -150,22 +163,6 @@ def _loaded(target: str, args: Sequence[str], options: ServeOptions) -> Server:
         reload = importlib.import_module("mcp_actors.cli.reload")
         server = reload.Reloading(target, args, server, options.reload_dir, offer).server
     return server
-
-
-def _words(context: click.Context) -> list[str]:
-    """Returns the words of the command line again, for another process."""
-    words = ["serve"]
-    behind: list[str] = []
-    for each in context.command.params:
-        given = context.params.get(each.name or "")
-        several = given if isinstance(given, tuple) else () if given is None else (given,)
-        if isinstance(each, click.Argument):
-            behind += several
-        elif isinstance(given, bool):
-            words += each.opts[:1] if given else []
-        else:
-            words += [word for value in several for word in (each.opts[0], str(value))]
-    return [*words, "--", *behind]
 
 
 def _announce(listen: Sequence[str], ready: Any) -> None:
