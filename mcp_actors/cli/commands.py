@@ -25,7 +25,7 @@ from mcp_actors.cli.start import Start
 from mcp_actors.supervision.arguments import did_you_mean
 from mcp_actors.supervision.platform import write_utf8
 
-__all__ = ["command_names", "command_of", "run"]
+__all__ = ["command_names", "command_of", "package_version", "run"]
 
 _EPILOG = """\b
 URL     stdio:COMMAND ARG...   one shell word, for example 'stdio:python server.py'
@@ -146,13 +146,19 @@ class _CommandTable(click.Group):
             formatter.write_dl([(name, text) for name, (*_, text) in _COMMANDS.items()])
 
 
+def package_version() -> str | None:
+    """Returns the version of this package; ``None`` in a checkout that is not installed."""
+    try:
+        return version("mcp-actors")
+    except PackageNotFoundError:
+        return None
+
+
 def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    try:
-        echo(f"mcp-actors {version('mcp-actors')}")
-    except PackageNotFoundError:
-        echo("mcp-actors, run from a checkout that is not installed")
+    found = package_version()
+    echo(f"mcp-actors{f' {found}' if found else ', run from a checkout that is not installed'}")
     ctx.exit()
 
 

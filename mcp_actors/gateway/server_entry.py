@@ -449,6 +449,23 @@ class ServerEntry:
         """
         return None if self.url is None else self._url(self._expansion(environ))
 
+    def command_outputs(self) -> Mapping[str, str | None]:
+        """Runs each command whose output the entry wants, unless it has run already, and waits for it.
+
+        Returns:
+            Their outputs, which are secrets, by the commands; ``None`` for one that has failed, which connecting to the
+            server will report.
+        """
+        texts = [self.command, self.url, self.env_file, self.cwd, *self.args]
+        texts += [*self.env.values(), *self.headers.values()]
+        found: dict[str, str | None] = {}
+        for line in (line for text in texts if text is not None for line in commands_in(text)):
+            try:
+                found[line] = self.source.commands.of(line)
+            except NotExpanded:
+                found[line] = None
+        return found
+
     def _url(self, expansion: Expansion) -> str:
         # What a program has written into a variable often ends in a newline.
         return expansion.of(self.url or "", "url").strip()
