@@ -154,6 +154,22 @@ class UpstreamLists:
             if kept.listing is not None:
                 self._dropped(name, kept.listing)
 
+    def forget(self, name: str) -> None:
+        """An upstream was taken out, or another one is in its place: its names are free. Its connections are closed."""
+        for kind in LIST_KINDS:
+            known = self.known.pop((name, kind), None)
+            if known is not None:
+                self._dropped(kind, known)
+            self._missing.discard((name, kind))
+            self._warned.discard((name, kind))
+        for late in self._late.values():
+            late.discard(name)
+        self._lost.discard(name)
+
+    def reordered(self) -> None:
+        """The upstreams are in another order: the lines of lists are made again, with other serials."""
+        self._rows.clear()
+
     def changed(self, connection: UpstreamConnection, kind: EventKind) -> None:
         """A list of a connection is not what it was."""
         kept = self._kept.get(connection, {})
