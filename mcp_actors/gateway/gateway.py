@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, get_args
@@ -126,6 +126,8 @@ class Gateway(Server[StateT]):
         self._labels: dict[str, set[str]] = {"tools": set(), "prompts": set()}
         features.tools.listed_elsewhere = partial(self._is_label, "tools")
         features.prompts.listed_elsewhere = partial(self._is_label, "prompts")
+        features.tools.names_elsewhere = partial(self._listed_names, "tools")
+        features.prompts.names_elsewhere = partial(self._listed_names, "prompts")
         # Those of upstreams; a server that was given tasks of its own declares them in any case.
         self._adds_tasks = TASKS not in features.extensions
         self._keeps_tasks = True
@@ -322,11 +324,15 @@ class Gateway(Server[StateT]):
         known = self._labels[kind]
         if name in known:
             return True
-        is_listed = any(name in live.lists.claims[kind].owners for live in self._live.values())
+        is_listed = any(live.lists.is_listed(LIST_KINDS[kind], name) for live in self._live.values())
         is_fit = len(name) <= LONGEST_LABEL and name.isprintable()
         if is_listed and is_fit and len(known) < MOST_LABELS:
             known.add(name)
         return name in known
+
+    def _listed_names(self, kind: str) -> Iterator[str]:
+        for live in self._live.values():
+            yield from live.lists.claims[kind].owners
 
     # -- requests for upstreams ----------------------------------------------------------------------------------------
 
@@ -366,6 +372,8 @@ class Gateway(Server[StateT]):
         route = await self._live[ctx._scope].routes.named(ctx, kind, name)
         if route is None:
             raise invalid_params(f"unknown {kind.what}: {name:.200}")
+        if self._plan.telemetry is not None:
+            await self._live[ctx._scope].lists.learn(ctx, kind, route.upstream)
         if kind is _TOOLS and route.upstream.settings.arguments == "repair":
             # What the tool takes is not known before it was listed.
             await self._live[ctx._scope].lists.of_all(ctx, kind, [route.upstream])

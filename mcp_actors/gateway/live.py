@@ -38,6 +38,8 @@ from mcp_actors.supervision.task_kinds import (
 __all__ = ["ROOTS_CHANGED", "GatewayPlan", "LiveUpstreams", "opened"]
 
 ROOTS_CHANGED = "notifications/roots/list_changed"
+# The methods that name what is in a list.
+_CALLED_BY = {"tools": "tools/call", "prompts": "prompts/get"}
 
 
 class GatewayPlan:
@@ -251,6 +253,14 @@ class LiveUpstreams:
             return
         self.lists.closed(actor, connection, lost=lost)
         self.subscriptions.closed(actor, connection, lost=lost)
+
+    def is_listed(self, actor: UpstreamActor, method: str, name: str) -> bool:
+        """Whether the server has listed a tool or prompt, which is called by ``method``."""
+        return any(
+            name in listing.entries
+            for (upstream, kind), listing in self.lists.known.items()
+            if upstream == actor.settings.name and _CALLED_BY.get(kind) == method
+        )
 
     def changed(
         self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None

@@ -10,11 +10,11 @@ needed, and at once where all callers share it; a `CircuitBreaker` says when it 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import attrs
 import trio
@@ -23,6 +23,13 @@ from mcp_actors._eras.era import EventKind
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors.abc import ClientTransport, Telemetry
+from mcp_actors.abc.telemetry import (
+    CallEnding,
+    Observation,
+    ObservedRequest,
+    ObservedSession,
+    OutboundObservation,
+)
 from mcp_actors.client import Client, ClientPool, Target
 from mcp_actors.errors import (
     ConnectFailed,
@@ -96,6 +103,75 @@ class UpstreamObserver(Protocol):
         self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None
     ) -> None:
         """A list has changed on the server, or a resource."""
+
+    def is_listed(self, actor: UpstreamActor, method: str, name: str) -> bool:
+        """Whether the server has listed a tool or prompt, which is called by ``method``."""
+
+
+# Names of tools and prompts of one upstream by which telemetry tells calls apart.
+MOST_LABELS = 1000
+
+
+class UpstreamTelemetry(Telemetry):
+    """Passes on what happens at one upstream, with its name: equal names of tools at two upstreams are two tools.
+
+    Args:
+        inner: Receives it.
+        upstream: The name of the upstream.
+        is_listed: Says of a method and a name whether the upstream has listed what is called so.
+    """
+
+    def __init__(self, inner: Telemetry, upstream: str, is_listed: Callable[[str, str], bool]) -> None:
+        self._inner = inner
+        self._upstream = upstream
+        self._is_listed = is_listed
+        self._labels: set[tuple[str, str]] = set()
+
+    def __repr__(self) -> str:
+        return f"<UpstreamTelemetry of {self._upstream} labels={len(self._labels)}>"
+
+    def inbound(self, request: ObservedRequest) -> Observation | None:
+        """Receives what the upstream asks."""
+        return self._inner.inbound(request)
+
+    def outbound(self, request: ObservedRequest) -> OutboundObservation | None:
+        """Receives a request for the upstream."""
+        request.upstream = self._upstream
+        self.name(request)
+        observation = self._inner.outbound(request)
+        return None if observation is None else _UpstreamObservation(self, request, observation)
+
+    def session_began(self, side: Literal["server", "client"]) -> None:
+        self._inner.session_began(side)
+
+    def session_ended(self, session: ObservedSession) -> None:
+        self._inner.session_ended(session)
+
+    def name(self, request: ObservedRequest) -> None:
+        """Notes in a request whether its target is a name that the upstream has listed, of a bounded number."""
+        if request.target is not None:
+            key = request.method, request.target
+            if key not in self._labels and len(self._labels) < MOST_LABELS and self._is_listed(*key):
+                self._labels.add(key)
+            request.is_registered = key in self._labels
+
+
+class _UpstreamObservation(OutboundObservation):
+    """Observes one request for an upstream, which may list its tools while that is on its way."""
+
+    __slots__ = ("_observation", "_request", "_telemetry")
+
+    def __init__(
+        self, telemetry: UpstreamTelemetry, request: ObservedRequest, observation: OutboundObservation
+    ) -> None:
+        super().__init__(getattr(observation, "meta", None))
+        self._telemetry = telemetry
+        self._request = request
+        self._observation = observation
+
+    def ended(self, ending: CallEnding) -> None:
+        self._telemetry.name(self._request)
+        self._observation.ended(ending)
 
 
 @attrs.define(eq=False)
@@ -187,6 +263,10 @@ class UpstreamActor:
         self._nursery = nursery
         self._pool = pool
         self._observer = observer
+        telemetry, is_listed = observer.telemetry, partial(observer.is_listed, self)
+        self._telemetry = (
+            None if telemetry is None else UpstreamTelemetry(telemetry, settings.name, is_listed)
+        )
         self._attempts: dict[object, _OpenAttempt] = {}
         # Whether one connection serves all callers; None as long as that is unknown.
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
@@ -211,13 +291,14 @@ class UpstreamActor:
             UpstreamUnavailable: The upstream has failed too often, and is not tried for a while.
         """
         caller = caller_of(ctx)
-        self.load.begin(caller)
         connection: UpstreamConnection | None = None
-        try:
-            connection = self._take(ctx)
-        finally:
-            if connection is None:
-                self.load.end(caller)
+        with self.health.counting_refusals():
+            self.load.begin(caller)
+            try:
+                connection = self._take(ctx)
+            finally:
+                if connection is None:
+                    self.load.end(caller)
         return None if connection is None else Lease(self, connection, ctx, caller)
 
     async def wait_for_lease(self, ctx: Context[Any], held: HeldCall | None) -> Lease:
@@ -232,13 +313,14 @@ class UpstreamActor:
             UpstreamUnavailable: A connection could not be made.
         """
         caller = caller_of(ctx)
-        self.load.begin(caller)
-        try:
-            connection = await self._connect(ctx)
-        except BaseException:
-            self.load.end(caller)
-            self.close_if_over()
-            raise
+        with self.health.counting_refusals():
+            self.load.begin(caller)
+            try:
+                connection = await self._connect(ctx)
+            except BaseException:
+                self.load.end(caller)
+                self.close_if_over()
+                raise
         return Lease(self, connection, ctx, caller, held)
 
     @asynccontextmanager
@@ -430,7 +512,9 @@ class UpstreamActor:
             self.connections.put(key, connection)
             self.met = connection
             attempt.failure = None
-            self.health.is_away = False
+            if self.health.connected():
+                # As loud as the line on its absence, so that whoever reads that reads this.
+                log.warning("an upstream is connected again", upstream=self.settings.name)
             if isinstance(key, PeerSession):
                 key.on_end(self, lambda: self._close(connection))
             self._observer.connected(self, connection)
@@ -453,6 +537,7 @@ class UpstreamActor:
         else:
             self.health.failed(str(error))
         # It is tried for as long as it is away: one line says so, and not one for each attempt.
+        self.health.failed_connects += 1
         level = log.info if self.health.is_away else log.warning
         level(
             "an upstream cannot be connected to",
@@ -489,7 +574,7 @@ class UpstreamActor:
                 cap=settings.cap,
                 auth=settings.auth,
                 answer_input=False,
-                telemetry=self._observer.telemetry,
+                telemetry=self._telemetry,
                 on_lost=partial(self._was_lost, connection),
                 on_change=partial(self._observer.changed, self, connection),
                 **UpstreamCallbacks(connection).options(self._observer.circle.declared_in(attempt.declared)),
@@ -537,6 +622,10 @@ class UpstreamActor:
             lost=health.lost,
             retry_after=health.breaker.seconds_left(),
             last_failure=health.last_failure,
+            is_up=health.is_up,
+            limit=self.load.limit,
+            refused=health.refused_calls,
+            failed_connects=health.failed_connects,
         )
 
 
