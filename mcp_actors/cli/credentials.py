@@ -100,7 +100,9 @@ def _signature(path: str) -> tuple[int, int, int] | None:
 # -- The certificate -----------------------------------------------------------------------------------
 
 
-def tls_context(certificate: str, key: str | None) -> ssl.SSLContext:
+def tls_context(
+    certificate: str, key: str | None, clock: Callable[[], float] = time.monotonic
+) -> ssl.SSLContext:
     """Returns the context of a server's TLS. Connections that come after the files have changed get the new ones.
 
     Files that cannot be used later, as in the middle of a renewal, are logged, and the former certificate goes on.
@@ -108,6 +110,7 @@ def tls_context(certificate: str, key: str | None) -> ssl.SSLContext:
     Args:
         certificate: The file of the certificate with those that it is signed by, as PEM.
         key: The file of its private key, without a password; ``None`` if the first file has it.
+        clock: Returns seconds.
 
     Raises:
         ValueError: The files cannot be used; the message says why.
@@ -130,7 +133,7 @@ def tls_context(certificate: str, key: str | None) -> ssl.SSLContext:
         log.error("a certificate has changed and cannot be used: the former one goes on", reason=str(error))
         return former
 
-    files = LookedAt([certificate] if key is None else [certificate, key], read, failed)
+    files = LookedAt([certificate] if key is None else [certificate, key], read, failed, clock)
     context = files.current()
 
     def choose(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:

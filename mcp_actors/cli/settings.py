@@ -23,6 +23,7 @@ import attrs
 import click
 
 from mcp_actors.cli.commands import command_of
+from mcp_actors.cli.credentials import new_key
 from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
 from mcp_actors.cli.output import echo, safe
 from mcp_actors.gateway.server_entry import (
@@ -455,6 +456,7 @@ def command() -> None:
     \b
     mcp-actors config check
     mcp-actors config show serve weather.py --workers 4
+    mcp-actors config api-key ann >> keys
     """
 
 
@@ -494,6 +496,28 @@ def _first_file(files: Sequence[str], *, is_named: bool) -> SettingsFile:
         here = f"there is neither mcp-actors.toml nor pyproject.toml with a table [{table}] in {os.getcwd()}"
         raise WrongUsage(where if is_named else here)
     return found
+
+
+@command.command("api-key", short_help="Make a key for --api-keys.")
+@click.argument("subject")
+@click.option("--scope", metavar="SCOPE", multiple=True, help="What the key is for; may be repeated.")
+@traceback_option
+def api_key_command(subject: str, scope: tuple[str, ...], show_traceback: bool) -> None:
+    """Make a key for a caller: its line for the file of --api-keys on stdout, and the key itself, once, on stderr.
+
+    \b
+    mcp-actors config api-key ann --scope mcp:read >> keys
+    """
+    with reported(show_traceback):
+        try:
+            key, line = new_key(subject, [word for each in scope for word in each.split()])
+        except ValueError as error:
+            raise WrongUsage(str(error)) from error
+        echo(line)
+        echo(
+            f"the key of {subject}, which is shown once; it is sent as Authorization: Bearer KEY:\n{key}",
+            err=True,
+        )
 
 
 @command.command(
