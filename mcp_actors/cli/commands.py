@@ -66,7 +66,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": (
         "settings",
         "command",
-        "Check a file of settings; show what is in force, and where it is from.",
+        "Check a file of settings; show what is in force, and from where.",
     ),
     "docs": ("docs", "command", "Find a page of the documentation, without a network."),
     "list": ("listing", "command", "Show tools, resources, prompts, era and capabilities of a server."),
