@@ -75,8 +75,8 @@ def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: A
             _serve_with_workers(options, options.workers)
             return
         server = _loaded(target, args, options)
+        routes = routes_beside(server, options, worker)
         companions = _companions(options, worker)
-        routes = routes_beside(server, options, None if worker is None else worker.number)
         if serves_stdio_alone(options):
             terminal = sys.stdin.isatty() and sys.stderr.isatty()
             hint = _stdio_hint(server, target, args) if terminal else ""
@@ -99,15 +99,20 @@ def _serve_with_workers(options: ServeOptions, count: int) -> None:
     serving = importlib.import_module("mcp_actors.cli.workers.serving")
     view = None if options.admin is None else admin_transport(options.admin)
     serving.serve_with_workers(
-        words, options.listen, count, lambda ready: _announce(options.listen, ready), view
+        words,
+        options.listen,
+        count,
+        lambda ready: _announce(options.listen, ready),
+        view,
+        measured=options.metrics is not None,
     )
 
 
 def _companions(options: ServeOptions, worker: Any) -> list[Any]:
     """Returns what shows the server to operators, or to the supervisor of this worker."""
-    if options.admin is None:
-        return []
-    return [admin_transport(options.admin) if worker is None else worker.view()]
+    if worker is not None:
+        return list(worker.companions())
+    return [] if options.admin is None else [admin_transport(options.admin)]
 
 
 def _stdio_hint(server: Server, target: str, args: Sequence[str]) -> str:

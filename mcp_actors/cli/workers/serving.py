@@ -42,6 +42,7 @@ def serve_with_workers(
     count: int,
     announce: Callable[[Ready], object],
     admin: Any = None,
+    measured: bool = False,
 ) -> None:
     """Opens the sockets of the URLs and keeps workers that accept from them, until a signal ends it.
 
@@ -51,17 +52,23 @@ def serve_with_workers(
         count: How many workers there are.
         announce: Called once all of them are ready, with what the first said of itself.
         admin: A `mcp_transports.admin.AdminTransport` at which all workers are looked at; ``None`` for none.
+        measured: Whether the workers have a page of metrics.
 
     Raises:
         CommandFailure: The workers cannot serve; `WrongUsage` if the command line is the reason.
         TransportNotFound: A URL cannot be served by several processes.
         ConnectFailed: An address cannot be listened at.
     """
-    trio.run(_serve, words, urls, count, announce, admin)
+    trio.run(_serve, words, urls, count, announce, admin, measured)
 
 
 async def _serve(
-    words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object], admin: Any
+    words: Sequence[str],
+    urls: Sequence[str],
+    count: int,
+    announce: Callable[[Ready], object],
+    admin: Any,
+    measured: bool,
 ) -> None:
     # The supervisor catches these signals while there are workers. Before that and behind it, a signal ends what is
     # going on, and closes what was opened: a name is looked up, or the admin endpoint ends.
@@ -70,7 +77,7 @@ async def _serve(
             start_again(
                 nursery, WORKER_SIGNALS, _cancel_on, signals, nursery.cancel_scope, about="at the start"
             )
-            await _supervise(words, urls, count, announce, admin)
+            await _supervise(words, urls, count, announce, admin, measured)
             nursery.cancel_scope.cancel(reason="every worker has ended")
 
 
@@ -80,7 +87,12 @@ async def _cancel_on(signals: AsyncIterator[int], everything: trio.CancelScope) 
 
 
 async def _supervise(
-    words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object], admin: Any
+    words: Sequence[str],
+    urls: Sequence[str],
+    count: int,
+    announce: Callable[[Ready], object],
+    admin: Any,
+    measured: bool,
 ) -> None:
     listening = importlib.import_module("mcp_transports.listening")
     try:
@@ -107,6 +119,7 @@ async def _supervise(
         close=close,
         counts=counts,
         watched=admin is not None,
+        measured=measured,
     )
     try:
         async with _viewed(supervisor, admin):
