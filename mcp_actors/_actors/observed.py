@@ -240,7 +240,11 @@ class ObservedCall(InboundCall):
         observed, self._observed = self._observed, None
         ending, self._ending = self._ending, None
         if observed is not None and ending is not None:
+            request = observed[0]
             try:
+                if not request.is_registered and request.target is not None:
+                    # The first call of a tool is what makes a gateway ask its upstream for the tools that it has.
+                    request.is_registered = self.owner.responder.is_registered(request.method, request.target)
                 observed[1].ended(ending)
             except Exception as error:
                 failed(error)

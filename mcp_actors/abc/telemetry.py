@@ -38,7 +38,7 @@ a clock of the caller ran out."""
 
 
 class ObservedRequest(msgspec.Struct, eq=False):
-    """A request, or a notification that a function takes, as telemetry sees it. It is read, and never changed."""
+    """A request, or a notification that a function takes, as telemetry sees it, which reads it and changes nothing."""
 
     method: str
     """The method. Of an inbound request it is one that this side answers, so there are not many."""
@@ -46,7 +46,8 @@ class ObservedRequest(msgspec.Struct, eq=False):
     """The name of the tool or prompt, or the URI of the resource, as the request has it: a peer may have made it up."""
     is_registered: bool
     """Whether the target is a name that is registered at this server, or that a server behind this gateway has listed,
-    so that there are not many such names."""
+    so that there are not many such names. Of the first call at a gateway that is known only when it ends: then it has
+    changed."""
     id: RequestId | None
     """The id of the request, ``None`` for a notification."""
     meta: Mapping[str, Any]
@@ -61,6 +62,9 @@ class ObservedRequest(msgspec.Struct, eq=False):
     """The caller whom the transport has authenticated."""
     is_task: bool = False
     """Whether this is the run of a task, whose call was answered when it was created."""
+    upstream: str | None = None
+    """Of a request that a gateway sends, the name of the upstream that it goes to. A gateway says only at the end
+    whether the target is a name that this upstream has listed."""
 
 
 class CallEnding(msgspec.Struct, eq=False):

@@ -440,6 +440,9 @@ class ServerHandler(Protocol):
     def shared(self) -> OpenState:
         """The state that the server shares with other processes, or the memory of this one; open while it serves."""
 
+    def missing(self) -> Sequence[str]:
+        """Returns what the server needs and cannot use at the moment, in words for everybody; empty if it has all."""
+
     def key_for(self, purpose: str) -> bytes:
         """Returns a key of 32 bytes for one purpose of the binding, such as tokens that it gives out.
 

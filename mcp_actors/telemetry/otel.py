@@ -46,8 +46,8 @@ from mcp_actors.abc.telemetry import (
     Telemetry,
 )
 from mcp_actors.supervision.logging import log
+from mcp_actors.telemetry.exposition import BUCKETS, shown
 from mcp_actors.telemetry.metrics import (
-    BUCKETS,
     GAUGES,
     TARGETED,
     Gauge,
@@ -55,7 +55,6 @@ from mcp_actors.telemetry.metrics import (
     Names,
     looked_at,
     network_of,
-    shown,
     values_of,
 )
 

@@ -26,7 +26,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from mcp_actors.abc.telemetry import CallEnding
-from mcp_actors.telemetry.metrics import BUCKETS, Key, Metrics
+from mcp_actors.telemetry.exposition import BUCKETS
+from mcp_actors.telemetry.metrics import Key, Metrics
 from mcp_actors.telemetry.otel import OPERATIONS, SCOPE, Described, error_type
 
 __all__ = ["MetricsExporter"]
@@ -118,7 +119,7 @@ class MetricsExporter(MetricExporter):
         """Returns the attributes by the conventions."""
         found = self._described.get(key)
         if found is None:
-            _, method, target, kind, code = key
+            _, method, target, kind, code, _ = key
             ending = CallEnding(kind, 0.0, code)
             described = Described(method, target or None, None, None)
             found = self._described[key] = described.duration(error_type(ending), code)

@@ -58,13 +58,13 @@ def arrived(folder: Path, words: list[str], addresses: int = 1) -> list[str]:
 URL = "http://127.0.0.1:0/mcp"
 
 
-def test_it_arrives_at_serve_with_and_without_workers(tmp_path: Path) -> None:
-    alone, several = tmp_path / "alone", tmp_path / "several"
-    alone.mkdir()
-    several.mkdir()
+def test_it_arrives_at_serve(tmp_path: Path) -> None:
+    assert arrived(tmp_path, ["serve", "one.py", "--listen", URL]) == ["here None"]
 
-    assert arrived(alone, ["serve", "one.py", "--listen", URL]) == ["here None"]
-    assert arrived(several, ["serve", "one.py", "--listen", URL, "--workers", "2"]) == ["here 1", "here 2"]
+
+def test_it_arrives_at_each_worker_of_serve(tmp_path: Path) -> None:
+    words = ["serve", "one.py", "--listen", URL, "--workers", "2"]
+    assert arrived(tmp_path, words) == ["here 1", "here 2"]
 
 
 def test_it_arrives_at_a_gateway_and_a_bridge(tmp_path: Path) -> None:
