@@ -45,6 +45,7 @@ from tests.pages import (
     name_in,
     outputs,
     programs,
+    python_path,
     with_table,
 )
 
@@ -65,13 +66,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """`python` and `mcp-actors` are those of this environment, and they find this checkout."""
+    """`python` and `mcp-actors` are those of this environment."""
     scripts = str(Path(sys.executable).parent)
-    packages = [str(Path(mcp_actors.__file__).parent.parent), str(ROOT / "transports")]
     return {
         **os.environ,
         "PATH": scripts + os.pathsep + os.environ["PATH"],
-        "PYTHONPATH": os.pathsep.join(packages),
+        "PYTHONPATH": python_path(),
         "PYTHONWARNINGS": "error",
     }
 
@@ -155,7 +155,7 @@ def test_the_programs_are_typed(command: list[str], folder: Path, environment: d
     for name in ("typed_sample.py", "typed_faces.py"):
         (folder / name).write_text((ROOT / "tests" / name).read_text())
     (folder / "mistake.py").write_text(MISTAKE)
-    sources = environment["PYTHONPATH"].split(os.pathsep)
+    sources = [path for path in environment["PYTHONPATH"].split(os.pathsep) if path]
     settings = {"extraPaths": sources, "typeCheckingMode": "strict"}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     files = sorted({path.name for path in folder.glob("*.py")} - WITH_FRAMEWORKS - RUN_BY_HAND)

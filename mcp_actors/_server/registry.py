@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import binascii
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any, ClassVar, Generic, Protocol, Required, TypedDict, TypeVar
 
 import msgspec
@@ -68,6 +69,8 @@ class Registry(Generic[E]):
 
     listed_elsewhere: Callable[[str], bool] | None = None
     """In a server in front of others, says whether one of them has listed a name; ``None`` in all others."""
+    names_elsewhere: Callable[[], Iterable[str]] | None = None
+    """Returns the names that those others have listed."""
 
     def __init__(
         self,
@@ -95,6 +98,11 @@ class Registry(Generic[E]):
     def is_listed_elsewhere(self, name: str) -> bool:
         """Whether a name is one of a bounded number that a server behind this one has listed."""
         return self.listed_elsewhere is not None and self.listed_elsewhere(name)
+
+    def counted_names(self, most: int) -> tuple[str, ...]:
+        """Returns the first ``most`` names by which telemetry tells calls apart."""
+        elsewhere = () if self.names_elsewhere is None else self.names_elsewhere()
+        return tuple(islice(chain(self.by_key, elsewhere), most))
 
     def next_serial(self) -> int:
         """A number that no other entry has, greater than all before: the place of the next entry in the list."""

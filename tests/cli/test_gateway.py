@@ -161,7 +161,9 @@ def test_what_is_no_configuration_is_wrong_usage(mcp: Mcp, tmp_path: Path) -> No
     assert result.stderr.endswith("; for one server: mcp-actors bridge http://127.0.0.1:1/mcp TO\n")
     result = mcp("gateway", written(tmp_path, {"one": {"command": ["npx", "-y"]}}), "--check")
     assert result.returncode == 2
-    assert result.stderr.endswith("mcp.json, server 'one', command: it has to be a text\n")
+    wrong, page = result.stderr.splitlines()
+    assert wrong.endswith("mcp.json, server 'one', command: it has to be a text")
+    assert page.startswith("see: mcp-actors docs gateway")
 
 
 def test_a_gateway_over_stdio_passes_calls_on(tmp_path: Path, inner: Path) -> None:
