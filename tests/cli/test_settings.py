@@ -17,7 +17,7 @@ import pytest
 from mcp_actors.cli.commands import command_of
 from mcp_actors.cli.settings import CONFIGURABLE, KeyPath, Positions, options_of
 from mcp_actors.sync import Client
-from tests.cli.conftest import SERVED, Mcp, Ran, Started
+from tests.cli.conftest import ROOT, SERVED, Mcp, Ran, Started
 from tests.cli.test_gateway import serving
 
 SECRET = "s3cr3t"
@@ -372,3 +372,41 @@ def test_each_option_is_shown(mcp: Mcp, name: str) -> None:
     lines = mcp("config", "show", name).stdout.splitlines()
     assert lines[0] == f"[{name}]"
     assert [re.sub(r"^# ", "", line).split()[0] for line in lines[1:]] == list(options_of(command_of(name)))
+
+
+# -- The page -----------------------------------------------------------------------------------------------------
+
+PAGE = (ROOT / "docs" / "how-to" / "settings.md").read_text()
+(FILE,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+TABLES: dict[str, dict[str, Any]] = tomllib.loads(FILE)
+
+
+def test_the_page_has_every_option() -> None:
+    assert {name: set(table) for name, table in TABLES.items()} == {
+        name: set(options_of(command_of(name))) for name in CONFIGURABLE
+    }
+
+
+@pytest.mark.parametrize("name", CONFIGURABLE)
+def test_each_option_of_the_page_is_read_back(
+    mcp: Mcp, tmp_path: Path, environment: dict[str, str], name: str
+) -> None:
+    wrote(tmp_path, FILE)
+    environment |= {"REDIS_PASSWORD": "p", "BENCH_TOKEN": "t"}
+    for file in ("cert.pem", "key.pem", "keys", "calls.json"):
+        wrote(tmp_path, "", file)
+    assert mcp("config", "check").returncode == 0
+    positions = Positions(FILE)
+    found = shown(mcp("config", "show", name))
+    assert {option: origin for option, (_, origin) in found.items()} == {
+        option: f"mcp-actors.toml:{positions.of_key((name, option))[0]}" for option in TABLES[name]
+    }
+    for option, (value, _) in found.items():
+        written = TABLES[name][option]
+        if option == "header":
+            masked = {"bridge": ["X-Tenant: ***"], "bench": {"Authorization": "***"}}
+            assert value == masked[name]
+        elif option == "shared" and name == "serve":
+            assert value == "redis://:***@${REDIS_HOST:-127.0.0.1}"
+        else:
+            assert value == written, option

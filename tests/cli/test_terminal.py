@@ -113,7 +113,7 @@ def test_bytes_are_kept_off_the_terminal(terminal: Callable[..., Terminal], url:
 
 def test_a_server_cannot_command_the_terminal(terminal: Callable[..., Terminal], url: str) -> None:
     session = terminal("call", url, "refuse", NO_COLOR="1")
-    assert session.wait() == 1
+    assert session.wait() == 8
     assert "no, because \\x1b[31mred\\x1b[0m" in session.text
     assert b"\x1b[31m" not in session.screen
 
@@ -151,7 +151,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 # They say nothing of what the server said.
 QUIET = {"install of a gateway", "list where a login is needed", "whoami", "logout"}
 # They talk to no server, and what the live view of one shows has a test of its own below.
-ALONE = {"demo", "docs", "top"}
+ALONE = {"config", "demo", "docs", "top"}
 
 SERVED_EVIL = f"""
 from mcp_actors import Server
