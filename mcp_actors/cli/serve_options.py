@@ -185,8 +185,10 @@ def _limits_of_address(options: ServeOptions, url: str) -> dict[str, Any]:
         if url.lower().startswith(schemes):
             given = _limits_below(options, prefix)
             found |= {name: given.pop(name) for name in names if name in given}
-            if given:
-                found["limits"] = _http_limits()(**given)
+            try:
+                found |= {"limits": _http_limits()(**given)} if given else {}
+            except ValueError as error:
+                raise WrongUsage(f"--limit {prefix}.{error}") from error
     return found
 
 
