@@ -7,6 +7,7 @@ would not do: CPython for Windows does not start with one under Wine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,11 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Finished", "run"]
+__all__ = ["Finished", "end_all", "run"]
 
 # Seconds in which the rest of what an ended program wrote is read.
 _REST = 1.0
 _PIECE = 64 * 1024
+_running: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,27 @@ def run(
     pieces: list[bytes] = []
     reader = threading.Thread(target=_read, args=(process.stdout.fileno(), pieces), daemon=True)
     reader.start()
+    _running.add(process)
     code: int | None
     try:
         code = process.wait(limit)
     except subprocess.TimeoutExpired:
         code = None
     finally:
+        _running.discard(process)
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     reader.join(_REST)
     return Finished(code, b"".join(pieces).decode("utf-8", "replace"), time.monotonic() - began)
+
+
+def end_all() -> None:
+    """Ends the programs that other threads run, each with its process group; `run` returns there."""
+    for process in list(_running):
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(pipe: int, pieces: list[bytes]) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from environment import Environment, NotMade, in_wine, make, update
 from limits import REPORT, SECTIONS, table
-from processes import run
+from processes import end_all, run
 
 HERE = Path(__file__).parent
 AT_ONCE = 3
@@ -172,7 +172,13 @@ def main(chosen: Sequence[str]) -> int:
     (environment.home / "reports").mkdir(exist_ok=True)
     began = time.monotonic()
     with services(environment), ThreadPoolExecutor(AT_ONCE) as threads:
-        done = list(threads.map(lambda batch: perform(batch, environment), batches(chosen)))
+        try:
+            done = list(threads.map(lambda batch: perform(batch, environment), batches(chosen)))
+        except BaseException:
+            # The pool waits for its threads, and these for their programs.
+            threads.shutdown(wait=False, cancel_futures=True)
+            end_all()
+            raise
     good = show(done, complete=not chosen)
     print(f"{time.monotonic() - began:.0f} s for the checks")
     return 0 if good else 1
