@@ -59,6 +59,7 @@ from mcp_actors.errors import LocalProtocolError, MalformedMessage, MethodNotFou
 from mcp_actors.supervision.budget import Account, holder_of
 from mcp_actors.supervision.containment import one_error, start_again, start_and_wait
 from mcp_actors.supervision.principal import Principal
+from mcp_actors.supervision.printable import printable, without_places
 from mcp_actors.supervision.task_kinds import BEATS, COMPANION, DRAIN, TRANSPORT
 from mcp_actors.types import Implementation
 from mcp_actors.types.records import Number, ValueRecord, frozen_record
@@ -104,6 +105,15 @@ class UpstreamStatistics(ValueRecord):
     """Seconds until it is tried again, where requests are refused."""
     last_failure: str | None
     """The last failure, cut short."""
+    is_up: bool = True
+    """Whether it can be called as far as is known: false once it could not be connected to, or is refused, until it
+    answers again."""
+    limit: Number = 0
+    """Calls that may be in flight."""
+    refused: Number = 0
+    """Calls that were not sent to it since the gateway serves, because it could not be called or had too many."""
+    failed_connects: Number = 0
+    """Attempts to connect that have failed since the gateway serves."""
 
 
 @frozen_record(eq=False, repr=False)
@@ -131,6 +141,9 @@ class ServerStatistics(ValueRecord):
     """Calls that were made with repaired arguments, by tool."""
     shared_failure: str | None = None
     """The cause for which the shared state cannot be used, ``None`` while it can be."""
+    names: Mapping[str, Sequence[str]] = attrs.field(factory=dict)
+    """By method, the names by which calls are counted: those of the tools and prompts that are registered, or that a
+    server behind it has listed, at most `MOST_NAMES` of each. Where there are too many targets there is no name."""
 
 
 class ServerRuntime:
@@ -149,7 +162,6 @@ class ServerRuntime:
         telemetry: Telemetry | None = None,
     ) -> None:
         self.name = name
-        self.limits = limits
         self.features = features
         self.bus = bus
         self.limiter = ConcurrencyLimiter(
@@ -178,6 +190,23 @@ class ServerRuntime:
     def __repr__(self) -> str:
         state = "stopping" if self.stopping else "serving" if self._serving else "not serving"
         return f"<ServerRuntime {self.name!r} {state} sessions={len(self._sessions)}>"
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds. Others may be set while it does not serve."""
+        return self._config.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        if self._serving:
+            raise LocalProtocolError("the limits of a server are set before it is served")
+        self.limiter = ConcurrencyLimiter(
+            "server", limits.server_max_in_flight, limits.max_waiting, limits.max_wait
+        )
+        self.budgets = Budgets(limits)
+        self._config = msgspec.structs.replace(
+            self._config, limits=limits, limiter=self.limiter, budgets=self.budgets
+        )
 
     @property
     def shared(self) -> SharedState:
@@ -420,12 +449,17 @@ class ServerRuntime:
             self.upstreams(),
             dict(self.features.tools.repairs.calls),
             next((cause for each in self._handlers if (cause := each.shared.failure) is not None), None),
+            self.features.counted_names(MOST_NAMES),
         )
 
 
 # -- What a transport brings: a connection, an exchange, or messages for a session ---
 
 CONNECTION_RULES = DispatchRules(answers_malformed=True)
+# Characters of the cause of a failure that everybody is told.
+LONGEST_CAUSE = 200
+# Names of one kind in a snapshot: far more than clients list.
+MOST_NAMES = 1000
 # Tasks kept for calls to come of all sessions and exchanges without a connection, each of some 4 KiB.
 SHARED_IDLE_TASKS = 1024
 
@@ -571,6 +605,16 @@ class TransportHandler:
     def key_for(self, purpose: str) -> bytes:
         """Returns a key that all processes with the same ``state_key`` have for one purpose."""
         return derived_key(self._config.state_key, purpose)
+
+    def missing(self) -> list[str]:
+        found: list[str] = []
+        if (cause := self.shared.failure) is not None:
+            found.append(f"shared state: {printable(without_places(cause), LONGEST_CAUSE)}")
+        upstreams = self._config.upstreams()
+        if upstreams and not any(each.is_up for each in upstreams):
+            many = len(upstreams)
+            found.append(f"upstreams: {'the only one is away' if many == 1 else f'all {many} are away'}")
+        return found
 
     @property
     def has_sessions(self) -> bool:

@@ -12,7 +12,8 @@ The three endings, and no other exception, come out of a channel:
 
 =============================== =====================================================================
 `trio.ClosedResourceError`      we closed it
-`trio.BrokenResourceError`      the connection broke; nothing can be sent any more. If its ``__cause__`` is a
+`trio.BrokenResourceError`      the connection broke; nothing can be sent any more. It is a `NothingSent` if
+                                no byte of what was to be sent has left. If its ``__cause__`` is a
                                 `~mcp_actors.errors.RemoteProtocolError`, the peer broke the framing: one
                                 last message may still be sent to it. If it is a `SessionExpired`, a
                                 `NoAnswer` came before it for every request that may have been run
@@ -48,7 +49,9 @@ __all__ = [
     "Frame",
     "FrameChannel",
     "HttpRequest",
+    "NewAccess",
     "NoAnswer",
+    "NothingSent",
     "Outlet",
     "RequestId",
     "ServerHandler",
@@ -83,6 +86,10 @@ class HttpRequest(Protocol):
     @property
     def query(self) -> str:
         """The part of its target after ``?``; empty without one."""
+
+    @property
+    def version(self) -> str:
+        """The version of HTTP, such as ``"1.1"``."""
 
     @property
     def principal(self) -> Principal | None:
@@ -140,6 +147,20 @@ class Waiting(Frame):
     """
 
     over: bool = False
+
+
+class NewAccess(Frame):
+    """Requests of ours are made for another caller from now on, or with other scopes: the lists may be different ones.
+
+    A client's channel yields it when a server has accepted the first request with the new access. ``data`` is empty.
+    """
+
+
+class NothingSent(trio.BrokenResourceError):
+    """The connection was broken before anything of what was to be sent has left, so no request in it was ever run.
+
+    A channel that knows this raises it from ``send``, ``send_many`` and ``write_now``, and its base class otherwise.
+    """
 
 
 class FrameChannel(trio.abc.Channel[Frame]):
@@ -205,7 +226,10 @@ class FrameChannel(trio.abc.Channel[Frame]):
 
         By one system call, or because a peer in this process takes it. Used when nothing else is on its way, to save
         the wake-up of the writer task. A channel that cannot promise all or nothing keeps this default, as does one
-        that is closed or broken: sending finds that out.
+        that is closed: sending finds that out.
+
+        Raises:
+            NothingSent: The connection turns out to be broken. Sending raises that too, with the reason.
         """
         return False
 
@@ -285,7 +309,7 @@ class Outlet(Protocol):
 
     Frames come in order, and after a ``last`` one none about the same request. Raises `trio.BrokenResourceError` when
     the peer cannot be reached any more. An outlet of a binding over HTTP has one more attribute, ``http_request``: the
-    `HttpRequest` that brought the arrival.
+    `HttpRequest` that brought the arrival. That of a session has ``protocol``, which is ``"http"``.
     """
 
     @property
@@ -419,6 +443,9 @@ class ServerHandler(Protocol):
     @property
     def shared(self) -> OpenState:
         """The state that the server shares with other processes, or the memory of this one; open while it serves."""
+
+    def missing(self) -> Sequence[str]:
+        """Returns what the server needs and cannot use at the moment, in words for everybody; empty if it has all."""
 
     def key_for(self, purpose: str) -> bytes:
         """Returns a key of 32 bytes for one purpose of the binding, such as tokens that it gives out.

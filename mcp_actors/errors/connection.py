@@ -48,6 +48,7 @@ class ConnectionLost(McpError):
         stderr: the last lines that this child process wrote to its stderr; the text of the error has five of them.
         received: the beginnings of the first things that came instead of messages.
         has_read: whether the peer may have read something; false only where it is known that it has read nothing.
+        never_run: whether nothing of the call was sent, so that repeating it runs nothing twice.
     """
 
     def __init__(
@@ -58,21 +59,28 @@ class ConnectionLost(McpError):
         stderr: tuple[str, ...] = (),
         received: tuple[str, ...] = (),
         has_read: bool = True,
+        never_run: bool = False,
     ) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.stderr = stderr
         self.received = received
         self.has_read = has_read
+        self.never_run = never_run
 
-    def renewed(self) -> ConnectionLost:
-        """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""
+    def renewed(self, never_run: bool = False) -> ConnectionLost:
+        """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks.
+
+        Args:
+            never_run: whether it is raised by a call of which nothing was sent.
+        """
         copy = ConnectionLost(
             self.args[0],
             exit_code=self.exit_code,
             stderr=self.stderr,
             received=self.received,
             has_read=self.has_read,
+            never_run=never_run,
         )
         copy.__cause__ = self.__cause__
         return copy

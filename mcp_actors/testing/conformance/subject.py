@@ -85,6 +85,10 @@ class ChannelHandler:
         self.has_sessions = True
         self.shared = MemoryState()
 
+    def missing(self) -> Sequence[str]:
+        """Returns nothing."""
+        return ()
+
     def key_for(self, purpose: str) -> bytes:
         """Returns the key of one purpose, which is not a secret here."""
         return hashlib.sha256(purpose.encode()).digest()
