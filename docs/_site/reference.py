@@ -160,7 +160,9 @@ def page_of(module: Module) -> str:
     elsewhere = [each for each in module.names if places[each.identity] != module.name]
     lines = [f"# {module.name}", "", "```{eval-rst}", f".. automodule:: {module.name}", "   :no-members:", ""]
     lines += [f"*Since {module.since}.*", ""]
-    for each in here:
+    # A module that is called after a class has that one first.
+    own = module.name.rpartition(".")[2].replace("_", "")
+    for each in sorted(here, key=lambda each: each.name.lower() != own):
         lines += entry(each)
     if elsewhere:
         lines += ["It also has these names, which are described where they are defined:", ""]

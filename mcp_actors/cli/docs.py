@@ -122,10 +122,9 @@ def _rank(section: DocumentSection, page: DocumentPage, words: list[str]) -> int
 
 
 def _line_with(section: DocumentSection, words: list[str]) -> str:
-    for line in section.text.splitlines():
-        if any(word in line.lower() for word in words):
-            return " ".join(line.split())
-    return ""
+    """Returns the first line with one of the words, or the first line where only the title has them."""
+    lines = [" ".join(line.split()) for line in section.text.splitlines() if line.strip()]
+    return next((line for line in lines if any(word in line.lower() for word in words)), "".join(lines[:1]))
 
 
 @click.command("docs", short_help="Find a page of the documentation.")
@@ -193,3 +192,4 @@ def _find(pages: list[DocumentPage], words: list[str]) -> None:
         echo(f"    {_line_with(section, words)}")
     if len(best) > MOST_FOUND:
         echo(f"\n{len(best) - MOST_FOUND} more sections have that; more words find fewer.")
+    echo("\nmcp-actors docs PAGE#SECTION prints one.")

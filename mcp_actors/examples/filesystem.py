@@ -505,6 +505,7 @@ def server(*args: str) -> Server:
 
     app = Server(
         "filesystem",
+        version="1.0",
         title=f"Files: {root.directory.name}",
         instructions="Paths are relative to the root of this server, with / between names. Links are not followed.",
         lifespan=lifespan,

@@ -374,7 +374,7 @@ def server(*args: str) -> Server:
         raise ValueError(USAGE)
     repository = Repository(Path(args[0]).expanduser())
     history = History(repository)
-    app = Server("git", title=f"History of {repository.directory.name}")
+    app = Server("git", version="1.0", title=f"History of {repository.directory.name}")
     _add_tools(app, history)
     _add_resources(app, history)
     _add_prompt(app, history)

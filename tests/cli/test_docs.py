@@ -45,6 +45,12 @@ def test_words_find_the_sections_that_have_all_of_them(mcp: Mcp) -> None:
     assert all(len(line) < 400 for line in found.splitlines())
 
 
+def test_a_section_that_has_a_word_in_its_title_only_is_shown_with_its_first_line(mcp: Mcp) -> None:
+    found = mcp("docs", "cancel").stdout.splitlines()
+    at = found.index("start/ten-minutes#2-cancel-a-call  2. Cancel a call")
+    assert found[at + 1].startswith("    This query never ends.")
+
+
 def test_what_no_page_has_is_said(mcp: Mcp) -> None:
     done = mcp("docs", "xyzzy")
     assert done.returncode == 1

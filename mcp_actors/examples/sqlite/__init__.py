@@ -304,6 +304,7 @@ def server(*args: str) -> Server:
     database = Database(Path(files[0]), writable="--write" in args)
     app = Server(
         "sqlite",
+        version="1.0",
         title=f"SQLite: {database.file.name}",
         instructions="Call list_tables first, read db://schema/{table} for details, then query with one statement.",
     )
