@@ -8,7 +8,7 @@ themselves, each answered where it came from.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import trio
@@ -25,7 +25,7 @@ from mcp_actors._actors.limits import ClientMemory, ConcurrencyLimiter, Limiters
 from mcp_actors._actors.task_pool import TaskPool, run_call
 from mcp_actors._eras.server_negotiation import Classified, ExchangeNegotiation, ServerNegotiation
 from mcp_actors._wire.codec import JsonRpcNotification, JsonRpcRequest, RequestId
-from mcp_actors.abc import Arrival, Outlet, SessionOutlet
+from mcp_actors.abc import Arrival, Frame, Outlet, SessionOutlet
 from mcp_actors.errors import ConnectionLost, LocalProtocolError, MalformedMessage
 from mcp_actors.supervision.containment import TaskKind, start, start_again
 from mcp_actors.supervision.principal import Principal
@@ -161,6 +161,9 @@ class ConnectionlessSession:
 
     def request_ended(self, request: RequestId) -> None:
         pass
+
+    def withdraw(self) -> Iterable[Frame]:
+        return ()
 
     def connection_lost(self, broken: BaseException | None) -> Loss:
         lost = ConnectionLost(
@@ -317,6 +320,9 @@ class StatelessCalls:
 
     def request_ended(self, request: RequestId) -> None:
         pass
+
+    def withdraw(self) -> Iterable[Frame]:
+        return ()
 
     def connection_lost(self, broken: BaseException | None) -> Loss:
         return ConnectionLost("the server has stopped")

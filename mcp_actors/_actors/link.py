@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NoReturn
 
 import outcome
@@ -17,7 +17,7 @@ from mcp_actors._actors.dispatcher import Dispatcher, LinkStatistics, Received
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import WaitingTasks
 from mcp_actors._wire.codec import JsonRpcError, JsonRpcNotification, JsonRpcRequest, decode
-from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NoAnswer, Waiting
+from mcp_actors.abc import Frame, FrameChannel, HttpRequest, NewAccess, NoAnswer, NothingSent, Waiting
 from mcp_actors.errors import LocalProtocolError, MalformedMessage
 
 __all__ = ["Link"]
@@ -138,6 +138,17 @@ class FrameQueue:
         else:
             await trio.lowlevel.checkpoint()
         return bool(self.frames)
+
+    def withdraw(self) -> list[Frame]:
+        """Takes out the requests that wait, and returns them; senders move up. None of them is written then."""
+        taken = [each for each in self.frames if each.request is not None]
+        if taken:
+            self.frames = deque(each for each in self.frames if each.request is None)
+            while self._senders and len(self.frames) < self._limit:
+                task = next(iter(self._senders))
+                self.frames.append(self._senders.pop(task))
+                trio.lowlevel.reschedule(task)
+        return taken
 
     def close(self) -> None:
         """Lets nothing more in. Senders that wait for room get `trio.ClosedResourceError`."""
@@ -326,7 +337,13 @@ class Link:
                 self.channel.send_nowait(frame)
         except trio.WouldBlock:
             return False
+        except NothingSent:
+            # The writer finds out the reason, which may take a while.
+            self._not_sent((frame,))
+            return False
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            # Both ways of sending at once send all of a frame or nothing.
+            self._not_sent((frame,))
             self._on_broken(error)
             return True
         self._frames_out += 1
@@ -352,18 +369,37 @@ class Link:
     async def run(self) -> None:
         """The writer: takes everything that is queued and makes one write of it. Ends when the link is closed."""
         outbox = self._opened()
+        burst: list[Frame] = []
         try:
             while await outbox.wait_for_frames():
                 burst = self._take_burst(outbox)
                 await self.channel.send_many(burst)
                 self._written(burst)
+                burst = []
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._not_sent(outbox.frames)
+            if isinstance(error, NothingSent):
+                self._not_sent(burst)
             self._on_broken(error)
         finally:
             outbox.leave()
             self._unwritten = 0
             self._held.clear()
             self._progressed.unpark_all()
+
+    def _not_sent(self, frames: Iterable[Frame]) -> None:
+        """Takes note that these will not be sent, because the connection is broken."""
+        if self._served is not None:
+            for frame in frames:
+                self._served.outbound.was_not_sent(frame)
+
+    def withdraw(self) -> list[Frame]:
+        """Takes back the requests that wait to be written, and returns them; no more answers come."""
+        taken = [] if self._outbox is None else self._outbox.withdraw()
+        self._unwritten -= len(taken)
+        if taken:
+            self._progressed.unpark_all()
+        return taken
 
     def _take_burst(self, outbox: FrameQueue) -> list[Frame]:
         burst: list[Frame] = []
@@ -432,7 +468,7 @@ class Link:
         try:
             return decode(frame.data) if frame.about is None else _about(frame)
         except MalformedMessage as error:
-            if isinstance(frame, Waiting):
+            if isinstance(frame, Waiting | NewAccess):
                 return frame
             error.beginning = _beginning(frame.data)
             return error

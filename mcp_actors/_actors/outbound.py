@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
@@ -54,6 +54,8 @@ class CallCarrier(Protocol):
     def connection_lost(self, broken: BaseException | None) -> ConnectionLost | SessionExpired: ...
 
     def request_ended(self, request: RequestId) -> None: ...
+
+    def withdraw(self) -> Iterable[Frame]: ...
 
 
 class OutboundCalls:
@@ -171,7 +173,7 @@ class OutboundCalls:
         """
         carrier = self._carrier
         if carrier is None:
-            raise self.loss()
+            raise self.loss(never_run=True)
         if id is None:
             id = self._last_id = self._last_id + 1
         on_progress, more = options.on_progress, options.meta
@@ -202,7 +204,7 @@ class OutboundCalls:
             del self.pending[id]
             carrier.request_ended(id)
             if isinstance(error, trio.BrokenResourceError):
-                raise self.loss(error) from error
+                raise self.loss(error, never_run=True) from error
             raise
         if pending.is_open:
             # A peer in this process may have answered already, and then no clock is needed.
@@ -265,7 +267,7 @@ class OutboundCalls:
                 try:
                     await outlet.send(frame)
                 except trio.BrokenResourceError as error:
-                    raise self.loss(error) from error
+                    raise self.loss(error, never_run=True) from error
                 pending.unsent = None
                 return
             if not self.clock.is_stopped and pending.deadline.at <= trio.current_time():
@@ -337,28 +339,43 @@ class OutboundCalls:
             return False
         return pending.on_message(method, params)
 
-    def loss(self, broken: BaseException | None = None) -> ConnectionLost | SessionExpired:
-        """Makes the exception for a request that gets no answer: a new one each time, as each is raised elsewhere."""
+    def loss(
+        self, broken: BaseException | None = None, *, never_run: bool = False
+    ) -> ConnectionLost | SessionExpired:
+        """Makes the exception for a request that gets no answer: a new one each time, as each is raised elsewhere.
+
+        Args:
+            broken: What broke the connection, if it is not known yet.
+            never_run: Whether nothing of the request was sent.
+        """
         if self._carrier is not None:
-            return self._carrier.connection_lost(broken)
+            return _renewed(self._carrier.connection_lost(broken), never_run)
         assert self._lost is not None
-        return _renewed(self._lost)
+        return _renewed(self._lost, never_run)
+
+    def was_not_sent(self, frame: Frame) -> None:
+        """Takes note that nothing of a frame was sent, and that nothing of it will be: the connection is broken."""
+        pending = None if frame.request is None else self.pending.get(frame.request)
+        if pending is not None:
+            pending.never_sent = True
 
     def end(self, broken: BaseException | None) -> None:
         """There will be no more answers: every call raises why."""
         if self._carrier is None:
             return
         _forget_frames(broken)
+        for frame in self._carrier.withdraw():
+            self.was_not_sent(frame)
         self._lost = self._carrier.connection_lost(broken)
         self._carrier = None
         self.clock.end()
         for pending in list(self.pending.values()):
-            pending.resolve(_renewed(self._lost))
+            pending.resolve(_renewed(self._lost, pending.never_sent))
 
 
-def _renewed(lost: ConnectionLost | SessionExpired) -> ConnectionLost | SessionExpired:
+def _renewed(lost: ConnectionLost | SessionExpired, never_run: bool) -> ConnectionLost | SessionExpired:
     if isinstance(lost, ConnectionLost):
-        return lost.renewed()
+        return lost.renewed(never_run)
     copy = SessionExpired(*lost.args, never_run=lost.never_run)
     copy.__cause__ = lost.__cause__
     return copy

@@ -263,6 +263,8 @@ class OutboundCall(msgspec.Struct, eq=False):
     on_message: MessageCallback | None = None
     unsent: Frame | None = None
     """The frame, as long as it has found no room."""
+    never_sent: bool = False
+    """Whether nothing of it was sent before the connection broke."""
     dropped: int = 0
     _answer: JsonRpcResult | JsonRpcError | BaseException | None = None
     _reporting: trio.CancelScope | None = None

@@ -21,7 +21,7 @@ from mcp_actors._actors.limits import ClientMemory, ConcurrencyLimiter, Limits
 from mcp_actors._actors.link import Link
 from mcp_actors._actors.task_pool import TaskPool
 from mcp_actors._wire.codec import JsonRpcNotification
-from mcp_actors.abc import FrameChannel
+from mcp_actors.abc import Frame, FrameChannel
 from mcp_actors.errors import (
     INVALID_REQUEST,
     ConnectionLost,
@@ -307,6 +307,9 @@ class Session:
         )
         lost.__cause__ = broken
         return lost
+
+    def withdraw(self) -> Iterable[Frame]:
+        return self.link.withdraw()
 
     @property
     def is_broken(self) -> bool:

@@ -193,7 +193,7 @@ class Connectivity:
 
         Args:
             seconds: The longest wait.
-            lost: A session that the server has forgotten, though the supervisor may not have noticed its end yet.
+            lost: A session that is over, though the supervisor may not have noticed its end yet.
 
         Raises:
             ConnectionLost: There is no session, and none came in time.

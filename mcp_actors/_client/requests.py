@@ -30,12 +30,13 @@ from mcp_actors._client.options import ClientCall, ClientOptions, guarded, sent_
 from mcp_actors._client.pages import FEW_PAGES, AllPages
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.tool_results import ListedSchemas
-from mcp_actors._eras.era import Era, Event, Method, read_result
+from mcp_actors._eras.era import Era, Event, EventKind, Method, read_result
 from mcp_actors._eras.modern import ENVELOPE, MirroredParam
 from mcp_actors._wire.codec import decode_value, encode_value
 from mcp_actors.errors import (
     INVALID_PARAMS,
     URL_ELICITATION_REQUIRED,
+    ConnectionLost,
     HeaderMismatch,
     InputRequired,
     LocalProtocolError,
@@ -103,6 +104,15 @@ class Requests:
         mirrors = era.client.mirrored is not None and session.link.channel.mirrors
         self._mirroring = HeaderMirroring(era, self.extensions.targets) if mirrors else None
         self.cache.clear()
+
+    def new_access(self) -> list[EventKind]:
+        """Forgets all answers: they were for another caller or other scopes. Returns which lists may be different ones.
+
+        A resource that was read is another caller's, too.
+        """
+        self.cache.clear()
+        kinds: list[EventKind] = ["tools", "prompts", "resources"]
+        return [kind for kind in kinds if f"{kind}/list" in self._methods]
 
     def changed(self, event: Event) -> None:
         """Forgets what was known of something that has changed on the server."""
@@ -259,6 +269,9 @@ class Requests:
         except SessionExpired as expired:
             if not expired.never_run:
                 raise
+        except ConnectionLost as loss:
+            if not (loss.never_run and self._connectivity.restarts):
+                raise
         return await self.send(method, params, options, session)
 
     async def send(
@@ -271,13 +284,15 @@ class Requests:
         """Sends any request and returns its result as the server sent it; raises as `call` does.
 
         What a forgotten session refused was not run: it is sent once more in the new session, for which all who met
-        the same refusal wait together. A call of a tool that the server refuses for what was mirrored of it is sent
-        once more after the tools were listed.
+        the same refusal wait together. A request of which nothing had been sent when the connection broke is sent in
+        the next one, where lost connections are made again. A call of a tool that the server refuses for what was
+        mirrored of it is sent once more after the tools were listed.
 
         Args:
-            lost: The forgotten session that has refused it already.
+            lost: The session in which that has happened already.
         """
         may_wait = may_list = True
+        waits_until: float | None = None
         if lost is not None:
             may_wait = False
             await self._connectivity.live_session(options.idle, lost)
@@ -303,6 +318,12 @@ class Requests:
                     raise
                 may_wait = False
                 await self._connectivity.live_session(options.idle, session)
+            except ConnectionLost as loss:
+                now = trio.current_time()
+                waits_until = now + options.idle if waits_until is None else waits_until
+                if not (loss.never_run and self._connectivity.restarts) or now >= waits_until:
+                    raise
+                await self._connectivity.live_session(waits_until - now, session)
 
     def begin(
         self, method: str, params: dict[str, Any], options: CallOptions
@@ -425,8 +446,10 @@ def callers_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def may_be_repeated(error: Exception) -> bool:
-    """Whether a request was refused in a way for which `Requests.send` may send it again: it was not run."""
-    return isinstance(error, HeaderMismatch) or (isinstance(error, SessionExpired) and error.never_run)
+    """Whether a request failed in a way for which `Requests.send` may send it again: it was not run."""
+    if isinstance(error, SessionExpired | ConnectionLost):
+        return error.never_run
+    return isinstance(error, HeaderMismatch)
 
 
 def _page(cursor: str | None) -> dict[str, Any]:

@@ -162,7 +162,6 @@ class ServerRuntime:
         telemetry: Telemetry | None = None,
     ) -> None:
         self.name = name
-        self.limits = limits
         self.features = features
         self.bus = bus
         self.limiter = ConcurrencyLimiter(
@@ -191,6 +190,23 @@ class ServerRuntime:
     def __repr__(self) -> str:
         state = "stopping" if self.stopping else "serving" if self._serving else "not serving"
         return f"<ServerRuntime {self.name!r} {state} sessions={len(self._sessions)}>"
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds. Others may be set while it does not serve."""
+        return self._config.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        if self._serving:
+            raise LocalProtocolError("the limits of a server are set before it is served")
+        self.limiter = ConcurrencyLimiter(
+            "server", limits.server_max_in_flight, limits.max_waiting, limits.max_wait
+        )
+        self.budgets = Budgets(limits)
+        self._config = msgspec.structs.replace(
+            self._config, limits=limits, limiter=self.limiter, budgets=self.budgets
+        )
 
     @property
     def shared(self) -> SharedState:

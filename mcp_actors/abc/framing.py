@@ -56,7 +56,10 @@ class SupportsSendAtOnce(Protocol):
     """A stream that can send a few bytes without waiting and without ever sending a part of them."""
 
     def send_at_once(self, data: bytes) -> bool:
-        """Sends all of ``data`` now or nothing, and returns whether it did."""
+        """Sends all of ``data`` now or nothing, and returns whether it did.
+
+        Raises `NothingSent` if the connection turns out to be broken, and then ``send_all`` raises why.
+        """
 
 
 @runtime_checkable

@@ -12,7 +12,8 @@ The three endings, and no other exception, come out of a channel:
 
 =============================== =====================================================================
 `trio.ClosedResourceError`      we closed it
-`trio.BrokenResourceError`      the connection broke; nothing can be sent any more. If its ``__cause__`` is a
+`trio.BrokenResourceError`      the connection broke; nothing can be sent any more. It is a `NothingSent` if
+                                no byte of what was to be sent has left. If its ``__cause__`` is a
                                 `~mcp_actors.errors.RemoteProtocolError`, the peer broke the framing: one
                                 last message may still be sent to it. If it is a `SessionExpired`, a
                                 `NoAnswer` came before it for every request that may have been run
@@ -48,7 +49,9 @@ __all__ = [
     "Frame",
     "FrameChannel",
     "HttpRequest",
+    "NewAccess",
     "NoAnswer",
+    "NothingSent",
     "Outlet",
     "RequestId",
     "ServerHandler",
@@ -146,6 +149,20 @@ class Waiting(Frame):
     over: bool = False
 
 
+class NewAccess(Frame):
+    """Requests of ours are made for another caller from now on, or with other scopes: the lists may be different ones.
+
+    A client's channel yields it when a server has accepted the first request with the new access. ``data`` is empty.
+    """
+
+
+class NothingSent(trio.BrokenResourceError):
+    """The connection was broken before anything of what was to be sent has left, so no request in it was ever run.
+
+    A channel that knows this raises it from ``send``, ``send_many`` and ``write_now``, and its base class otherwise.
+    """
+
+
 class FrameChannel(trio.abc.Channel[Frame]):
     """A two-way channel of frames; see the module's docstring for its endings.
 
@@ -209,7 +226,10 @@ class FrameChannel(trio.abc.Channel[Frame]):
 
         By one system call, or because a peer in this process takes it. Used when nothing else is on its way, to save
         the wake-up of the writer task. A channel that cannot promise all or nothing keeps this default, as does one
-        that is closed or broken: sending finds that out.
+        that is closed: sending finds that out.
+
+        Raises:
+            NothingSent: The connection turns out to be broken. Sending raises that too, with the reason.
         """
         return False
 

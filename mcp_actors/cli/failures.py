@@ -26,6 +26,7 @@ from mcp_actors.errors import (
     SharedStateUnavailable,
     TransportNotFound,
 )
+from mcp_actors.errors.protocol import see_page
 from mcp_actors.supervision.logging import flush_to_stderr
 from mcp_actors.supervision.platform import STOP_SIGNALS
 
@@ -146,9 +147,16 @@ def _kind(error: Exception) -> type[CommandFailure]:
 
 
 def sentence(error: Exception) -> str:
-    """Returns the text that a person reads about ``error``: a line, and below it what the server sent or wrote."""
+    """Returns the text that a person reads about ``error``: a line, what the server sent or wrote, and its page."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # out of the nurseries of the demo
+    text = _text(error)
+    if isinstance(error, McpError) and error.PAGE:
+        text += f"\n{see_page(error.PAGE)}"
+    return text
+
+
+def _text(error: Exception) -> str:
     if isinstance(error, CallTimeout):
         option = "--timeout" if error.clock == "idle" else "--cap"
         context = click.get_current_context(silent=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mcp_actors.errors.protocol import McpError
 
@@ -48,6 +48,7 @@ class ConnectionLost(McpError):
         stderr: the last lines that this child process wrote to its stderr; the text of the error has five of them.
         received: the beginnings of the first things that came instead of messages.
         has_read: whether the peer may have read something; false only where it is known that it has read nothing.
+        never_run: whether nothing of the call was sent, so that repeating it runs nothing twice.
     """
 
     def __init__(
@@ -58,21 +59,28 @@ class ConnectionLost(McpError):
         stderr: tuple[str, ...] = (),
         received: tuple[str, ...] = (),
         has_read: bool = True,
+        never_run: bool = False,
     ) -> None:
         super().__init__(message)
         self.exit_code = exit_code
         self.stderr = stderr
         self.received = received
         self.has_read = has_read
+        self.never_run = never_run
 
-    def renewed(self) -> ConnectionLost:
-        """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""
+    def renewed(self, never_run: bool = False) -> ConnectionLost:
+        """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks.
+
+        Args:
+            never_run: whether it is raised by a call of which nothing was sent.
+        """
         copy = ConnectionLost(
             self.args[0],
             exit_code=self.exit_code,
             stderr=self.stderr,
             received=self.received,
             has_read=self.has_read,
+            never_run=never_run,
         )
         copy.__cause__ = self.__cause__
         return copy
@@ -129,6 +137,8 @@ class EngineStopped(McpError):
         has_crashed: Whether the engine has failed; the next client or server begins another one.
     """
 
+    PAGE: ClassVar[str] = "troubleshooting"
+
     def __init__(self, is_forked: bool, has_crashed: bool = False) -> None:
         if is_forked:
             message = "this belongs to the process that forked this one: make a new client or server in this process"
@@ -143,6 +153,8 @@ class EngineStopped(McpError):
 
 class LoopClosed(McpError):
     """A function of the program could not be called, because the loop or thread that it belongs to has ended."""
+
+    PAGE: ClassVar[str] = "troubleshooting"
 
 
 # -- calls that did not end with a result, for reasons other than the connection -----------------------------------
@@ -217,6 +229,8 @@ class CallTimeout(McpError):
     is the name of a server that a client was about to meet.
     """
 
+    PAGE: ClassVar[str] = "troubleshooting"
+
     def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float) -> None:
         reason = "no answer and no progress for" if clock == "idle" else "not finished after"
         super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock)")
@@ -266,6 +280,8 @@ def _cut(text: str) -> str:
 
 class AuthorizationError(ConnectFailed):
     """The server demands authorization, and access could not be had. The request was not carried out."""
+
+    PAGE: ClassVar[str] = "authorization#errors-and-what-to-do"
 
     def as_new(self) -> AuthorizationError:
         """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""

@@ -26,7 +26,7 @@ import trio
 from mcp_actors._eras.era import Event, EventKind
 from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.errors import CallTimeout, McpError, RpcError, UpstreamUnavailable
-from mcp_actors.gateway.connections import UpstreamConnection, wanted_level
+from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.listing import LEAST_AGE, LIST_KINDS, ListKind, UpstreamListing, read_listing
 from mcp_actors.gateway.names import LONGEST_NAME, NameClaims, NameTable, is_advised
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -157,6 +157,22 @@ class UpstreamLists:
         for name, kept in self._kept.pop(connection, {}).items():
             if kept.listing is not None:
                 self._dropped(name, kept.listing)
+
+    def forget(self, name: str) -> None:
+        """An upstream was taken out, or another one is in its place: its names are free. Its connections are closed."""
+        for kind in LIST_KINDS:
+            known = self.known.pop((name, kind), None)
+            if known is not None:
+                self._dropped(kind, known)
+            self._missing.discard((name, kind))
+            self._warned.discard((name, kind))
+        for late in self._late.values():
+            late.discard(name)
+        self._lost.discard(name)
+
+    def reordered(self) -> None:
+        """The upstreams are in another order: the lines of lists are made again, with other serials."""
+        self._rows.clear()
 
     def changed(self, connection: UpstreamConnection, kind: EventKind) -> None:
         """A list of a connection is not what it was."""
@@ -468,7 +484,7 @@ def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
 
 async def _say_what_is_missing(ctx: Context[Any], kind: ListKind, actors: list[UpstreamActor]) -> None:
     """Sends the client one log message about all upstreams that are not in the list it is about to get."""
-    if actors and is_wanted("warning", wanted_level(ctx)):
+    if actors and is_wanted("warning", ctx.log_level):
         names = ", ".join(printable(each.settings.name, _SHOWN) for each in actors[:_MOST_NAMED])
         more = f" and {len(actors) - _MOST_NAMED} more" if len(actors) > _MOST_NAMED else ""
         verb = "does" if len(actors) == 1 else "do"

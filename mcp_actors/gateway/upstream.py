@@ -90,6 +90,9 @@ class UpstreamObserver(Protocol):
     circle: GatewayCircle
     """The gateways that none of these upstreams may be."""
 
+    def is_current(self, actor: UpstreamActor) -> bool:
+        """Whether calls still go to an upstream: it was not taken out, and no other one is in its place."""
+
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection was made."""
 
@@ -231,6 +234,7 @@ class Lease:
         connection.idle_since = trio.current_time()
         upstream.load.end(self.caller)
         upstream.give_back(connection)
+        upstream.close_if_over()
 
 
 class UpstreamActor:
@@ -315,6 +319,7 @@ class UpstreamActor:
                 connection = await self._connect(ctx)
             except BaseException:
                 self.load.end(caller)
+                self.close_if_over()
                 raise
         return Lease(self, connection, ctx, caller, held)
 
@@ -323,11 +328,13 @@ class UpstreamActor:
         """Yields a connection for a caller, for what the gateway itself asks there: this is not counted as a call.
 
         Raises:
-            UpstreamUnavailable: A connection could not be made.
+            UpstreamUnavailable: A connection could not be made, or another upstream has taken the place of this one.
             Overloaded: There are too many connections.
         """
         connection = await self._connect(ctx)
         try:
+            if not self._observer.is_current(self):
+                raise UpstreamUnavailable(self.settings.name, "its settings have changed meanwhile")
             yield connection
         finally:
             self.give_back(connection)
@@ -424,7 +431,7 @@ class UpstreamActor:
         with trio.move_on_after(FIRST_CALLER):
             while self.met is None and not self._attempts:
                 await self._news.park()
-        while self._shares is not False or self.met is None:
+        while self._observer.is_current(self) and (self._shares is not False or self.met is None):
             if self._attempts or self.connections.take(SHARED) is not None:
                 await self._news.park()
             elif (left := self.health.breaker.seconds_left()) is not None:
@@ -435,6 +442,20 @@ class UpstreamActor:
                 await attempt.done.wait()
                 if attempt.failure is not None:
                     await trio.sleep(TRY_AGAIN)
+
+    def retire(self) -> None:
+        """Called when no new calls go to it: its connections are closed when its calls in flight have ended.
+
+        Each of these ends in its own time, at the latest by the cap of calls.
+        """
+        self._news.unpark_all()
+        self.close_if_over()
+
+    def close_if_over(self) -> None:
+        """Closes all connections if no new calls go to it, and no call of it is in flight."""
+        if not self.load.in_flight and not self._observer.is_current(self):
+            for each in self.connections:
+                self._close(each)
 
     async def _ask_alive(self, connection: UpstreamConnection) -> None:
         try:
@@ -449,8 +470,8 @@ class UpstreamActor:
             self._asking_alive = False
 
     async def sweep(self) -> None:
-        """Closes connections that were not used for a while. Never returns."""
-        while True:
+        """Closes connections that were not used for a while. Returns when no calls go to it any more."""
+        while self._observer.is_current(self):
             await trio.sleep(SWEEP_INTERVAL)
             for each in self.connections.idle_for(IDLE_TIMEOUT):
                 self._close(each)
@@ -497,6 +518,7 @@ class UpstreamActor:
             if isinstance(key, PeerSession):
                 key.on_end(self, lambda: self._close(connection))
             self._observer.connected(self, connection)
+            self.close_if_over()
         except Exception as error:
             self._not_opened(attempt, error)
             if not isinstance(error, McpError):

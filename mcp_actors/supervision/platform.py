@@ -176,6 +176,7 @@ def process_numbers() -> dict[str, float]:
 
 
 def _numbers_of_linux() -> dict[str, float]:
+    assert sys.platform == "linux"
     page = os.sysconf("SC_PAGE_SIZE")
     with open("/proc/self/statm", "rb") as memory, open("/proc/self/stat", "rb") as state:
         virtual, resident = map(int, memory.read().split()[:2])

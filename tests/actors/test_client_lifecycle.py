@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from structlog.testing import capture_logs
 
 from mcp_actors import (
@@ -22,7 +23,10 @@ from mcp_actors import (
     Server,
 )
 from mcp_actors._client.connectivity import NEXT_STATE, ClientEvent, ClientState
+from mcp_actors.abc import Frame, FrameChannel, NothingSent
 from mcp_actors.testing import ScriptedPeer
+from mcp_actors.testing.recording import PassingChannel
+from mcp_transports.memory import MemoryTransport
 
 from .peers import faulty_pair, greet, settled
 
@@ -259,6 +263,156 @@ async def test_closing_in_the_pause_before_an_attempt_ends_it_at_once() -> None:
         assert trio.current_time() == began
         assert life.state == "ended"
         await life.leave()
+
+
+# -- A connection that breaks under a call: whether anything of that was sent -----------------------------------------
+
+
+class Breaking(PassingChannel):
+    """A channel that breaks when a call of a tool is sent.
+
+    Args:
+        inner: What carries everything else.
+        how: ``"at once"``, which every way of sending finds out; ``"queued"``, which the writer finds out; ``"torn"``,
+            which leaves open what was sent; ``"ended"``, by the peer, while the writer is at the first call.
+        ended: Is set when the peer ends it.
+    """
+
+    def __init__(self, inner: FrameChannel, how: str, ended: trio.Event) -> None:
+        super().__init__(inner)
+        self._how = how
+        self._ended = ended
+
+    def write_now(self, frame: Frame) -> bool:
+        return frame.method != "tools/call" and super().write_now(frame)
+
+    def send_nowait(self, frame: Frame) -> None:
+        if frame.method != "tools/call":
+            super().send_nowait(frame)
+        elif self._how == "at once":
+            raise NothingSent("it broke")
+        else:
+            raise trio.WouldBlock
+
+    async def send_many(self, frames: Sequence[Frame]) -> None:
+        if self._how == "ended":
+            await trio.sleep_forever()
+        if self._how != "torn":
+            raise NothingSent("it broke")
+        await super().send_many(frames)
+        raise trio.BrokenResourceError("it broke, and what the peer has got is not known")
+
+    async def receive_many(self) -> list[Frame]:
+        frames: list[Frame] = []
+        async with trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                frames.extend(await self._inner.receive_many())
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(read)
+            await self._ended.wait()
+            nursery.cancel_scope.cancel()
+        if not frames:
+            raise trio.EndOfChannel
+        return frames
+
+
+class BreaksFirst:
+    """A transport to a server in memory, whose first connections break."""
+
+    def __init__(self, server: MemoryTransport, hows: list[str]) -> None:
+        self._server = server
+        self._hows = hows
+        self.ended = trio.Event()
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        async with self._server.connect() as channel:
+            yield Breaking(channel, self._hows.pop(0), self.ended) if self._hows else channel
+
+
+@pytest.mark.parametrize("hows", [["at once"], ["queued"], ["at once", "queued", "at once"]])
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+@pytest.mark.parametrize("restart", [True, False])
+async def test_a_call_of_which_nothing_was_sent_waits_for_the_next_connection(
+    era: str, hows: list[str], restart: bool
+) -> None:
+    """It is as new as one that is made after the loss."""
+    server, transport = counting(), MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, transport)
+        async with Client(BreaksFirst(transport, list(hows)), era=era, restart=restart) as client:
+            if restart:
+                assert (await client.call_tool("count")).text == "1"
+            else:
+                with pytest.raises(ConnectionLost) as lost:
+                    await client.call_tool("count")
+                assert lost.value.never_run
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_call_that_may_have_been_sent_is_not_sent_again(era: str) -> None:
+    server, transport = counting(), MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, transport)
+        async with Client(BreaksFirst(transport, ["torn"]), era=era, restart=True) as client:
+            with pytest.raises(ConnectionLost) as lost:
+                await client.call_tool("count")
+            assert not lost.value.never_run
+            assert (await client.call_tool("count")).text == "2"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_calls_behind_one_that_is_being_sent_were_not_sent(era: str) -> None:
+    server, transport, ends = counting(), MemoryTransport(), list[str]()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, transport)
+        way = BreaksFirst(transport, ["ended"])
+        async with Client(way, era=era, restart=True) as client:
+
+            async def call() -> None:
+                try:
+                    ends.append((await client.call_tool("count")).text)
+                except ConnectionLost as lost:
+                    ends.append(f"lost, never run: {lost.never_run}")
+
+            async with trio.open_nursery() as callers:
+                callers.start_soon(call)
+                await trio.testing.wait_all_tasks_blocked()
+                for _ in range(3):
+                    callers.start_soon(call)
+                await trio.testing.wait_all_tasks_blocked()
+                way.ended.set()
+        nursery.cancel_scope.cancel()
+    assert sorted(ends) == ["1", "2", "3", "lost, never run: False"]
+
+
+async def test_a_server_whose_connections_all_break_is_waited_for_no_longer_than_for_an_answer() -> None:
+    server, transport = counting(), MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.serve, transport)
+        client = Client(BreaksFirst(transport, ["at once"] * 1000), era="legacy", restart=True, timeout=60)
+        async with client:
+            began = trio.current_time()
+            with pytest.raises(ConnectionLost):
+                await client.call_tool("count")
+            assert 60 <= trio.current_time() - began < 70
+        nursery.cancel_scope.cancel()
+
+
+def counting() -> Server:
+    server, calls = Server("counting"), list[int]()
+
+    @server.tool
+    async def count() -> int:
+        """Counts its calls."""
+        calls.append(1)
+        return len(calls)
+
+    return server
 
 
 # -- Clients that are opened and closed in any order from any task, and what becomes of those that must not be ---

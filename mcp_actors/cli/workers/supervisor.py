@@ -2,7 +2,8 @@
 
 ================ ======================================================================================================
 SIGTERM, SIGINT   every worker drains and ends; a second one ends them at once
-SIGHUP            each worker in turn: a new one gets ready, then the old one retires
+SIGHUP            each worker in turn: a new one gets ready, then the old one retires; workers that read their
+                  configuration again themselves get the signal
 a worker dies     it is started again after a pause, which grows as long as it keeps dying soon
 ================ ======================================================================================================
 """
@@ -107,6 +108,7 @@ class WorkerSupervisor:
         key: The key of all workers where their environment has none, as hexadecimal digits; by default each has its
             own.
         watched: Whether `states` is used, so that workers can be looked at.
+        reloads: Whether workers read their configuration again at SIGHUP, so that they are not replaced.
         measured: Whether the workers have a page of metrics, which is that of all.
         times: See `WorkerTimes`.
     """
@@ -123,10 +125,12 @@ class WorkerSupervisor:
         counts: int = -1,
         key: str = "",
         watched: bool = False,
+        reloads: bool = False,
         measured: bool = False,
         times: WorkerTimes | None = None,
     ) -> None:
         self._announce = announce
+        self._reloads = reloads
         self._close = close
         self._times = times = times or WorkerTimes()
         self._run_worker = partial(
@@ -284,7 +288,13 @@ class WorkerSupervisor:
     async def _obey(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         had_terminal = has_terminal()
         async for number in signals:
-            if number == signal.SIGHUP and (has_terminal() or not had_terminal):
+            is_asked = number == signal.SIGHUP and (has_terminal() or not had_terminal)
+            if is_asked and self._reloads:
+                for worker in self._workers:
+                    if worker.ready is not None:
+                        worker.signal(signal.SIGHUP)
+                continue
+            if is_asked:
                 self._rounds = min(self._rounds + 1, 2)
                 if self._rounds == 1:
                     start(nursery, WORKER_REPLACEMENT, self._replace_all, nursery)

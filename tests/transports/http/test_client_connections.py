@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import ssl
 from base64 import b64encode
 from collections import Counter
@@ -22,11 +23,11 @@ from mcp_actors.abc import NoAnswer
 from mcp_transports.http.client import HttpChannel, HttpClientTransport, from_url
 from mcp_transports.http.client.http import HttpRequester
 from mcp_transports.http.client.pool import ClientConnection, ConnectionPool, HttpAddress, SocketStream
-from mcp_transports.http.client.senders import PooledSender
+from mcp_transports.http.client.senders import PooledSender, RequestBody
 from mcp_transports.http.server import HttpServerTransport
 
 from .scripted import LEGACY, Asked, Stream, connected, handshake, json_answer, request, sse, stream_pair
-from .test_client_sockets import RawServer, ask, echo, json_reply
+from .test_client_sockets import RawServer, ask, echo, json_reply, no_request_in_flight
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
@@ -255,6 +256,132 @@ async def test_requests_that_failed_leave_their_room_to_others() -> None:
         for id in range(40):
             assert isinstance(await ask(channel, id), NoAnswer)
     assert server.connections == 40
+
+
+# -- A connection that ends before a byte of the answer: which requests are sent once more ----------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "is_repeated"),
+    [
+        *[(each, True) for each in ("tools/list", "resources/read", "server/discover", "ping")],
+        *[(each, False) for each in ("tools/call", "prompts/get", "x/own")],
+    ],
+)
+async def test_what_changes_nothing_is_sent_again_when_an_idle_connection_ends(
+    method: str, is_repeated: bool
+) -> None:
+    """Servers close idle connections, and what a client sends just then may have been read or not."""
+    bodies: list[bytes] = []
+
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
+        bodies.append(body)
+        if len(bodies) == 2:
+            return False
+        return await echo(stream, head, body)
+
+    server = RawServer(answer)
+    async with server.channel() as channel:
+        assert (await ask(channel, 1)).data == request(1).data
+        await no_request_in_flight(channel)
+        await channel.send(request(2, method, modern=True))
+        frame = await channel.receive()
+    assert bodies[1:] == [request(2, method).data] * (2 if is_repeated else 1)
+    if is_repeated:
+        assert frame.data == request(2, method).data
+    else:
+        assert isinstance(frame, NoAnswer)
+        assert isinstance(frame.reason, ConnectionLost)
+
+
+async def test_one_that_ends_with_a_part_of_the_answer_has_its_request_lost() -> None:
+    bodies: list[bytes] = []
+
+    async def answer(stream: trio.abc.Stream, head: bytes, body: bytes) -> bool:
+        bodies.append(body)
+        if len(bodies) == 2:
+            await stream.send_all(b"HTTP/1.1 200")
+            return False
+        return await echo(stream, head, body)
+
+    async with RawServer(answer).channel() as channel:
+        await ask(channel, 1)
+        await no_request_in_flight(channel)
+        await channel.send(request(2, "tools/list", modern=True))
+        assert isinstance(await channel.receive(), NoAnswer)
+    assert len(bodies) == 2
+
+
+class Refusing(SocketStream):
+    """A connection that breaks while the request is written."""
+
+    async def send_all(self, data: bytes) -> None:
+        raise httpcore2.WriteError("Broken pipe")
+
+
+@attrs.frozen(kw_only=True)
+class Breaking(Pairs):
+    """As many connections as ``left`` says break while a request is written; the others answer."""
+
+    left: list[int]
+
+    async def connect(self) -> SocketStream:
+        if not self.left[0]:
+            return await Pairs.connect(self)
+        self.left[0] -= 1
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        far.close()
+        return Refusing(near)
+
+
+@pytest.mark.parametrize(("breaks", "is_answered"), [(0, True), (1, True), (2, False)])
+async def test_a_request_that_the_server_cannot_have_read_is_sent_once_more(
+    breaks: int, is_answered: bool
+) -> None:
+    """Whatever it asks for, it has not been carried out."""
+    address = Breaking(far=[], hello=OK, left=[breaks])
+    pool = ConnectionPool(address, max_connections=1, keepalive_expiry=4)
+    requester = HttpRequester(PooledSender(pool, httpx2.URL("http://x/"), []), max_message_bytes=10, peer="x")
+    body = RequestBody(b"{}", trio.Event())
+    if is_answered:
+        async with requester.request("POST", [], body) as response:
+            assert await response.read_body() == b""
+        assert body.sent.is_set()
+    else:
+        with pytest.raises(ConnectionLost):
+            await requester.send("POST", [], body, None)
+        assert "0 open" in repr(pool)
+    assert (address.left, len(address.far)) == ([0], int(is_answered))
+    await pool.aclose()
+    for far in address.far:
+        await far.aclose()
+
+
+@pytest.mark.parametrize(("name", "connections"), [(b"dpop", 1), (b"x-own", 2)])
+async def test_a_proof_of_possession_is_not_sent_twice(name: bytes, connections: int) -> None:
+    address = Pairs(far=[])
+    pool = ConnectionPool(address, max_connections=1, keepalive_expiry=4)
+    requester = HttpRequester(PooledSender(pool, httpx2.URL("http://x/"), []), max_message_bytes=10, peer="x")
+    first = await pool.acquire()
+    await exchanged(first, address.far[0])
+    await pool.release(first)
+    async with trio.open_nursery() as nursery:
+
+        async def end_each() -> None:
+            for number in range(connections):
+                while len(address.far) <= number:
+                    await trio.lowlevel.checkpoint()
+                seen = b""
+                while name not in seen:
+                    seen += await address.far[number].receive_some()
+                await address.far[number].aclose()
+
+        nursery.start_soon(end_each)
+        with pytest.raises(ConnectionLost):
+            await requester.send("GET", [(name, b"x")], None, None)
+        nursery.cancel_scope.cancel()
+    assert len(address.far) == connections
 
 
 async def test_a_server_that_lets_nobody_in_is_not_waited_for(

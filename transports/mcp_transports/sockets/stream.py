@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import trio
 
-from mcp_actors.abc import Frame
+from mcp_actors.abc import Frame, NothingSent
 from mcp_actors.abc.framing import LineChannel
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.supervision.budget import Account
@@ -133,6 +133,9 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
 
         Nothing is sent if it is more than 2 KiB, if TCP has other bytes to deliver, and where the system does not say
         whether it would take all.
+
+        Raises:
+            NothingSent: the connection is broken.
         """
         if len(data) > _AT_ONCE_BYTES or self._closing or self._sending_broke or self._sending_ended:
             return False
@@ -141,8 +144,11 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
             if not self._takes_whole and not nothing_is_under_way(connected):
                 return False
             sent = connected.send(data)
-        except OSError:
-            return False  # full, broken or closed: `send_all` waits, or raises the reason
+        except BlockingIOError:
+            return False  # full
+        except OSError as error:
+            self._sending_broke = True
+            raise NothingSent(f"sending failed: {error.strerror}") from error
         if sent == len(data):
             return True
         # Only a system that has run out of memory does this. A torn frame must not be taken for a whole one.
@@ -154,7 +160,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         """Sends everything. Cancelled, a part may have been sent.
 
         Raises:
-            trio.BrokenResourceError: the connection is broken.
+            trio.BrokenResourceError: the connection is broken; a `~mcp_actors.abc.NothingSent` if nothing was sent.
             trio.ClosedResourceError: this stream, or its sending side, was closed.
         """
         connected = self._require_open()
@@ -169,7 +175,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
             sent = 0
             while sent < len(view):
                 if self._sending_broke:
-                    raise trio.BrokenResourceError("the connection is broken")
+                    raise _sending_failed("the connection is broken", sent)
                 self._require_open()
                 try:
                     with view[sent:] as rest:
@@ -178,7 +184,7 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
                     await trio.lowlevel.wait_writable(connected)
                 except OSError as error:
                     self._sending_broke = True
-                    raise trio.BrokenResourceError(f"sending failed: {error.strerror}") from error
+                    raise _sending_failed(f"sending failed: {error.strerror}", sent) from error
 
     async def wait_send_all_might_not_block(self) -> None:
         """Waits until the socket takes bytes."""
@@ -247,6 +253,10 @@ class ConnectedSocket(trio.abc.HalfCloseableStream):
         if self._closing:
             raise trio.ClosedResourceError("this stream was closed")
         return self.socket
+
+
+def _sending_failed(why: str, sent: int) -> trio.BrokenResourceError:
+    return trio.BrokenResourceError(why) if sent else NothingSent(why)
 
 
 Secured = trio.SSLStream[ConnectedSocket]

@@ -22,6 +22,8 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from mcp_actors.abc import NothingSent
+
 __all__ = ["DescriptorReceiveStream", "DescriptorSendStream", "EndHook"]
 
 _RECEIVE_BYTES = 64 * 1024
@@ -148,6 +150,8 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
     def __init__(self, fd: int, *, before_end: EndHook = _nothing) -> None:
         super().__init__(fd, before_end)
         self._broken = False
+        # What the system has said against a write of `send_at_once`.
+        self._refusal: OSError | None = None
         self._sends = 0
         self.sent = 0
         """Bytes that were sent, in all."""
@@ -169,13 +173,26 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
             trio.lowlevel.notify_closing(self._fd)
 
     def send_at_once(self, data: bytes) -> bool:
-        """Sends all of ``data`` now or nothing: POSIX promises that for pipes, up to `select.PIPE_BUF` bytes."""
-        if not self._is_pipe or self._broken or self._fd < 0 or len(data) > select.PIPE_BUF:
+        """Sends all of ``data`` now or nothing: POSIX promises that for pipes, up to `select.PIPE_BUF` bytes.
+
+        Raises:
+            NothingSent: the peer reads no more.
+        """
+        if (
+            not self._is_pipe
+            or self._broken
+            or self._refusal is not None
+            or self._fd < 0
+            or len(data) > select.PIPE_BUF
+        ):
             return False
         try:
             os.write(self._fd, data)
-        except OSError:
-            return False  # full, or broken: `send_all` waits, or raises the reason
+        except BlockingIOError:
+            return False  # full
+        except OSError as error:
+            self._refusal = error
+            raise NothingSent(f"writing failed: {error}") from error
         self.sent += len(data)
         return True
 
@@ -194,7 +211,7 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
         """Sends everything. Cancelled, a part may have been sent.
 
         Raises:
-            trio.BrokenResourceError: the peer reads no more.
+            trio.BrokenResourceError: the peer reads no more; a `~mcp_actors.abc.NothingSent` if nothing was sent.
             trio.ClosedResourceError: this stream was closed.
         """
         self._sends = (self._sends + 1) % _SENDS_PER_CHECKPOINT
@@ -206,8 +223,10 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
             sent = 0
             while sent < len(view):
                 fd = self._require_open()
+                if self._refusal is not None:
+                    await self._break(f"writing failed: {self._refusal}", sent, self._refusal)
                 if self._broken:
-                    await self._break("the peer is gone")
+                    await self._break("the peer is gone", sent)
                 try:
                     written = os.write(fd, view[sent:])
                     sent += written
@@ -215,7 +234,7 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
                 except BlockingIOError:
                     await self._wait_writable(fd)
                 except OSError as error:
-                    await self._break(f"writing failed: {error}", error)
+                    await self._break(f"writing failed: {error}", sent, error)
 
     async def wait_send_all_might_not_block(self) -> None:
         """Waits until the descriptor takes bytes."""
@@ -231,7 +250,8 @@ class DescriptorSendStream(_Descriptor, trio.abc.SendStream):
         except trio.ClosedResourceError:
             self._require_open()  # returns if only `finish` was called
 
-    async def _break(self, reason: str, cause: OSError | None = None) -> None:
+    async def _break(self, reason: str, sent: int, cause: OSError | None = None) -> None:
         self._broken = True
         await self._before_end()
-        raise trio.BrokenResourceError(reason) from cause
+        kind = trio.BrokenResourceError if sent else NothingSent
+        raise kind(reason) from cause

@@ -22,7 +22,7 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors.abc import Frame, HttpRequest
+from mcp_actors.abc import Frame, HttpRequest, NothingSent
 from mcp_actors.abc.framing import DEFAULT_MAX_MESSAGE_BYTES, BufferedChannel, SupportsDeliver
 from mcp_actors.errors import RemoteProtocolError
 from mcp_actors.supervision.budget import Account
@@ -465,6 +465,7 @@ class FrameWriter:
     __slots__ = (
         "_descriptor",
         "_flushing",
+        "_is_refused",
         "_nursery",
         "_on_crash",
         "_protocol",
@@ -494,6 +495,8 @@ class FrameWriter:
         self._waiting: trio.lowlevel.ParkingLot | None = None
         # What a system call left of a frame.
         self._unwritten = b""
+        # Whether the system has said that the connection takes nothing any more.
+        self._is_refused = False
         self._flushing = False
         self.torn = False
         """Whether a write did not end, perhaps inside of a frame; true also while one goes on."""
@@ -511,12 +514,17 @@ class FrameWriter:
         Cancelled while it waits, nothing was written; cancelled later, the stream may be torn inside a frame.
 
         Raises:
-            trio.BrokenResourceError: the stream is broken or torn.
+            trio.BrokenResourceError: the stream is broken or torn; a `~mcp_actors.abc.NothingSent` if nothing was sent.
             trio.ClosedResourceError: the stream was closed.
         """
         await self._acquire()
         try:
-            data = encode(frames)
+            try:
+                data = encode(frames)
+            except trio.BrokenResourceError as error:
+                raise NothingSent(*error.args) from error.__cause__
+            if self._is_refused:
+                raise NothingSent("the connection is broken")
             if self.torn:
                 raise trio.BrokenResourceError("an earlier send did not end, perhaps inside a frame")
             await self._write(data)
@@ -530,11 +538,18 @@ class FrameWriter:
         )
 
     def write_now(self, data: bytes) -> bool:
-        """Writes all with one system call, or nothing, or a part, whose remainder is then written before all else."""
+        """Writes all with one system call, or nothing, or a part, whose remainder is then written before all else.
+
+        Raises:
+            NothingSent: the connection is broken.
+        """
         try:
             sent = os.write(self._descriptor, data)
-        except OSError:
-            return False  # no room, or no connection: the writer finds out which
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self._is_refused = True
+            raise NothingSent(f"sending failed: {error.strerror}") from error
         if sent < len(data):
             self._unwritten = data[sent:]
             self.flush_soon()
@@ -603,7 +618,12 @@ class FrameWriter:
         else:
             with memoryview(data) as view:
                 for begin in range(0, len(data), _PIECE):
-                    await self._stream.send_all(view[begin : begin + _PIECE])
+                    try:
+                        await self._stream.send_all(view[begin : begin + _PIECE])
+                    except NothingSent as error:
+                        if begin:
+                            raise trio.BrokenResourceError(str(error)) from error
+                        raise
                     self.progress += 1
         self.torn = False
         self.progress += 1

@@ -25,12 +25,11 @@ from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import HTTP_MESSAGE, HTTP_POST, HTTP_STREAM
 from mcp_transports.http.client.http import (
     HttpResponse,
-    RequestBody,
     StreamPosition,
     names_forgotten_session,
     read_events,
 )
-from mcp_transports.http.client.post import HeldScope, Post
+from mcp_transports.http.client.post import HeldScope, Post, body_of
 from mcp_transports.http.client.senders import AccessWaiter, without_secrets
 from mcp_transports.http.client.session_state import RequestInFlight, SessionState, is_stateless
 
@@ -230,7 +229,7 @@ class HttpChannel(FrameChannel):
             try:
                 headers = state.session.post_headers(frame)
                 requester = state.sse_endpoint or state.requester
-                body = RequestBody(frame.data, trio.Event())
+                body = body_of(frame, trio.Event())
                 async with requester.request("POST", headers, body, waiter) as response:
                     if response.status == 404 and state.session.id is not None and not is_stateless(frame):
                         raise state.session_expired()

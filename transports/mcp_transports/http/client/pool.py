@@ -93,6 +93,7 @@ class ClientConnection:
     __slots__ = (
         "_failure",
         "_framing_bytes",
+        "_has_received",
         "_is_kept",
         "_parser",
         "_parts",
@@ -116,6 +117,7 @@ class ClientConnection:
         self._failure: httpcore2.RemoteProtocolError | None = None
         self._is_kept = False
         self._was_sent = False
+        self._has_received = False
         self._state: State = "complete"
 
     def __repr__(self) -> str:
@@ -130,6 +132,16 @@ class ClientConnection:
     def is_closed(self) -> bool:
         """Whether it was closed on this side."""
         return self._state == "closed"
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether all of the last request was sent, so that the server may have carried it out."""
+        return self._was_sent
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether no byte has come since the last request was begun."""
+        return not self._has_received
 
     def has_ended(self) -> bool:
         """Whether the server has closed an idle connection, or has sent unsolicited bytes."""
@@ -148,6 +160,7 @@ class ClientConnection:
         """
         self.status, self.headers, self._framing_bytes = 0, [], 0
         self._state, self._is_kept = "head", False
+        self._has_received = False
         try:
             await self.stream.send_all(request)
         except httpcore2.WriteError:
@@ -190,6 +203,7 @@ class ClientConnection:
         if not data:
             self._end()
             return
+        self._has_received = True
         parts = self._parts
         try:
             self._parser.feed_data(data)
@@ -461,16 +475,20 @@ class ConnectionPool:
     def __repr__(self) -> str:
         return f"<ConnectionPool {self._open} open, {len(self._idle)} idle>"
 
-    async def acquire(self) -> ClientConnection:
+    async def acquire(self, *, is_new: bool = False) -> ClientConnection:
         """Returns a connection for one request, after which it is to be given to `release`.
 
         It waits while as many as allowed are in use, and raises the errors of `HttpAddress.connect`. Cancelled, it
         has taken no connection.
+
+        Args:
+            is_new: whether it has to be one on which nothing was sent yet.
         """
         while True:
-            while self._idle:
+            while self._idle and not (is_new and self._open < self._max_connections):
                 since, connection = self._idle.pop()
-                if trio.current_time() - since < self._keepalive_expiry and not connection.has_ended():
+                is_old = is_new or trio.current_time() - since >= self._keepalive_expiry
+                if not is_old and not connection.has_ended():
                     return connection
                 await self._close_connection(connection)
             if self._open < self._max_connections:

@@ -34,13 +34,34 @@ from mcp_transports.http.client.http import (
 )
 from mcp_transports.http.client.session_state import SessionState, is_stateless
 
-__all__ = ["HeldScope", "Post", "operation_of"]
+__all__ = ["HeldScope", "Post", "body_of", "operation_of"]
 
 # Seconds that a stream may stay open after its response. Servers end it right after, and a connection that was read to
 # its end can be used again.
 LINGER = 1.0
 # Requests whose answer says which protocol is spoken: a status that says something else must not pass for one.
 HANDSHAKE = ("server/discover", "initialize")
+# Messages that change nothing, or the same whether they come once or twice. Of its own calls a program says which may
+# be made again, by `mcp_actors.middleware.Retry`.
+REPEATABLE = frozenset(
+    {
+        *(
+            "server/discover",
+            "ping",
+            "tools/list",
+            "prompts/list",
+            "resources/list",
+            "resources/templates/list",
+        ),
+        *(
+            "resources/read",
+            "tasks/get",
+            "tasks/list",
+            "notifications/initialized",
+            "notifications/cancelled",
+        ),
+    }
+)
 # Statuses about the HTTP method and the media types, whatever the body is: the message was not looked at.
 UNSEEN = (405, 406, 415)
 # Checkpoints after which the caller, woken by the engine's reader, has called `HttpChannel.settled`.
@@ -48,6 +69,11 @@ CALLER_CHECKPOINTS = 2
 
 # Of a request: its response may still bring something, or was read to its end; "over" once no task waits for it.
 Stage = Literal["reading", "read", "over"]
+
+
+def body_of(frame: Frame, sent: trio.Event) -> RequestBody:
+    """Returns the body that carries a frame; ``sent`` is set when all of it was written."""
+    return RequestBody(frame.data, sent, is_repeatable=frame.method in REPEATABLE)
 
 
 class Post:
@@ -164,7 +190,7 @@ class Post:
             await self._post_to_sse_endpoint()
             return
         headers = state.session.post_headers(self._frame)
-        body = RequestBody(self._frame.data, self.body_sent)
+        body = body_of(self._frame, self.body_sent)
         async with state.requester.request("POST", headers, body, self) as response:
             self.body_sent.set()
             if self._frame.method == "initialize" and response.ok:
@@ -187,7 +213,7 @@ class Post:
         state = self._state
         assert state.sse_endpoint is not None
         headers = state.session.post_headers(self._frame)
-        body = RequestBody(self._frame.data, self.body_sent)
+        body = body_of(self._frame, self.body_sent)
         async with state.sse_endpoint.request("POST", headers, body, self) as response:
             if not response.ok:
                 raise await response.read_error()

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from typing import Protocol, Self
 
+import httpcore2
 import httpx2
 import trio
 
@@ -36,11 +37,15 @@ def without_secrets(url: httpx2.URL) -> str:
 
 
 class RequestBody(httpx2.AsyncByteStream):
-    """The body of a request. ``sent`` is set when all of it was written."""
+    """The body of a request. ``sent`` is set when all of it was written.
 
-    def __init__(self, data: bytes, sent: trio.Event) -> None:
+    It ``is_repeatable`` if its message changes nothing, or the same whether it comes once or twice.
+    """
+
+    def __init__(self, data: bytes, sent: trio.Event, *, is_repeatable: bool = False) -> None:
         self.data = data
         self.sent = sent
+        self.is_repeatable = is_repeatable
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         yield self.data
@@ -234,13 +239,19 @@ class PooledSender:
         if self._cookies and self._may_add_cookies:
             headers = [*headers, *self._cookie_headers(method)]
         beginning = self._beginnings.get(method) or self._beginning(method)
-        head = b"%b%b\r\n" % (beginning, encode_header_lines(headers))
+        request = b"%b%b\r\n" % (beginning, encode_header_lines(headers))
+        sent: trio.Event | None = None
+        if body is not None:
+            request, sent = request + body.data, body.sent
         connection = await self._pool.acquire()
+        was_idle = connection.is_idle
         try:
-            if body is None:
-                await connection.exchange(head)
-            else:
-                await connection.exchange(head + body.data, body.sent)
+            await connection.exchange(request, sent)
+        except (httpcore2.ReadError, httpcore2.RemoteProtocolError):
+            await self._pool.release(connection)
+            if not _may_be_repeated(connection, was_idle, headers, body):
+                raise
+            connection = await self._exchanged_anew(request, sent)
         except BaseException:
             await self._pool.release(connection)
             raise
@@ -248,6 +259,15 @@ class PooledSender:
         if b"set-cookie" in response.names:
             self._store_cookies(method, response)
         return response
+
+    async def _exchanged_anew(self, request: bytes, sent: trio.Event | None) -> ClientConnection:
+        connection = await self._pool.acquire(is_new=True)
+        try:
+            await connection.exchange(request, sent)
+        except BaseException:
+            await self._pool.release(connection)
+            raise
+        return connection
 
     def _beginning(self, method: str) -> bytes:
         lines = encode_header_lines(self._headers)
@@ -265,6 +285,23 @@ class PooledSender:
         self._cookies.extract_cookies(
             httpx2.Response(response.status, headers=response.headers, request=request)
         )
+
+
+def _may_be_repeated(
+    connection: ClientConnection, was_idle: bool, headers: Headers, body: RequestBody | None
+) -> bool:
+    """Whether a request whose connection has ended may be sent once more, on a new one.
+
+    A server that did not get all of it has not carried it out. One that closes an idle connection does not see what
+    arrives just then, but whether it was so cannot be known: what is repeated then are requests that RFC 9110 section
+    9.2.2 and this project call idempotent (RFC 9112 section 9.3.1). A proof of possession is good for one use.
+    """
+    if not connection.is_unanswered:
+        return False
+    if not connection.was_sent:
+        return True
+    is_idempotent = body is None or body.is_repeatable
+    return was_idle and is_idempotent and not any(name == b"dpop" for name, _ in headers)
 
 
 class _PooledResponse:
