@@ -166,6 +166,7 @@ class UpstreamLists:
                 self._dropped(kind, known)
             self._missing.discard((name, kind))
             self._warned.discard((name, kind))
+            self._learned.discard((name, kind))
         for late in self._late.values():
             late.discard(name)
         self._lost.discard(name)

@@ -167,6 +167,9 @@ async def test_one_line_says_that_redis_is_away_and_one_that_it_is_back(is_slow:
             with trio.fail_after(60):
                 while state.failure is None:  # noqa: ASYNC110 - it is about another process
                     await trio.sleep(0.01)
+                # Each connection is lost at its own time.
+                while any(each.is_up for each in state._links):  # noqa: ASYNC110
+                    await trio.sleep(0.01)
                 await trio.to_thread.run_sync(back)
                 while state.failure is not None:  # noqa: ASYNC110
                     await trio.sleep(0.01)
