@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, Server
-from mcp_actors.abc import ConnectionHandler, Frame, FrameChannel, NothingSent
+from mcp_actors.abc import ConnectionHandler, Frame, FrameChannel, NewAccess, NothingSent, Waiting
 from mcp_actors.testing import RawServer, ScriptedPeer, raw_client, raw_server
 from mcp_actors.testing.recording import PassingChannel
 from mcp_transports.memory import MemoryTransport, memory_channel_pair
@@ -264,3 +264,23 @@ def counting() -> Server:
         return len(calls)
 
     return server
+
+
+class _Asking(PassingChannel):
+    reports: tuple[Frame, ...] = (Waiting(b""), Waiting(b"", over=True), NewAccess(b""))
+
+    async def receive_many(self) -> list[Frame]:
+        reports, self.reports = self.reports, ()
+        return [*reports, *await self._inner.receive_many()]
+
+
+class AsksForAccess:
+    """A transport to a server in memory, on whose channels a person is asked for access before the first answer."""
+
+    def __init__(self, server: MemoryTransport) -> None:
+        self._server = server
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        async with self._server.connect() as channel:
+            yield _Asking(channel)
