@@ -7,7 +7,7 @@ import binascii
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
-from typing import Any, ClassVar, Generic, Protocol, Required, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Required, TypedDict, TypeVar
 
 import msgspec
 
@@ -16,7 +16,16 @@ from mcp_actors._server.invoke import ForSync, WorkerThreads
 from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.types import CacheScope
 
-__all__ = ["DEFAULT_PAGE_SIZE", "NO_SCOPES", "Listed", "Registered", "Registry", "RegistryOptions", "page"]
+__all__ = [
+    "DEFAULT_PAGE_SIZE",
+    "NO_SCOPES",
+    "Listed",
+    "ListedElsewhere",
+    "Registered",
+    "Registry",
+    "RegistryOptions",
+    "page",
+]
 
 
 # Enough for nearly every server to answer in one page, and some 50 KiB of tools at most.
@@ -38,6 +47,15 @@ class Registered(Listed, Protocol):
 
     @property
     def scopes(self) -> frozenset[str]: ...
+
+
+class ListedElsewhere(NamedTuple):
+    """Tells what servers behind this one have listed."""
+
+    has: Callable[[str], bool]
+    """Says whether one of them has listed a name."""
+    names: Callable[[], Iterable[str]]
+    """Returns the names that they have listed."""
 
 
 E = TypeVar("E", bound=Registered)
@@ -67,10 +85,8 @@ class Registry(Generic[E]):
     what: ClassVar[str]
     """Names an entry in error messages (``"tool"``)."""
 
-    listed_elsewhere: Callable[[str], bool] | None = None
-    """In a server in front of others, says whether one of them has listed a name; ``None`` in all others."""
-    names_elsewhere: Callable[[], Iterable[str]] | None = None
-    """Returns the names that those others have listed."""
+    listed_elsewhere: ListedElsewhere | None = None
+    """In a server in front of others, what those have listed; ``None`` in all others."""
 
     def __init__(
         self,
@@ -97,11 +113,11 @@ class Registry(Generic[E]):
 
     def is_listed_elsewhere(self, name: str) -> bool:
         """Whether a name is one of a bounded number that a server behind this one has listed."""
-        return self.listed_elsewhere is not None and self.listed_elsewhere(name)
+        return self.listed_elsewhere is not None and self.listed_elsewhere.has(name)
 
     def counted_names(self, most: int) -> tuple[str, ...]:
         """Returns the first ``most`` names by which telemetry tells calls apart."""
-        elsewhere = () if self.names_elsewhere is None else self.names_elsewhere()
+        elsewhere = () if self.listed_elsewhere is None else self.listed_elsewhere.names()
         return tuple(islice(chain(self.by_key, elsewhere), most))
 
     def next_serial(self) -> int:

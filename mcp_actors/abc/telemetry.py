@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from mcp_actors.abc.transport import RequestId
+from mcp_actors.abc.transport import HttpRequest, RequestId
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.principal import Principal
 
@@ -62,6 +62,9 @@ class ObservedRequest(msgspec.Struct, eq=False):
     """The caller whom the transport has authenticated."""
     is_task: bool = False
     """Whether this is the run of a task, whose call was answered when it was created."""
+    http: HttpRequest | None = None
+    """The HTTP request that brought it, ``None`` with other bindings and for requests of ours. Its headers are
+    secrets."""
     upstream: str | None = None
     """Of a request that a gateway sends, the name of the upstream that it goes to. A gateway says only at the end
     whether the target is a name that this upstream has listed."""
@@ -128,6 +131,8 @@ class ObservedSession(msgspec.Struct, frozen=True):
     """Its length."""
     is_broken: bool
     """Whether its connection broke."""
+    protocol: str | None = None
+    """Of a server's session, ``"http"`` or ``"websocket"``; ``None`` with other bindings."""
 
 
 class Telemetry:

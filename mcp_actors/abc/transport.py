@@ -88,6 +88,10 @@ class HttpRequest(Protocol):
         """The part of its target after ``?``; empty without one."""
 
     @property
+    def version(self) -> str:
+        """The version of HTTP, such as ``"1.1"``."""
+
+    @property
     def principal(self) -> Principal | None:
         """The caller that the binding authenticated, with the scopes of the latest token it showed for this."""
 
@@ -305,7 +309,7 @@ class Outlet(Protocol):
 
     Frames come in order, and after a ``last`` one none about the same request. Raises `trio.BrokenResourceError` when
     the peer cannot be reached any more. An outlet of a binding over HTTP has one more attribute, ``http_request``: the
-    `HttpRequest` that brought the arrival.
+    `HttpRequest` that brought the arrival. That of a session has ``protocol``, which is ``"http"``.
     """
 
     @property

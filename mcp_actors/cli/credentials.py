@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 class LookedAt(Generic[_T]):
-    """What was read of some files, and is read again when one of them has changed.
+    """Keeps what was read of some files, and reads it again when one of them has changed.
 
     Args:
         paths: The files.

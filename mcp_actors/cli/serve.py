@@ -180,6 +180,7 @@ def supervise_workers(command: str, options: ServeOptions, *, reloads: bool = Fa
         lambda ready: _announce(options.listen, ready),
         None if options.admin is None else admin_transport(options),
         reloads=reloads,
+        measured=options.metrics is not None,
     )
 
 
@@ -216,11 +217,13 @@ def serve_here(
         WrongUsage: An address cannot be served so.
         OSError: An address is taken, or may not be used.
     """
-    if options.admin is not None:
-        # A worker is looked at by its supervisor.
-        companions = [*companions, admin_transport(options) if worker is None else worker.view()]
     several = worker is not None and worker.of > 1
-    routes = routes_beside(server, options, None if worker is None else worker.number)
+    routes = routes_beside(server, options, worker)
+    if worker is not None:
+        # Its supervisor looks at it.
+        companions = [*companions, *worker.companions()]
+    elif options.admin is not None:
+        companions = [*companions, admin_transport(options)]
     if several:
         state = importlib.import_module("mcp_actors.cli.workers.serving")
         server.shared = state.StateOfSeveral(server, without_tasks)

@@ -185,8 +185,10 @@ def _limits_of_address(options: ServeOptions, url: str) -> dict[str, Any]:
         if url.lower().startswith(schemes):
             given = _limits_below(options, prefix)
             found |= {name: given.pop(name) for name in names if name in given}
-            if given:
-                found["limits"] = _http_limits()(**given)
+            try:
+                found |= {"limits": _http_limits()(**given)} if given else {}
+            except ValueError as error:
+                raise WrongUsage(f"--limit {prefix}.{error}") from error
     return found
 
 
@@ -333,7 +335,7 @@ _REMARKS = {
     "the server ends its calls), both without a token.",
     _PROCESSES: "SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is "
     "refused and no call is lost. Without a --shared that keeps sessions, clients over HTTP have none, and no "
-    "HTTP+SSE: a request may reach any of them. Each counts its own metrics, and its lines have its number.",
+    "HTTP+SSE: a request may reach any of them. --metrics shows the sum of all, and lines of the log have a number.",
     _DEVELOPMENT: "A reload keeps the connections; an error in a file is shown, and what was there serves on.",
 }
 
@@ -635,20 +637,21 @@ def _transport(
         raise WrongUsage(str(error)) from error
 
 
-def routes_beside(server: Server, options: ServeOptions, worker: int | None = None) -> Mapping[str, object]:
+def routes_beside(server: Server, options: ServeOptions, worker: Any = None) -> Mapping[str, object]:
     """Returns what is served beside MCP, and gives the server the telemetry that was asked for.
 
     Args:
         server: The server.
         options: Those of the command line.
-        worker: The number of this process, if it is one of several.
+        worker: The place of this process among those of a supervisor, if it is one of several.
     """
     routes: dict[str, object] = {}
     if options.health is not None:
         routes[options.health] = importlib.import_module("mcp_transports.http.server").health
     if options.metrics is not None or options.telemetry is not None:
         observe = importlib.import_module("mcp_actors.cli.observing").observe
-        routes |= observe(server, options.metrics, options.telemetry, worker)
+        shown = None if worker is None else worker.pages
+        routes |= observe(server, options.metrics, options.telemetry, shown)
     return routes
 
 

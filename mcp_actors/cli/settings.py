@@ -329,7 +329,7 @@ class CommandSettings:
             value = self._scalar(option, raw, path)
         elif isinstance(raw, dict) and option.metavar in _PAIRS:
             separator = _PAIRS[option.metavar]
-            pairs = ((name, self._pair_value(each, (*path, name))) for name, each in raw.items())
+            pairs = [(name, self._pair_value(each, inner)) for name, each, inner in _flat(raw, path)]
             value = [f"{name}{separator}{text}" for name, text in pairs]
         else:
             several = raw if isinstance(raw, list) else [raw]
@@ -392,13 +392,25 @@ class CommandSettings:
 _PAIRS = {"NAME=VALUE": "=", "NAME:VALUE": ": "}
 
 
+def _flat(table: Mapping[str, Any], path: KeyPath, before: str = "") -> Iterator[tuple[str, Any, KeyPath]]:
+    """Returns the entries of a table and of those in it, whose names have the keys on the way with a full stop."""
+    for key, value in table.items():
+        name, inner = f"{before}{key}", (*path, key)
+        if isinstance(value, dict):
+            yield from _flat(value, inner, f"{name}.")
+        else:
+            yield name, value, inner
+
+
 def _table_too(option: click.Option) -> str:
     return ", or a table" if option.metavar in _PAIRS else ""
 
 
 def _commands(raw: Any) -> Iterator[str]:
     """Returns the commands in all texts of a value."""
-    several = raw.values() if isinstance(raw, dict) else raw if isinstance(raw, list) else [raw]
+    several: Any = raw if isinstance(raw, list) else [raw]
+    if isinstance(raw, dict):
+        several = (value for _, value, _ in _flat(raw, ()))
     for each in several:
         if isinstance(each, str):
             yield from commands_in(each)

@@ -22,6 +22,7 @@ from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._client.options import Access
 from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.invoke import Handler, string_param, uri_param
+from mcp_actors._server.registry import ListedElsewhere
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.tools import ToolElsewhere, with_repairs
@@ -124,10 +125,9 @@ class Gateway(Server[StateT]):
         features.declare_also(("tools", "resources", "prompts", "completions"))
         features.tools.elsewhere = self._tool_elsewhere
         self._labels: dict[str, set[str]] = {"tools": set(), "prompts": set()}
-        features.tools.listed_elsewhere = partial(self._is_label, "tools")
-        features.prompts.listed_elsewhere = partial(self._is_label, "prompts")
-        features.tools.names_elsewhere = partial(self._listed_names, "tools")
-        features.prompts.names_elsewhere = partial(self._listed_names, "prompts")
+        for kind, names in (("tools", features.tools), ("prompts", features.prompts)):
+            listed = partial(self._is_label, kind), partial(self._listed_names, kind)
+            names.listed_elsewhere = ListedElsewhere(*listed)
         # Those of upstreams; a server that was given tasks of its own declares them in any case.
         self._adds_tasks = TASKS not in features.extensions
         self._keeps_tasks = True

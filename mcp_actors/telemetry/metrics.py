@@ -21,6 +21,7 @@ from typing import Literal, get_args
 import attrs
 
 from mcp_actors._server.runtime import ServerStatistics, UpstreamStatistics
+from mcp_actors.abc import HttpRequest
 from mcp_actors.abc.telemetry import (
     CallEnding,
     EndingKind,
@@ -53,9 +54,12 @@ __all__ = [
     "Key",
     "Metrics",
     "Names",
+    "Protocol",
+    "Side",
     "Value",
     "looked_at",
     "network_of",
+    "protocol_of",
     "values_of",
 ]
 
@@ -68,13 +72,19 @@ MOST_NAMES = 200
 _LONGEST = 128
 # The methods whose target is a name, of which a server has few; a URI is one of very many.
 TARGETED = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
-# The beginnings of the names of peers, with the transport that each means.
+# The beginnings of the names of peers, with the transport that each means, and the protocol of which it says so. Ours
+# speaks HTTP/1.1 alone.
 _TRANSPORTS = (
     ("stdio", "pipe"),
     ("memory:", "pipe"),
     ("unix:", "unix"),
     ("http+unix:", "unix"),
 )
+_PROTOCOLS = (
+    (("http:", "https:", "http+unix:"), ("http", "1.1")),
+    (("ws:", "wss:"), ("websocket", None)),
+)
+Protocol = tuple[str, str | None]
 
 
 class Names:
@@ -118,6 +128,25 @@ def network_of(peer: str) -> str:
         if peer.startswith(beginning):
             return transport
     return "tcp"
+
+
+@lru_cache(maxsize=2048)
+def _protocol_by(peer: str) -> Protocol | None:
+    return next((protocol for schemes, protocol in _PROTOCOLS if peer.startswith(schemes)), None)
+
+
+def protocol_of(peer: str, http: HttpRequest | None = None) -> Protocol | None:
+    """Returns the name of a request's protocol, of those that carry MCP, and its version as far as that has any.
+
+    Args:
+        peer: The other end.
+        http: The HTTP request that brought it, or opened its connection.
+    """
+    if http is None:
+        return _protocol_by(peer)
+    if "websocket" in http.headers.get("upgrade", "").lower():
+        return "websocket", None
+    return "http", http.version
 
 
 # -- the numbers of a server ---------------------------------------------------------------------------

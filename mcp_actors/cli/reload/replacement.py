@@ -212,7 +212,7 @@ class ReplaceableServer(Server[Any]):
             if changed:
                 log.warning(f"the server has other {name} now: those of the start are used", server=new.name)
         new._runtime, new._sealer, new.bus = runtime, self._sealer, self.bus
-        new.limits, new.versions = self.limits, self.versions
+        new.versions = self.versions
         bound = {"resources/subscribe": runtime.subscribe, "resources/unsubscribe": runtime.unsubscribe}
         new._features.join(self.bus, runtime.features.loop, bound)
 

@@ -44,6 +44,7 @@ def serve_with_workers(
     admin: Any = None,
     *,
     reloads: bool = False,
+    measured: bool = False,
 ) -> None:
     """Opens the sockets of the URLs and keeps workers that accept from them, until a signal ends it.
 
@@ -54,13 +55,14 @@ def serve_with_workers(
         announce: Called once all of them are ready, with what the first said of itself.
         admin: A `mcp_transports.admin.AdminTransport` at which all workers are looked at; ``None`` for none.
         reloads: As `WorkerSupervisor` has it.
+        measured: Whether the workers have a page of metrics.
 
     Raises:
         CommandFailure: The workers cannot serve; `WrongUsage` if the command line is the reason.
         TransportNotFound: A URL cannot be served by several processes.
         ConnectFailed: An address cannot be listened at.
     """
-    trio.run(_serve, words, urls, count, announce, admin, reloads)
+    trio.run(_serve, words, urls, count, announce, admin, reloads, measured)
 
 
 async def _serve(
@@ -70,6 +72,7 @@ async def _serve(
     announce: Callable[[Ready], object],
     admin: Any,
     reloads: bool,
+    measured: bool,
 ) -> None:
     # The supervisor catches these signals while there are workers. Before that and behind it, a signal ends what is
     # going on, and closes what was opened: a name is looked up, or the admin endpoint ends.
@@ -78,7 +81,7 @@ async def _serve(
             start_again(
                 nursery, WORKER_SIGNALS, _cancel_on, signals, nursery.cancel_scope, about="at the start"
             )
-            await _supervise(words, urls, count, announce, admin, reloads)
+            await _supervise(words, urls, count, announce, admin, reloads, measured)
             nursery.cancel_scope.cancel(reason="every worker has ended")
 
 
@@ -94,6 +97,7 @@ async def _supervise(
     announce: Callable[[Ready], object],
     admin: Any,
     reloads: bool,
+    measured: bool,
 ) -> None:
     listening = importlib.import_module("mcp_transports.listening")
     try:
@@ -121,6 +125,7 @@ async def _supervise(
         counts=counts,
         watched=admin is not None,
         reloads=reloads,
+        measured=measured,
     )
     try:
         async with _viewed(supervisor, admin):

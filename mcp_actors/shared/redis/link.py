@@ -185,8 +185,6 @@ class RedisLink:
         )
         self.connected_at: float | None = None
         """When the present connection was made, ``None`` while there is none."""
-        self.on_connect: Callable[[], object] = lambda: None
-        """Is called in the event loop for each connection that is made."""
         self.on_change: Callable[[], object] = lambda: None
         """Is called in the event loop when a connection was made, or was lost."""
 
@@ -251,7 +249,6 @@ class RedisLink:
         self._cause = ""
         self.connected_at = trio.current_time()
         self._notify()
-        self.on_connect()
         self.on_change()
 
     def _down(self) -> None:

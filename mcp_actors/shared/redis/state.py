@@ -78,11 +78,11 @@ class RedisState:
         self.replays = RedisReplayGuard(link, keys)
         self._lease = NodeLease(link, keys, self.node, lease)
         self._lease.on_lost += [self.sessions.lost, self.events.lost, self.bus.lost]
-        link.on_connect = self._lease.wake
         self._place = redis.place
         self._has_begun = self._was_lost = False
         for each in self._links:
             each.on_change = self._look
+        link.on_change = self._look_and_renew
 
     @property
     def failure(self) -> str | None:
@@ -91,6 +91,11 @@ class RedisState:
 
     def __repr__(self) -> str:
         return f"<RedisState {self.node}>"
+
+    def _look_and_renew(self) -> None:
+        if self._links[0].is_up:
+            self._lease.wake()
+        self._look()
 
     def _look(self) -> None:
         """Logs one line when the first connection was lost, and one when all are there again."""

@@ -233,6 +233,7 @@ class StandaloneStream(SessionStream):
     """
 
     __slots__ = ()
+    protocol = "http"
 
     def __repr__(self) -> str:
         return f"<StandaloneStream {'attached' if self.attached else 'detached'}>"
