@@ -30,6 +30,7 @@ from mcp_actors._eras.era import Era, read_result
 from mcp_actors._server.questions import missing_capability
 from mcp_actors.errors import (
     URL_ELICITATION_REQUIRED,
+    ConnectionLost,
     McpError,
     MissingCapability,
     RemoteProtocolError,
@@ -88,7 +89,7 @@ class ForwardedCall(Deferred):
                 method = ctx.call.invocation.method.name
                 begun = lease.connection.client._requests.begin(method, params, options)
         except McpError as error:
-            if not may_be_repeated(error):
+            if not _is_made_again(lease, error):
                 raise failure_of(lease, error) from None
         finally:
             if begun is None:
@@ -125,7 +126,7 @@ class ForwardedCall(Deferred):
         try:
             result = self._outbound.take(self._pending, self._options)
         except McpError as error:
-            if may_be_repeated(error):
+            if _is_made_again(lease, error):
                 return Continuation(forward, ctx, route, params)
             failure = failure_of(lease, error)
             raise failure from None
@@ -139,6 +140,13 @@ class ForwardedCall(Deferred):
     def abandon(self) -> None:
         self._outbound.give_up(self._pending, self._options)
         self._lease.end()
+
+
+def _is_made_again(lease: Lease, error: McpError) -> bool:
+    """Whether a request that has failed was not run, so that it is made again, over another connection if need be."""
+    if isinstance(error, ConnectionLost) and error.never_run:
+        lease.upstream.lost(lease.connection, error)
+    return may_be_repeated(error)
 
 
 def _waits_first(lease: Lease) -> bool:
@@ -202,8 +210,13 @@ async def _forward(
     params: dict[str, Any],
     held: HeldCall | None,
     first: dict[str, Any] | None = None,
+    *,
+    is_again: bool = False,
 ) -> Any:
-    """Makes the request as often as the upstream asks the client for something."""
+    """Makes the request as often as the upstream asks the client for something.
+
+    What was not sent, because the connection had ended, is made again over another one, unless it ``is_again``.
+    """
     with await upstream.wait_for_lease(ctx, held) as lease:
         era, name = lease.era, upstream.settings.name
         if era.asks_by_retry:
@@ -216,6 +229,10 @@ async def _forward(
                     result, is_answer = await _sent(lease, params)
                 else:
                     result, is_answer, first = first, False, None
+            except ConnectionLost as lost:
+                if is_again:
+                    raise failure_of(lease, lost) from None
+                break
             except RpcError as error:
                 if held is not None and await _has_visited_urls(held, error, era):
                     continue
@@ -230,11 +247,18 @@ async def _forward(
                 params = await _answered_round(ctx, era, params, result)
             except RemoteProtocolError as error:
                 raise failure_for_client(name, error) from error
-        raise UpstreamMisbehaved(name, f"it still asks for input after {MAX_ROUNDS} rounds")
+        else:
+            raise UpstreamMisbehaved(name, f"it still asks for input after {MAX_ROUNDS} rounds")
+    return await _forward(ctx, upstream, params, held, is_again=True)
 
 
 async def _sent(lease: Lease, params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-    """Makes the request once; with true comes the answer to the caller, which says that a task was made of the call."""
+    """Makes the request once; with true comes the answer to the caller, which says that a task was made of the call.
+
+    Raises:
+        ConnectionLost: The connection had ended, and nothing of the request was sent.
+        RpcError: As `forward`.
+    """
     ctx, connection, is_answer = lease.ctx, lease.connection, False
     try:
         options = call_options(lease)
@@ -247,6 +271,8 @@ async def _sent(lease: Lease, params: dict[str, Any]) -> tuple[dict[str, Any], b
         else:
             result = await connection.client._requests.send(ctx.method, params, options)
     except McpError as error:
+        if isinstance(error, ConnectionLost) and _is_made_again(lease, error):
+            raise
         raise failure_of(lease, error) from None
     lease.upstream.answered(connection)
     return result, is_answer

@@ -553,7 +553,8 @@ class UpstreamActor:
                 self._nursery, UPSTREAM_CLOSE, self._pool.close, connection.client, about=self.settings.name
             )
 
-    def _was_lost(self, connection: UpstreamConnection, why: ConnectionLost | SessionExpired) -> None:
+    def lost(self, connection: UpstreamConnection, why: ConnectionLost | SessionExpired) -> None:
+        """Takes note that a connection is lost, which its client or a call that could not be sent finds out first."""
         if connection in self.connections:
             # One client's calls may have ended the server that it has alone, which says nothing of the others'.
             was_good = connection.has_answered or connection.is_of_one
@@ -575,7 +576,7 @@ class UpstreamActor:
                 auth=settings.auth,
                 answer_input=False,
                 telemetry=self._telemetry,
-                on_lost=partial(self._was_lost, connection),
+                on_lost=partial(self.lost, connection),
                 on_change=partial(self._observer.changed, self, connection),
                 **UpstreamCallbacks(connection).options(self._observer.circle.declared_in(attempt.declared)),
             )

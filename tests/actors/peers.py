@@ -10,9 +10,10 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, Server
-from mcp_actors.abc import ConnectionHandler, Frame, FrameChannel
+from mcp_actors.abc import ConnectionHandler, Frame, FrameChannel, NewAccess, NothingSent, Waiting
 from mcp_actors.testing import RawServer, ScriptedPeer, raw_client, raw_server
-from mcp_transports.memory import memory_channel_pair
+from mcp_actors.testing.recording import PassingChannel
+from mcp_transports.memory import MemoryTransport, memory_channel_pair
 from tests.messages import LEGACY as LEGACY
 from tests.messages import MODERN as MODERN
 from tests.messages import TEXT as TEXT
@@ -187,3 +188,99 @@ class Dials:
             raise channel
         async with channel:
             yield channel
+
+
+class Breaking(PassingChannel):
+    """A channel that breaks when a call of a tool is sent.
+
+    Args:
+        inner: What carries everything else.
+        how: ``"at once"``, which every way of sending finds out; ``"queued"``, which the writer finds out; ``"torn"``,
+            which leaves open what was sent; ``"ended"``, by the peer, while the writer is at the first call.
+        ended: Is set when the peer ends it.
+    """
+
+    def __init__(self, inner: FrameChannel, how: str, ended: trio.Event) -> None:
+        super().__init__(inner)
+        self._how = how
+        self._ended = ended
+
+    def write_now(self, frame: Frame) -> bool:
+        return frame.method != "tools/call" and super().write_now(frame)
+
+    def send_nowait(self, frame: Frame) -> None:
+        if frame.method != "tools/call":
+            super().send_nowait(frame)
+        elif self._how == "at once":
+            raise NothingSent("it broke")
+        else:
+            raise trio.WouldBlock
+
+    async def send_many(self, frames: Sequence[Frame]) -> None:
+        if self._how == "ended":
+            await trio.sleep_forever()
+        if self._how != "torn":
+            raise NothingSent("it broke")
+        await super().send_many(frames)
+        raise trio.BrokenResourceError("it broke, and what the peer has got is not known")
+
+    async def receive_many(self) -> list[Frame]:
+        frames: list[Frame] = []
+        async with trio.open_nursery() as nursery:
+
+            async def read() -> None:
+                frames.extend(await self._inner.receive_many())
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(read)
+            await self._ended.wait()
+            nursery.cancel_scope.cancel()
+        if not frames:
+            raise trio.EndOfChannel
+        return frames
+
+
+class BreaksFirst:
+    """A transport to a server in memory, whose first connections break."""
+
+    def __init__(self, server: MemoryTransport, hows: list[str]) -> None:
+        self._server = server
+        self._hows = hows
+        self.ended = trio.Event()
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        async with self._server.connect() as channel:
+            yield Breaking(channel, self._hows.pop(0), self.ended) if self._hows else channel
+
+
+def counting() -> Server:
+    server, calls = Server("counting"), list[int]()
+
+    @server.tool
+    async def count() -> int:
+        """Counts its calls."""
+        calls.append(1)
+        return len(calls)
+
+    return server
+
+
+class _Asking(PassingChannel):
+    reports: tuple[Frame, ...] = (Waiting(b""), Waiting(b"", over=True), NewAccess(b""))
+
+    async def receive_many(self) -> list[Frame]:
+        reports, self.reports = self.reports, ()
+        return [*reports, *await self._inner.receive_many()]
+
+
+class AsksForAccess:
+    """A transport to a server in memory, on whose channels a person is asked for access before the first answer."""
+
+    def __init__(self, server: MemoryTransport) -> None:
+        self._server = server
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[FrameChannel]:
+        async with self._server.connect() as channel:
+            yield _Asking(channel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -23,12 +23,10 @@ from mcp_actors import (
     Server,
 )
 from mcp_actors._client.connectivity import NEXT_STATE, ClientEvent, ClientState
-from mcp_actors.abc import Frame, FrameChannel, NothingSent
 from mcp_actors.testing import ScriptedPeer
-from mcp_actors.testing.recording import PassingChannel
 from mcp_transports.memory import MemoryTransport
 
-from .peers import faulty_pair, greet, settled
+from .peers import BreaksFirst, counting, faulty_pair, greet, settled
 
 
 class Steered:
@@ -268,70 +266,6 @@ async def test_closing_in_the_pause_before_an_attempt_ends_it_at_once() -> None:
 # -- A connection that breaks under a call: whether anything of that was sent -----------------------------------------
 
 
-class Breaking(PassingChannel):
-    """A channel that breaks when a call of a tool is sent.
-
-    Args:
-        inner: What carries everything else.
-        how: ``"at once"``, which every way of sending finds out; ``"queued"``, which the writer finds out; ``"torn"``,
-            which leaves open what was sent; ``"ended"``, by the peer, while the writer is at the first call.
-        ended: Is set when the peer ends it.
-    """
-
-    def __init__(self, inner: FrameChannel, how: str, ended: trio.Event) -> None:
-        super().__init__(inner)
-        self._how = how
-        self._ended = ended
-
-    def write_now(self, frame: Frame) -> bool:
-        return frame.method != "tools/call" and super().write_now(frame)
-
-    def send_nowait(self, frame: Frame) -> None:
-        if frame.method != "tools/call":
-            super().send_nowait(frame)
-        elif self._how == "at once":
-            raise NothingSent("it broke")
-        else:
-            raise trio.WouldBlock
-
-    async def send_many(self, frames: Sequence[Frame]) -> None:
-        if self._how == "ended":
-            await trio.sleep_forever()
-        if self._how != "torn":
-            raise NothingSent("it broke")
-        await super().send_many(frames)
-        raise trio.BrokenResourceError("it broke, and what the peer has got is not known")
-
-    async def receive_many(self) -> list[Frame]:
-        frames: list[Frame] = []
-        async with trio.open_nursery() as nursery:
-
-            async def read() -> None:
-                frames.extend(await self._inner.receive_many())
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(read)
-            await self._ended.wait()
-            nursery.cancel_scope.cancel()
-        if not frames:
-            raise trio.EndOfChannel
-        return frames
-
-
-class BreaksFirst:
-    """A transport to a server in memory, whose first connections break."""
-
-    def __init__(self, server: MemoryTransport, hows: list[str]) -> None:
-        self._server = server
-        self._hows = hows
-        self.ended = trio.Event()
-
-    @asynccontextmanager
-    async def connect(self) -> AsyncIterator[FrameChannel]:
-        async with self._server.connect() as channel:
-            yield Breaking(channel, self._hows.pop(0), self.ended) if self._hows else channel
-
-
 @pytest.mark.parametrize("hows", [["at once"], ["queued"], ["at once", "queued", "at once"]])
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("restart", [True, False])
@@ -401,18 +335,6 @@ async def test_a_server_whose_connections_all_break_is_waited_for_no_longer_than
                 await client.call_tool("count")
             assert 60 <= trio.current_time() - began < 70
         nursery.cancel_scope.cancel()
-
-
-def counting() -> Server:
-    server, calls = Server("counting"), list[int]()
-
-    @server.tool
-    async def count() -> int:
-        """Counts its calls."""
-        calls.append(1)
-        return len(calls)
-
-    return server
 
 
 # -- Clients that are opened and closed in any order from any task, and what becomes of those that must not be ---

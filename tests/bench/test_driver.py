@@ -13,13 +13,14 @@ from typing import Any
 
 import click
 import pytest
+import trio
 from hdrh.histogram import HdrHistogram
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_actors.cli.bench.bench import parse_threshold
 from mcp_actors.cli.bench.driver import incoming, outcome
-from mcp_actors.cli.bench.field import Arrival, Field, run_blocking
+from mcp_actors.cli.bench.field import Arrival, Field, channels, run_blocking
 from mcp_actors.cli.bench.load import RunningLoad, document_of, figures, knee
 from mcp_actors.cli.bench.plan import (
     MOST_CALLS,
@@ -29,12 +30,15 @@ from mcp_actors.cli.bench.plan import (
     Message,
     PlannedCall,
     Stage,
+    opening,
     ramp_stages,
     read_calls,
     tool_call,
 )
 from mcp_actors.cli.bench.recorder import LoadRecorder, encoded
 from mcp_actors.supervision.histogram import Histogram
+from mcp_transports.memory import MemoryTransport
+from tests.actors.peers import AsksForAccess, counting
 
 Answer = Callable[["ScriptedField", int, dict[str, Any]], None]
 # Seconds that each message takes to send: what takes none has no rate.
@@ -504,3 +508,14 @@ def test_kinds_of_failures_are_bounded() -> None:
         recorder.failed_call(0, f"rpc error {number}", "")
     assert len(recorder.failures) == 51
     assert recorder.failed == recorder.calls[0].failures == 1000
+
+
+async def test_what_a_channel_says_of_access_is_no_arrival() -> None:
+    transport = MemoryTransport()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(counting().serve, transport)
+        async with channels("legacy", AsksForAccess(transport)) as field:
+            lane = await field.connect()
+            field.post(lane, opening("legacy", 1))
+            assert [json.loads(data)["id"] for _, data in await field.arrivals()] == [1]
+        nursery.cancel_scope.cancel()

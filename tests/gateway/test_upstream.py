@@ -22,6 +22,7 @@ from mcp_actors.gateway.breaker import NEXT_STATE, PAUSES, THRESHOLD, CircuitBre
 from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.upstream import CONNECT_TIMEOUT, IDLE_TIMEOUT, PING_TIMEOUT, SWEEP_INTERVAL
 from mcp_transports.memory import MemoryTransport
+from tests.actors.peers import BreaksFirst, counting
 from tests.gateway.upstreams import Behind, make_server, serve_gateway
 from tests.middleware.callers import served
 
@@ -198,6 +199,50 @@ async def test_a_call_whose_server_goes_away_fails_with_its_name_and_no_other_on
         calls.start_soon(kept)
         await trio.sleep(1)
         behind.go()
+
+
+@pytest.mark.parametrize("how", ["at once", "queued"])
+@pytest.mark.parametrize("is_listed", [True, False])
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_call_of_which_nothing_was_sent_is_made_again(era: str, is_listed: bool, how: str) -> None:
+    """One whose name is not listed has a task at the gateway, and another one has none."""
+    transport = MemoryTransport()
+    gateway = Gateway([Upstream(name="u", target=BreaksFirst(transport, [how]), era=era)])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(counting().serve, transport)
+        async with Client(gateway, era=era) as client:
+            if is_listed:
+                assert [tool.name async for tool in client.tools()] == ["u_count"]
+            assert (await client.call_tool("u_count")).text == "1"
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+async def test_a_call_whose_connections_all_break_is_made_a_few_times(is_listed: bool) -> None:
+    transport, hows = MemoryTransport(), ["at once"] * 20
+    gateway = Gateway([Upstream(name="u", target=BreaksFirst(transport, hows), era="legacy")])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(counting().serve, transport)
+        async with Client(gateway, era="legacy") as client:
+            if is_listed:
+                assert [tool.name async for tool in client.tools()] == ["u_count"]
+            with pytest.raises(UpstreamUnavailable):
+                await client.call_tool("u_count")
+        nursery.cancel_scope.cancel()
+    assert len(hows) >= 15
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_call_that_may_have_been_sent_is_not_made_again(era: str) -> None:
+    transport = MemoryTransport()
+    gateway = Gateway([Upstream(name="u", target=BreaksFirst(transport, ["torn"]), era=era)])
+    async with trio.open_nursery() as nursery:
+        await nursery.start(counting().serve, transport)
+        async with Client(gateway, era=era) as client:
+            with pytest.raises(UpstreamUnavailable):
+                await client.call_tool("u_count")
+            assert (await client.call_tool("u_count")).text == "2"
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_slow_server_holds_so_many_calls_and_one_caller_half_of_them(

@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, ConnectFailed, ConnectionLost, Server
-from mcp_actors.abc import Frame, FrameChannel, NewAccess, NoAnswer, ServerTransport, Waiting
+from mcp_actors.abc import Frame, FrameChannel, NewAccess, NoAnswer, ServerTransport
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.testing import (
     Faults,
@@ -26,10 +26,10 @@ from mcp_actors.testing import (
     check_transport,
     play_to_server,
 )
-from mcp_actors.testing.recording import PassingChannel
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.memory import MemoryTransport, memory_channel_pair
+from tests.actors.peers import AsksForAccess
 
 from .media import ENDS_TO_END, ERAS, LINKS, memory, pipes
 
@@ -191,27 +191,10 @@ async def test_played_to_another_server(tmp_path: Path, autojump_clock: Clock) -
     assert report.same
 
 
-class Login(PassingChannel):
-    """A channel on which a person was asked for access before the first answer came."""
-
-    reports: tuple[Frame, ...] = (Waiting(b""), Waiting(b"", over=True), NewAccess(b""))
-
-    async def receive_many(self) -> list[Frame]:
-        reports, self.reports = self.reports, ()
-        return [*reports, *await self._inner.receive_many()]
-
-
 async def test_what_is_said_of_access_counts_as_no_frame(tmp_path: Path, autojump_clock: Clock) -> None:
     recording, inner = await record(tmp_path / "tape", "modern"), MemoryTransport()
-
-    class Protected:
-        @asynccontextmanager
-        async def connect(self) -> AsyncIterator[FrameChannel]:
-            async with inner.connect() as channel:
-                yield Login(channel)
-
     async with served(calculator(), inner):
-        report = await play_to_server(recording, Protected(), exact=True)
+        report = await play_to_server(recording, AsksForAccess(inner), exact=True)
     assert report.same, str(report)
 
 
