@@ -46,6 +46,7 @@ from mcp_actors.cli.serve_options import (
     options_of,
     require_fitting,
     sections_of,
+    set_log,
     upstream_limits,
 )
 from mcp_actors.cli.start import has_terminal
@@ -123,6 +124,7 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
             os.environ[WITHIN] = _within(path)
             check_servers(entries, stored_access(entries))
             return
+        set_log(options)
         if supervises(options, worker):
             supervise_workers("gateway", options, reloads=True)
             return
@@ -393,6 +395,7 @@ def bridge_command(
     """
     options = ServeOptions(listen=(to,), **given)
     require_fitting(options)
+    set_log(options)
     with reported(show_traceback):
         if is_own_address(connection.url, [to]):
             raise WrongUsage(f"the server and the bridge are both at {to}: it would ask itself for ever")

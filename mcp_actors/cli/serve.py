@@ -32,9 +32,11 @@ from mcp_actors.cli.serve_options import (
     routes_beside,
     sections_of,
     serving_transports,
+    set_log,
 )
 from mcp_actors.cli.start import Start
 from mcp_actors.cli.target import load_server
+from mcp_actors.supervision.logging import write_line, writes_json
 from mcp_actors.supervision.platform import join_words
 
 __all__ = ["Announcement", "command", "employed", "serve_here", "supervise_workers", "supervises"]
@@ -75,6 +77,7 @@ def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: A
     """
     options = ServeOptions(**given)
     require_fitting(options)
+    set_log(options)
     if options.reload:
         # Compiled files record a change to the second only: of two within one second they would keep the first.
         sys.dont_write_bytecode = True
@@ -123,11 +126,14 @@ class Announcement:
         self._hint = hint
 
     def started(self, places: Sequence[object] = ()) -> None:
-        if self._hint:
+        if self._hint and not writes_json():
             echo(self._hint, err=True)
         for url, place in zip(self._urls, places, strict=False):
-            where = f" at {place}" if isinstance(place, str) and place != url else ""
-            echo(f"serving {url}{where}", err=True)
+            at = place if isinstance(place, str) and place != url else None
+            if writes_json():
+                write_line("serving", {"url": url, "at": at or url})
+            else:
+                echo(f"serving {url}{'' if at is None else f' at {at}'}", err=True)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 from urllib.parse import urlsplit
 
 import attrs
@@ -20,7 +20,9 @@ from mcp_actors.abc.discovery import server_transport
 from mcp_actors.cli.connection_options import Section
 from mcp_actors.cli.failures import WrongUsage
 from mcp_actors.errors import McpError
+from mcp_actors.supervision.access_log import access_log
 from mcp_actors.supervision.arguments import did_you_mean
+from mcp_actors.supervision.logging import LogFormat, LogLevel, configure_log
 
 __all__ = [
     "HTTP",
@@ -41,6 +43,7 @@ __all__ = [
     "routes_beside",
     "sections_of",
     "serving_transports",
+    "set_log",
     "upstream_limits",
 ]
 
@@ -292,6 +295,24 @@ class ServeOptions:
         type=click.Choice(["otel"]),
         help="Trace and measure by OpenTelemetry, to where OTEL_EXPORTER_OTLP_ENDPOINT says.",
     )
+    log_level: str | None = _option(
+        "--log-level",
+        _OPERATORS,
+        type=click.Choice(get_args(LogLevel)),
+        help="The least severe lines of the log, on standard error. Default: warning",
+    )
+    log_format: str | None = _option(
+        "--log-format",
+        _OPERATORS,
+        type=click.Choice(get_args(LogFormat)),
+        help="Lines for people, or an object of JSON each. Default: text",
+    )
+    access_log: bool = _option(
+        "--access-log",
+        _OPERATORS,
+        is_flag=True,
+        help="Write a line to the log for each HTTP request, and for each call by another way.",
+    )
     workers: int | None = _option(
         "--workers",
         _PROCESSES,
@@ -516,6 +537,15 @@ def serving_transports(
     ]
 
 
+def set_log(options: ServeOptions) -> None:
+    """Has the log of this process be as the command line says; without options, as the program says."""
+    if options.log_level is not None or options.log_format is not None:
+        level: Any = options.log_level
+        form: Any = options.log_format
+        configure_log(level, form)
+    access_log.is_on = options.access_log
+
+
 def equip(server: Server, options: ServeOptions) -> None:
     """Gives a server that is not served yet its shared state, its limits and its middleware.
 
@@ -652,6 +682,11 @@ def routes_beside(server: Server, options: ServeOptions, worker: Any = None) -> 
         observe = importlib.import_module("mcp_actors.cli.observing").observe
         shown = None if worker is None else worker.pages
         routes |= observe(server, options.metrics, options.telemetry, shown)
+    if options.access_log:
+        # Only a server with a log of its calls imports what that takes.
+        telemetry: Any = importlib.import_module("mcp_actors.telemetry.combined")
+        own, logged = server.telemetry, telemetry.AccessLog()
+        server.telemetry = logged if own is None else telemetry.Together(own, logged)
     return routes
 
 

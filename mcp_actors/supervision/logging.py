@@ -2,7 +2,8 @@
 
 The lines go to structlog if the program has configured it; what the program's own sinks do then, and how long they
 take, is the program's choice. If it has not, warnings and worse go to standard error, because a library that nobody
-configured stays quiet and standard output may belong to a protocol.
+configured stays quiet and standard output may belong to a protocol. A command that an operator has started with options
+for its log (`configure_log`) obeys these, whatever the program says.
 
 Standard error may be a pipe without a reader, a full disk or closed. So a thread writes it, from a queue that is
 bounded by its bytes; a line that does not fit is dropped and counted, and the count is written with the next
@@ -10,6 +11,9 @@ line that goes through. Of the lines that say the same, `BURST` are written in `
 counted, and the next one that is written tells their number. What a peer can cause over and over must not fill a disk.
 
 structlog is imported at the first line: it takes a third of the time in which a stdio server starts.
+
+As JSON each line is an object, also what children, libraries and commands write there through this module, so that a
+collector of logs has nothing to guess. A traceback is the member ``exception``.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
+import json
 import logging
 import math
 import os
@@ -24,17 +29,35 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, get_args
 
 import trio
 
-from mcp_actors.supervision.printable import safe
+from mcp_actors.supervision.printable import safe, safe_json, spelled_out
 
-__all__ = ["RareWarning", "flush_to_stderr", "log", "logger", "wait_until_written", "write_to_stderr"]
+__all__ = [
+    "LogFormat",
+    "LogLevel",
+    "RareWarning",
+    "configure_log",
+    "flush_to_stderr",
+    "log",
+    "logger",
+    "note_process",
+    "wait_until_written",
+    "write_line",
+    "write_to_stderr",
+    "writes_json",
+]
 
-# Levels that are written only by programs that have configured structlog.
-_QUIET = frozenset({"debug", "info"})
+LogLevel = Literal["debug", "info", "warning", "error", "critical"]
+LogFormat = Literal["text", "json"]
+_LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+# The members that each line has, in this order, before its own.
+_FIRST = ("timestamp", "level", "event")
+# Lines of standard error that are written in one piece.
+_TOGETHER = 256
 # Bytes of lines that wait to be written: some thousand lines, or one burst of long tracebacks.
 QUEUE_BYTES = 1024 * 1024
 # Characters of one line; a traceback of some hundred frames fits.
@@ -115,13 +138,15 @@ class StderrWriter:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._lines)
-                line, dropped = self._lines.popleft(), self._dropped
-                self._size -= len(line)
+                lines = [self._lines.popleft() for _ in range(min(len(self._lines), _TOGETHER))]
+                dropped = self._dropped
+                self._size -= sum(map(len, lines))
                 self._dropped = 0
                 self._writing = True
             if dropped:
-                line = f"{dropped} log lines were dropped: standard error is not read\n{line}"
-            _write(line)
+                lines.insert(0, raw_line(f"{dropped} log lines were dropped: standard error is not read"))
+            # Each write is a call of the system and a turn of the interpreter's lock.
+            _write("\n".join(lines))
             with self._changed:
                 self._writing = False
                 self._changed.notify_all()
@@ -258,6 +283,16 @@ def _with_call(_: Any, level: str, line: dict[str, Any]) -> dict[str, Any]:
 @functools.cache
 def _unconfigured() -> Any:
     structlog = importlib.import_module("structlog")
+    in_form: list[Any] = (
+        [structlog.processors.format_exc_info, lambda _, __, line: json_line(line)]
+        if _settings.form == "json"
+        else [
+            # Not padded, and plain: pretty tracebacks take long and print local variables, secrets among them.
+            structlog.dev.ConsoleRenderer(0, colors=False, exception_formatter=structlog.dev.plain_traceback),
+            # It may be shown on a terminal, and has texts of peers in it.
+            lambda _, __, line: safe(line),
+        ]
+    )
     return structlog.wrap_logger(
         _stderr,
         processors=[
@@ -267,18 +302,141 @@ def _unconfigured() -> Any:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
-            # Not padded, and plain: pretty tracebacks take long and print local variables, secrets among them.
-            structlog.dev.ConsoleRenderer(0, colors=False, exception_formatter=structlog.dev.plain_traceback),
-            # It may be shown on a terminal, and has texts of peers in it.
-            lambda _, __, line: safe(line),
+            *in_form,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        wrapper_class=structlog.make_filtering_bound_logger(_settings.level),
     )
 
 
+# -- as an operator has said ---------------------------------------------------------------------------
+
+
+class _LogSettings:
+    """The level and the form of the lines, and what every line says of the process."""
+
+    def __init__(self) -> None:
+        self.is_given = False
+        """Whether an operator has said so, and not the program."""
+        self.level: LogLevel = "warning"
+        self.form: LogFormat = "text"
+        self.process: dict[str, Any] = {}
+
+
+_settings = _LogSettings()
+
+
+def configure_log(level: LogLevel | None = None, form: LogFormat | None = None) -> None:
+    """Says which lines are written to standard error from now on, and in which form, whatever the program configures.
+
+    Lines of the standard library's `logging`, as other libraries write them, go there too, unless the program has a
+    handler for them. For commands: a program of its own configures structlog.
+
+    Args:
+        level: The least severe level that is written, by default ``"warning"``.
+        form: ``"json"`` for an object a line; by default ``"text"``.
+    """
+    _settings.level, _settings.form = level or "warning", form or "text"
+    _settings.is_given = True
+    _unconfigured.cache_clear()
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(_StandardHandler())
+        root.setLevel(_settings.level.upper())
+
+
+def writes_json() -> bool:
+    """Whether each line is an object of JSON."""
+    return _settings.form == "json"
+
+
+def note_process(**members: Any) -> None:
+    """Has each line say something of this process, such as its number among several."""
+    _settings.process.update(members)
+
+
+class _StandardHandler(logging.Handler):
+    """Writes what other libraries log as this module writes its own lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = record.levelname.lower()
+        details: dict[str, Any] = {"logger": record.name}
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            details["exc_info"] = record.exc_info[1]
+        try:
+            text = record.getMessage()
+        except Exception as error:
+            text = f"{record.msg!r} ({type(error).__name__})"
+        _emit(level if level in _LEVELS else "info", text, **details)
+
+
+def write_line(event: str, members: Mapping[str, Any]) -> None:
+    """Writes a line of the process itself, which has no level and is written at any: it never raises or blocks.
+
+    Args:
+        event: What it is about, such as ``"access"``.
+        members: Its members. Those that are ``None`` are left out.
+    """
+    now = time.time()
+    at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1e6):06d}Z"
+    given = {name: value for name, value in {**_settings.process, **members}.items() if value is not None}
+    if _settings.form == "json":
+        _stderr.msg(json_line({"timestamp": at, "level": "info", "event": event, **given}))
+    else:
+        said = " ".join([f"{name}={_plain(value)}" for name, value in given.items()])
+        _stderr.msg(f"{at} [{event}] {said}")
+
+
+def _plain(value: object) -> str:
+    """Returns a value on one line and as one word: with quotation marks where it has blanks or characters that hide."""
+    if type(value) is not str:
+        return str(value)
+    if value.isascii() and value.isprintable() and value and not _NEEDS_QUOTES.intersection(value):
+        return value
+    return f'"{spelled_out(value).replace(chr(34), chr(92) + chr(34))}"'
+
+
+_NEEDS_QUOTES = frozenset(' "=\\')
+
+
+def json_line(line: Mapping[str, Any]) -> str:
+    """Returns a line of the log as a JSON object that no terminal obeys, no longer than a line may be."""
+    members = {name: line[name] for name in _FIRST if name in line}
+    members |= {name: _as_json(value) for name, value in line.items() if name not in members}
+    longest = LINE_CHARACTERS // 2
+    while len(text := safe_json(json.dumps(members, default=repr, ensure_ascii=False))) > LINE_CHARACTERS:
+        members = {name: _shortened(value, longest) for name, value in members.items()}
+        longest //= 2
+        if not longest:
+            return json_line({name: members.get(name, "") for name in _FIRST})
+    return text
+
+
+def _as_json(value: object) -> object:
+    # JSON has no words for these.
+    return str(value) if type(value) is float and not math.isfinite(value) else value
+
+
+def _shortened(value: object, longest: int) -> object:
+    text = value if isinstance(value, str) else None if isinstance(value, int | float | bool) else repr(value)
+    if text is None:
+        return value
+    return value if len(text) <= longest else f"{text[:longest]} …"
+
+
+def raw_line(line: str) -> str:
+    """Returns a text that is no line of the log, such as one of a child, in the form of the log."""
+    if _settings.form != "json":
+        return line
+    at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime())}Z"
+    return json_line({"timestamp": at, "level": "info", "event": line, **_settings.process})
+
+
 def write_to_stderr(line: str) -> None:
-    """Writes a line, given without its newline, to standard error in the way of the log: it never raises or blocks."""
-    _stderr.msg(line)
+    """Writes a line, given without its newline, to standard error in the way of the log: it never raises or blocks.
+
+    Where the log is JSON, it becomes the event of an object.
+    """
+    _stderr.msg(raw_line(line))
 
 
 async def wait_until_written() -> None:
@@ -298,7 +456,7 @@ def flush_to_stderr() -> None:
 def logger() -> Any:
     """Returns a structlog logger for the moment: bind to it, log with it, do not keep it."""
     structlog = sys.modules.get("structlog")
-    if structlog is not None and structlog.is_configured():
+    if structlog is not None and structlog.is_configured() and not _settings.is_given:
         return structlog.get_logger("mcp_actors")
     return _unconfigured()
 
@@ -307,11 +465,16 @@ def _say_nothing(event: str, **details: Any) -> None:
     pass
 
 
+def is_below(level: str) -> bool:
+    """Whether a level is not written, unless the program has configured structlog."""
+    return level in _LEVELS[: _LEVELS.index(_settings.level)]
+
+
 class _Log:
     """Asks for the logger at each line, because a program may configure structlog after it imported this module."""
 
     def __getattr__(self, level: str) -> Any:
-        if level in _QUIET and "structlog" not in sys.modules:
+        if "structlog" not in sys.modules and is_below(level):
             return _say_nothing
         return functools.partial(_emit, level)
 

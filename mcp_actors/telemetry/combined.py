@@ -1,4 +1,4 @@
-"""Several telemetries as one, and log lines of a program with the call that they belong to."""
+"""Several telemetries as one, the access log, and log lines of a program with the call that they belong to."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from mcp_actors.abc.telemetry import (
     guarded,
     log_members,
 )
+from mcp_actors.supervision.access_log import AccessEntry, access_log
 
-__all__ = ["Together", "add_call"]
+__all__ = ["AccessLog", "Together", "add_call"]
 
 
 class Together(Telemetry):
@@ -110,6 +111,46 @@ class _OutboundObservations(OutboundObservation):
     def ended(self, ending: CallEnding) -> None:
         for each in self._observations:
             guarded(each.ended, ending)
+
+
+class AccessLog(Telemetry):
+    """Writes a line for each call that has ended, with the HTTP request that brought it; see `mcp_actors.supervision`.
+
+    It is what ``mcp-actors serve --access-log`` gives to a server, and means something in a process whose access log is
+    on. Tasks have the line of the call that has created them.
+    """
+
+    def __repr__(self) -> str:
+        return "<AccessLog>"
+
+    def inbound(self, request: ObservedRequest) -> Observation | None:
+        """Begins the line of a call."""
+        return None if request.is_task else _LoggedCall(request)
+
+
+class _LoggedCall(Observation):
+    __slots__ = ("_entry", "_request")
+
+    def __init__(self, request: ObservedRequest) -> None:
+        entry: AccessEntry | None = getattr(request.http, "entry", None)
+        self._request = request
+        self._entry = entry if entry is not None and entry.begin_call() else None
+
+    def ended(self, ending: CallEnding) -> None:
+        request, principal = self._request, self._request.principal
+        call: dict[str, Any] = {
+            "method": request.method,
+            "target": request.target,
+            "ending": ending.kind,
+            "code": ending.code,
+            "session": request.session,
+            "principal": None if principal is None else principal.subject,
+        }
+        if self._entry is not None:
+            self._entry.end_call(call)
+        else:
+            alone = {"peer": request.peer, "seconds": round(ending.seconds, 6), "bytes": ending.size}
+            access_log.write({**alone, **call})
 
 
 def add_call(logger: Any, method: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

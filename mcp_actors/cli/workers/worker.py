@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from mcp_actors import Server
-from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.logging import log, note_process
 
 __all__ = ["ASSIGNMENT", "RETIRE", "STATE_KEY", "Assignment", "Employment", "Failed", "Ready", "employment"]
 
@@ -126,6 +126,7 @@ class Employment:
             if descriptor >= 0:
                 os.set_inheritable(descriptor, False)
         structlog.contextvars.bind_contextvars(worker=assignment.number)
+        note_process(worker=assignment.number)
         threading.Thread(target=self._obey, name="mcp-actors supervisor", daemon=True).start()
 
     def pages(self, metrics: Any) -> Any:

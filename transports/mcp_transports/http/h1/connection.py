@@ -29,6 +29,7 @@ from typing import Literal
 import attrs
 import trio
 
+from mcp_actors.supervision.access_log import AccessEntry, access_log
 from mcp_actors.supervision.budget import BudgetStatistics
 from mcp_actors.supervision.containment import Containment, TaskKind, start
 from mcp_actors.supervision.logging import log
@@ -274,7 +275,7 @@ _NO_REQUEST = Request("GET", "", "", "", {}, b"", "1.1", False)
 class ConnectionResponse(Response):
     """The answer to one request of a connection, made into bytes of HTTP/1.1. Its methods are those of `Response`."""
 
-    __slots__ = ("_chunked", "_connection", "_head_only", "_http10", "_server")
+    __slots__ = ("_chunked", "_connection", "_head_only", "_http10", "_server", "_size", "entry")
 
     def __init__(self, connection: Connection, server: ServerState, request: Request) -> None:
         self._connection = connection
@@ -285,6 +286,9 @@ class ConnectionResponse(Response):
         self._head_only = request.method == "HEAD"
         self._chunked = False
         self.on_gone = None
+        self.entry: AccessEntry | None = None
+        """Its line in the access log; ``None`` without one."""
+        self._size = 0
 
     @property
     def gone(self) -> bool:
@@ -315,6 +319,8 @@ class ConnectionResponse(Response):
         else:
             content = b"" if self._head_only else body
             data = b"%b%bcontent-length: %d\r\n\r\n%b" % (head, extra, len(body), content)
+        if self.entry is not None:
+            self.entry.answered(status, 0 if self._head_only else len(body))
         connection.finish(data, closes=self._closes)
 
     def start(
@@ -328,6 +334,9 @@ class ConnectionResponse(Response):
         self._state = "streaming"
         if self.gone:
             return
+        if self.entry is not None:
+            self.entry.status = status
+            self._size = len(first)
         if self._http10:
             self._closes = True
         else:
@@ -345,6 +354,7 @@ class ConnectionResponse(Response):
         if connection.state is _CLOSED:
             raise trio.BrokenResourceError("the peer is gone")
         if data and not self._head_only:
+            self._size += len(data)
             connection.send_piece(self._framed(data))
             if connection.state is _CLOSED:
                 raise trio.BrokenResourceError("the peer is gone")
@@ -360,6 +370,8 @@ class ConnectionResponse(Response):
         piece = self._framed(last) if last and not self._head_only else b""
         if self._chunked and not self._head_only:
             piece += b"0\r\n\r\n"
+        if self.entry is not None:
+            self.entry.answered(self.entry.status, self._size + len(last))
         self._connection.finish(piece, closes=self._closes)
 
     def abort(self) -> None:
@@ -372,7 +384,14 @@ class ConnectionResponse(Response):
         if not self._connection.upgrade(successor):
             return False
         self._state = "ended"
+        if self.entry is not None:
+            self.entry.answered(101, 0)
         return True
+
+    def lost(self) -> None:
+        """Takes note that the connection has ended before the answer was complete."""
+        if self.entry is not None:
+            self.entry.answered(self.entry.status, self._size, lost=True)
 
     def run(self, fn: Callable[[], Awaitable[None]]) -> None:
         if not self.gone:
@@ -627,11 +646,15 @@ class Connection:
                 server.refused += 1
                 self._pipeline.has_refusal = True
                 self._response = response = ConnectionResponse(self, server, _NO_REQUEST)
+                if access_log.is_on:
+                    response.entry = AccessEntry("", "", self._stream.peer)
                 response.refuse(item.status, item.reason)
             else:
                 server.requests += 1
                 item.peer, item.secure = self._stream.peer, self._stream.secure
                 self._response = response = ConnectionResponse(self, server, item)
+                if access_log.is_on:
+                    item.entry = response.entry = AccessEntry(item.method, item.path, item.peer)
                 try:
                     server.app(item, response)
                 except BaseException as error:
@@ -792,6 +815,7 @@ class Connection:
         response, self._response = self._response, None
         if response is not None:
             self._server.lost += 1
+            response.lost()
             response.peer_left(self._stream.peer)
 
 

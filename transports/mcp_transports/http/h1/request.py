@@ -80,6 +80,8 @@ class Request(msgspec.Struct, gc=False):
     read them; empty when an earlier request came in the same read, and for all other requests."""
     principal: Any = None
     """The caller, in the application's form, once it has authenticated it."""
+    entry: Any = None
+    """Its line in the access log, to which an application adds what the request is about; ``None`` without one."""
 
     def __repr__(self) -> str:
         # Headers, query and body may hold secrets, which must not get into a log.

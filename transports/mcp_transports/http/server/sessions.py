@@ -21,6 +21,7 @@ from mcp_actors.supervision.containment import Containment, TaskKind
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.supervision.task_kinds import SESSION_EXPIRY
+from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.authentication import Continuation, HttpExchange
 from mcp_transports.http.server.forwarder import SessionPlaces
 from mcp_transports.http.server.responses import (
@@ -150,7 +151,7 @@ class SessionTable:
     ) -> Continuation | None:
         peer = exchange.request.peer
         session.engine = handler.open_session(session.standalone, session.principal, peer)
-        outlet = InitializeOutlet(self.settings.longest)
+        outlet = InitializeOutlet(self.settings.longest, exchange.request)
         try:
             session.engine.deliver(arrival, outlet)
         except BaseException:
@@ -442,8 +443,9 @@ def _replay(
 class InitializeOutlet:
     """The outlet of an ``initialize``: holds its answer, which is sent with the new session's id or without one."""
 
-    def __init__(self, longest: int) -> None:
+    def __init__(self, longest: int, http_request: Request) -> None:
         self.longest = longest
+        self.http_request = http_request
         self.answer: Frame | None = None
         self.answered = trio.Event()
 
