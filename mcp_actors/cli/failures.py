@@ -137,7 +137,7 @@ def reported(show_traceback: bool) -> Iterator[None]:
     except Exception as error:
         if show_traceback:
             echo(traceback.format_exc(), err=True, nl=False)
-        raise _kind(error)(sentence(error)) from error
+        raise _kind(error)(_with_page(error)) from error
 
 
 def _kind(error: Exception) -> type[CommandFailure]:
@@ -147,16 +147,9 @@ def _kind(error: Exception) -> type[CommandFailure]:
 
 
 def sentence(error: Exception) -> str:
-    """Returns the text that a person reads about ``error``: a line, what the server sent or wrote, and its page."""
+    """Returns the text that a person reads about ``error``: a line, and below it what the server sent or wrote."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # out of the nurseries of the demo
-    text = _text(error)
-    if isinstance(error, McpError) and error.PAGE:
-        text += f"\n{see_page(error.PAGE)}"
-    return text
-
-
-def _text(error: Exception) -> str:
     if isinstance(error, CallTimeout):
         option = "--timeout" if error.clock == "idle" else "--cap"
         context = click.get_current_context(silent=True)
@@ -175,6 +168,12 @@ def _text(error: Exception) -> str:
     if isinstance(error, McpError):
         return str(error) or type(error).__name__
     return f"{type(error).__name__}: {error} (--traceback shows where)"
+
+
+def _with_page(error: Exception) -> str:
+    """Returns the text of what ended a command, and the page that says more. A list of failures has no room for it."""
+    text = sentence(error)
+    return f"{text}\n{see_page(error.PAGE)}" if isinstance(error, McpError) and error.PAGE else text
 
 
 # -- A command that Ctrl-C may end at any moment -------------------------------------------------------
