@@ -21,6 +21,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mcp_actors
+import mcp_actors.telemetry
 from mcp_actors.supervision.containment import CHARACTERS, KEPT, CrashLog, crash_log, start_again
 from mcp_actors.supervision.logging import (
     BURST,
@@ -515,3 +517,25 @@ def test_a_program_that_ends_inside_of_a_client_ends_and_is_told_so() -> None:
         if line.startswith(b"the program has ended inside of a Client")
     ]
     assert len(told) == 1
+
+
+def test_the_lines_of_a_text_are_one_line_without_marks_in_their_place() -> None:
+    assert printable("first\nsecond \r\n\tthird", 40) == "first second third"
+    assert printable("a\x1bb\u202ec", 40) == "a?b?c"
+
+
+def test_the_recipe_for_json_keeps_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "how-to" / "telemetry.md").read_text()
+    (recipe,) = re.findall(r"```py\n(structlog\.configure\(.*?)```", page, re.DOTALL)
+    exec(recipe, {"structlog": structlog, "mcp_actors": mcp_actors})
+    try:
+        try:
+            raise ValueError("why it failed")
+        except ValueError as error:
+            log.error("a handler failed", exc_info=error)
+    finally:
+        structlog.reset_defaults()
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (line["event"], line["level"]) == ("a handler failed", "error")
+    assert "test_the_recipe_for_json_keeps_tracebacks" in line["exception"]
+    assert line["exception"].endswith("ValueError: why it failed")

@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from mcp_actors.cli.failures import EXIT_CODES, EXIT_INTERRUPTED, CommandFailure
+from mcp_actors.cli.failures import EXIT_CODES, EXIT_INTERRUPTED, CommandFailure, FailureAsJson
 from mcp_actors.cli.output import echo
 from mcp_actors.cli.start import Start
 from mcp_actors.supervision.arguments import did_you_mean
@@ -66,7 +66,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "config": (
         "settings",
         "command",
-        "Check a file of settings; show what is in force, and from where.",
+        "Check a file of settings, show what is in force, make API keys.",
     ),
     "docs": ("docs", "command", "Find a page of the documentation, without a network."),
     "list": ("listing", "command", "Show tools, resources, prompts, era and capabilities of a server."),
@@ -91,6 +91,18 @@ def command_of(name: str) -> click.Command:
     command = getattr(importlib.import_module(f"mcp_actors.cli.{module}"), attribute)
     assert isinstance(command, click.Command)
     return command
+
+
+# The key under which the context has the words of the command line.
+_WORDS = "mcp_actors.command line"
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Returns whether a command line asks for JSON on stdout; bench has another ``--json``, which names a file."""
+    if not words or words[0] not in _COMMANDS or "--json" not in words:
+        return False
+    options = (each for each in command_of(words[0]).params if isinstance(each, click.Option))
+    return any(each.is_flag and "--json" in each.opts for each in options)
 
 
 class _Interrupted(CommandFailure):
@@ -126,7 +138,19 @@ class _CommandTable(click.Group):
             ctx.fail(f"there is no command {name!r}{close}")
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
+        try:
+            return self._invoke(ctx)
+        except click.ClickException as failure:
+            if _wants_json(ctx.meta[_WORDS]):
+                raise FailureAsJson(failure) from failure
+            raise
+
+    def _invoke(self, ctx: click.Context) -> object:
         start = ctx.obj
         try:
             return super().invoke(ctx)

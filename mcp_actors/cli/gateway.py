@@ -49,7 +49,7 @@ from mcp_actors.cli.serve_options import (
     upstream_limits,
 )
 from mcp_actors.cli.start import has_terminal
-from mcp_actors.errors import ConfigurationError, ConnectFailed, McpError
+from mcp_actors.errors import CallTimeout, ConfigurationError, ConnectFailed, McpError
 from mcp_actors.gateway import Gateway, SessionPolicy, Upstream, UpstreamTarget, bridge_to, upstreams_of
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
 from mcp_actors.gateway.server_entry import WITHIN, ServerEntry
@@ -522,7 +522,11 @@ class _Overheard:
 
 def _explained(name: str, failure: Exception, written: Iterable[str]) -> Iterator[str]:
     """Returns the lines that say why a server cannot be used, with what it has written."""
-    first, *rest = sentence(failure).splitlines() or [""]
+    first, *rest = sentence(failure, with_page=False).splitlines() or [""]
+    if isinstance(failure, CallTimeout):
+        # A gateway has no option for it.
+        member = "timeout" if failure.clock == "idle" else "cap"
+        first = f"{first.removesuffix(')')}; {member} in its entry sets it)"
     login = "; run: mcp-actors login URL" if asks_for_login(failure) else ""
     yield f"{safe(name)}: {safe(first)[:_LONGEST_REASON]}{login}"
     # A client that finds out which era a server has may have started it twice.
