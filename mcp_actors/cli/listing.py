@@ -84,7 +84,7 @@ async def _ask_everything(client: Client, kinds: list[type[CommandFailure]]) -> 
             except McpError as error:
                 if asks_for_login(error):
                     raise
-                failures[what] = sentence(error)
+                failures[what] = sentence(error, with_page=False)
                 kinds.append(kind_of(error))
         return found
 

@@ -105,7 +105,7 @@ async def _name(words: Sequence[str], env: Mapping[str, str], folder: str) -> st
             " nothing was changed"
         ) from None
     except McpError as error:
-        failed = sentence(error)
+        failed = sentence(error, with_page=False)
         # Some failures contain the last lines already.
         # A client that finds out which era a server has may have started it twice.
         said = "" if lines and failed.endswith(lines[-1]) else "\n".join(["", *dict.fromkeys(lines)])
