@@ -50,7 +50,7 @@ class Registered(Listed, Protocol):
 
 
 class ListedElsewhere(NamedTuple):
-    """What servers behind this one have listed."""
+    """Tells what servers behind this one have listed."""
 
     has: Callable[[str], bool]
     """Says whether one of them has listed a name."""

@@ -199,12 +199,17 @@ def kind_of(error: Exception) -> type[CommandFailure]:
     return ErrorAnswer if is_answer else CommandFailure
 
 
-def sentence(error: Exception) -> str:
-    """Returns the text that a person reads about ``error``: a line, what the server sent or wrote, and its page."""
+def sentence(error: Exception, *, with_page: bool = True) -> str:
+    """Returns the text that a person reads about ``error``: a line, what the server sent or wrote, and its page.
+
+    Args:
+        error: What was raised.
+        with_page: Whether it names the page that says more, which is too much for one of many.
+    """
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # out of the nurseries of the demo
     text = _text(error)
-    if isinstance(error, McpError) and error.PAGE:
+    if with_page and isinstance(error, McpError) and error.PAGE:
         text += f"\n{see_page(error.PAGE)}"
     return text
 

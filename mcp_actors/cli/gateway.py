@@ -522,7 +522,7 @@ class _Overheard:
 
 def _explained(name: str, failure: Exception, written: Iterable[str]) -> Iterator[str]:
     """Returns the lines that say why a server cannot be used, with what it has written."""
-    first, *rest = sentence(failure).splitlines() or [""]
+    first, *rest = sentence(failure, with_page=False).splitlines() or [""]
     if isinstance(failure, CallTimeout):
         # A gateway has no option for it.
         member = "timeout" if failure.clock == "idle" else "cap"

@@ -167,16 +167,15 @@ def process_numbers() -> dict[str, float]:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY:
             numbers["process_max_fds"] = soft
-    if sys.platform == "linux":
-        try:
-            numbers |= _numbers_of_linux()
-        except (OSError, ValueError, IndexError, StopIteration):
-            return numbers  # there is no /proc here
-    return numbers
+    try:
+        return numbers | _numbers_in_proc()
+    except (OSError, ValueError, IndexError, StopIteration):
+        return numbers  # there is no /proc here
 
 
-def _numbers_of_linux() -> dict[str, float]:
-    assert sys.platform == "linux"
+def _numbers_in_proc() -> dict[str, float]:
+    if sys.platform != "linux":
+        return {}
     page = os.sysconf("SC_PAGE_SIZE")
     with open("/proc/self/statm", "rb") as memory, open("/proc/self/stat", "rb") as state:
         virtual, resident = map(int, memory.read().split()[:2])

@@ -32,7 +32,7 @@ class WithOneMore(serve_options.ServeOptions):
 
 def routes_beside(server, options, worker=None, beside=serve_options.routes_beside):
     with open(os.path.join({folder!r}, f"arrived-{{os.getpid()}}"), "w") as file:
-        file.write(f"{{options.probe}} {{worker}}")
+        file.write(f"{{options.probe}} {{worker and worker.number}}")
     return beside(server, options, worker)
 
 serve_options.ServeOptions, serve_options.routes_beside = WithOneMore, routes_beside
