@@ -213,7 +213,6 @@ class Server(Generic[StateT]):
             website_url=website_url,
             icons=list(icons) or None,
         )
-        self.limits = limits or Limits()
         self.versions = tuple(v for v in VERSIONS if v in versions)
         self.on_subscribe: Callable[[str], None] = lambda uri: None
         self.on_unsubscribe: Callable[[str], None] = lambda uri: None
@@ -230,7 +229,7 @@ class Server(Generic[StateT]):
         self._lifespan = lifespan
         self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
-        served = name, self.limits, self.versions, self._features, bus, stamp
+        served = name, limits or Limits(), self.versions, self._features, bus, stamp
         self._runtime = ServerRuntime(*served, shared or MemoryShared(), key, telemetry)
         handlers = self._features.handlers
         handlers |= lifecycle_handlers(self.info, instructions)
@@ -241,6 +240,18 @@ class Server(Generic[StateT]):
 
     def __repr__(self) -> str:
         return f"<Server {self.name!r} {self._features!r} {self._runtime!r}>"
+
+    @property
+    def limits(self) -> Limits:
+        """The bounds on calls in flight, queues and waiting. Others may be set while it is not served.
+
+        Setting raises `LocalProtocolError` while it is served.
+        """
+        return self._runtime.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._runtime.limits = limits
 
     @property
     def shared(self) -> SharedState:
@@ -706,16 +717,22 @@ class Server(Generic[StateT]):
         served: AsgiServer = find_application("asgi")(self, path=path, websocket=websocket, **settings)
         return served
 
-    def stop(self) -> None:
+    def stop(self, delay: float | None = None) -> None:
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.
 
-        After `Limits.drain_grace` and `Limits.close_timeout` seconds the calls that are left are cancelled. Safe from
-        any task and any thread, and idempotent. The server can be served again later.
+        At first it goes on for ``delay`` seconds: it says that it is not ready, and ends each connection of HTTP with
+        its next answer, so that clients and proxies go elsewhere. Then calls have `Limits.drain_grace` seconds; those
+        that are left are cancelled and answered with `ServerStopping`, and after `Limits.close_timeout` all is over.
+        Safe from any task and any thread; a second time it does nothing, but for ending the delay where that is 0. The
+        server can be served again later.
+
+        Args:
+            delay: Seconds; by default `Limits.drain_delay`.
 
         Raises:
             LocalProtocolError: The event loop in which the server is served is blocked, or has broken down.
         """
-        self._runtime.stop()
+        self._runtime.stop(delay)
 
     @property
     def stopping(self) -> bool:

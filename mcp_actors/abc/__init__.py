@@ -38,6 +38,7 @@ from mcp_actors.abc.transport import (
     ServerSession,
     ServerTransport,
     SessionOutlet,
+    StopPart,
     Waiting,
 )
 
@@ -69,6 +70,7 @@ __all__ = [
     "SessionOutlet",
     "SessionPlace",
     "SharedState",
+    "StopPart",
     "TaskBounds",
     "TaskRecord",
     "TaskState",

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -57,6 +57,7 @@ __all__ = [
     "ServerSession",
     "ServerTransport",
     "SessionOutlet",
+    "StopPart",
     "Waiting",
 ]
 
@@ -432,6 +433,9 @@ class ServerHandler(Protocol):
     def shared(self) -> OpenState:
         """The state that the server shares with other processes, or the memory of this one; open while it serves."""
 
+    def missing(self) -> Mapping[str, str]:
+        """Returns what the server needs and cannot use now, with the cause, which names no place; empty as a rule."""
+
     def key_for(self, purpose: str) -> bytes:
         """Returns a key of 32 bytes for one purpose of the binding, such as tokens that it gives out.
 
@@ -439,11 +443,43 @@ class ServerHandler(Protocol):
         """
 
     @property
+    def leaving(self) -> trio.Event:
+        """Set when the server is going to stop: it still takes everything, and the binding has clients go elsewhere."""
+
+    def stops_with(self, part: StopPart) -> AbstractContextManager[None]:
+        """Has ``part`` take its part in the stop of the server, if that is while the block runs."""
+
+    @property
     def stopping(self) -> trio.Event:
         """Set when the server takes no new work: the binding stops accepting and lets calls in flight end.
 
         `ServerTransport.serve` is cancelled when all of them have ended, or their time is over.
         """
+
+
+class StopPart(Protocol):
+    """The part of a binding that does something itself when the server stops; see `ServerHandler.stops_with`.
+
+    An error of it is logged, and the server stops without it.
+    """
+
+    async def before_stop(self, delay: float) -> None:
+        """Does what has to be done while requests that have arrived are still served, before `ServerHandler.stopping`.
+
+        It is cancelled when the time of calls is over.
+
+        Args:
+            delay: The seconds for which the server was `ServerHandler.leaving`.
+        """
+
+    async def until_answered(self) -> None:
+        """Waits until all is answered that the engine has no call for, and all answers are sent.
+
+        It is called when there is no call any more, and cancelled when the time of calls is over.
+        """
+
+    def cut(self) -> None:
+        """Answers what is left, because the time of calls is over. Must not wait."""
 
 
 @runtime_checkable

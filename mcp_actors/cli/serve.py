@@ -27,6 +27,7 @@ from mcp_actors.cli.serve_options import (
     sections_of,
     serves_stdio_alone,
     serving_transports,
+    set_ending,
 )
 from mcp_actors.cli.target import load_server
 from mcp_actors.supervision.platform import join_words
@@ -75,6 +76,7 @@ def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: A
             _serve_with_workers(options, options.workers)
             return
         server = _loaded(target, args, options)
+        set_ending(server, options)
         companions = _companions(options, worker)
         routes = routes_beside(server, options, None if worker is None else worker.number)
         if serves_stdio_alone(options):

@@ -38,6 +38,7 @@ __all__ = [
     "serve_at",
     "serves_stdio_alone",
     "serving_transports",
+    "set_ending",
 ]
 
 
@@ -81,7 +82,7 @@ def _option(name: str, section: str, *, on: Sequence[str] = EVERY, **settings: A
 
 
 _ADDRESSES, _TOKENS, _OPERATORS = "Addresses", "Authorization, for HTTP and WebSocket", "For operators"
-_PROCESSES, _DEVELOPMENT = "Several processes", "Development"
+_PROCESSES, _ENDING, _DEVELOPMENT = "Several processes", "The end", "Development"
 _SERVE = ("serve",)
 
 
@@ -168,6 +169,20 @@ class ServeOptions:
         metavar="URL",
         help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or another store.",
     )
+    drain_delay: float | None = _option(
+        "--drain-delay",
+        _ENDING,
+        metavar="S",
+        type=click.FloatRange(min=0),
+        help="At SIGTERM, seconds for which it serves on, unready, so that load balancers go elsewhere. Default: 0",
+    )
+    drain: float | None = _option(
+        "--drain",
+        _ENDING,
+        metavar="S",
+        type=click.FloatRange(min=0),
+        help="Seconds for calls in flight after that; what is left is answered with an error. Default: 5",
+    )
     reload: bool = _option(
         "--reload", _DEVELOPMENT, on=_SERVE, is_flag=True, help="Serve TARGET anew whenever its files change."
     )
@@ -192,8 +207,8 @@ class ServeOptions:
 
 # Paragraphs after sections of the help of ``serve``.
 _REMARKS = {
-    _OPERATORS: "--metrics answers those who may call this server by its name, and --health anybody (with 503 while "
-    "the server ends its calls), both without a token.",
+    _OPERATORS: "--metrics answers those who may call this server by its name, and --health anybody (with 503 from "
+    "SIGTERM on, also at PATH/ready, and with 200 at PATH/live), both without a token.",
     _PROCESSES: "SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is "
     "refused and no call is lost. Without a --shared that keeps sessions, clients over HTTP have none, and no "
     "HTTP+SSE: a request may reach any of them. Each counts its own metrics, and its lines have its number.",
@@ -424,6 +439,7 @@ def serve_at(server: Server, options: ServeOptions, hint: str) -> None:
         WrongUsage: An address cannot be served so.
         OSError: An address is taken, or may not be used.
     """
+    set_ending(server, options)
     companions = [] if options.admin is None else [admin_transport(options.admin)]
     routes = routes_beside(server, options)
     listen = tuple(options.listen) or (STDIO,)
@@ -435,6 +451,17 @@ def serve_at(server: Server, options: ServeOptions, hint: str) -> None:
     transports = serving_transports(attrs.evolve(options, listen=listen), routes)
     places = () if listen == (STDIO,) else listen
     server.run(*transports, *companions, task_status=Announcement(places, hint))
+
+
+def set_ending(server: Server, options: ServeOptions) -> None:
+    """Gives the server the seconds that it has to end, where the command line has some."""
+    limits = server.limits
+    if options.drain_delay is not None:
+        limits = attrs.evolve(limits, drain_delay=options.drain_delay)
+    if options.drain is not None:
+        limits = attrs.evolve(limits, drain_grace=options.drain)
+    if limits is not server.limits:
+        server.limits = limits
 
 
 def routes_beside(server: Server, options: ServeOptions, worker: int | None = None) -> Mapping[str, object]:

@@ -96,7 +96,10 @@ class BatchedConnection:
         self._failed_weight = 0
         self._has_changed = True
         """Whether the last transaction has written something, or the connection is one for reading."""
-        self.failing = RareWarning("the file of tasks cannot be used: calls that need it are refused")
+        self.failing = RareWarning(
+            "the file of tasks cannot be used: calls that need it are refused",
+            over="the file of tasks can be used again",
+        )
 
     def __repr__(self) -> str:
         return f"<BatchedConnection {len(self._waiting)} waiting>"

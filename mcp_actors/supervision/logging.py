@@ -161,11 +161,16 @@ class RareWarning:
 
     Args:
         event: The event.
+        over: The event that it is over, which is logged once after each line of the other one; ``None`` for none.
         clock: Returns the time in seconds; it must not be one that is set, as the time of day is.
     """
 
-    def __init__(self, event: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, event: str, over: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._event = event
+        self._over = over
+        self._was_logged = False
         self._clock = clock
         self._quiet_until = -math.inf
         self._unlogged = 0
@@ -182,6 +187,7 @@ class RareWarning:
         self._quiet_until = now + REPEATED_AFTER
         log.warning(self._event, **details, **({"again": self._unlogged} if self._unlogged else {}))
         self._unlogged = 0
+        self._was_logged = True
 
     @property
     def cause(self) -> str | None:
@@ -197,6 +203,9 @@ class RareWarning:
         What is full still has place for something small, and can be read: only a success of what failed shows that.
         """
         self._cause = None
+        if self._was_logged and self._over is not None:
+            self._was_logged = False
+            log.warning(self._over)
 
 
 def _has_descriptor(stream: Any) -> bool:

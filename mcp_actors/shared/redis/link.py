@@ -179,7 +179,12 @@ class RedisLink:
         self._lost_at = trio.current_time()
         self._in_flight = 0
         self._cause = f"there was no connection within {redis.timeout:g} s"
-        self._refused = _Refusals("redis refuses what is asked of it: calls that need it are refused")
+        self._refused = _Refusals(
+            "redis refuses what is asked of it: calls that need it are refused",
+            over="redis does again what is asked of it",
+        )
+        self.outage = _Outage(redis.place)
+        """Tells the log; several connections of one node have one."""
         self.connected_at: float | None = None
         """When the present connection was made, ``None`` while there is none."""
         self.on_connect: Callable[[], object] = lambda: None
@@ -242,6 +247,7 @@ class RedisLink:
     def _up(self, connection: BaseConnection) -> None:
         if self._cause:
             log.info("redis is connected", redis=self._redis.place)
+        self.outage.over(self)
         self._connection = connection
         self._cause = ""
         self.connected_at = trio.current_time()
@@ -251,7 +257,7 @@ class RedisLink:
     def _down(self) -> None:
         if self._connection is not None:
             self._cause = self._cause or "the connection was lost"
-            log.warning("redis was lost", redis=self._redis.place, cause=self._cause)
+            self.outage.begins(self, self._cause)
             self._connection = None
             self.connected_at = None
             self._lost_at = trio.current_time()
@@ -367,6 +373,34 @@ class RedisLink:
         else:
             self._refused(reason_of(refusal), redis=self._redis.place, role=role)
         return answers
+
+
+class _Outage:
+    """The loss of connections to one server, and the end of it: one line each, however many connections there are.
+
+    Args:
+        place: The server.
+    """
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+        self._lost: set[object] = set()
+        self._began = 0.0
+
+    def begins(self, link: object, cause: str) -> None:
+        """Notes that a connection was lost."""
+        if not self._lost:
+            self._began = trio.current_time()
+            log.warning("redis was lost", redis=self._place, cause=cause)
+        self._lost.add(link)
+
+    def over(self, link: object) -> None:
+        """Notes that a connection is there, perhaps for the first time."""
+        if link in self._lost:
+            self._lost.discard(link)
+            if not self._lost:
+                seconds = round(trio.current_time() - self._began, 1)
+                log.warning("redis is there again", redis=self._place, seconds=seconds)
 
 
 class _Refusals(RareWarning):

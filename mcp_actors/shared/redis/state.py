@@ -71,6 +71,7 @@ class RedisState:
             RedisLink(redis, name),
         )
         link, writing, reading = self._links
+        writing.outage = reading.outage = link.outage
         self.sessions = RedisSessionDirectory(link, keys, self.node)
         self.events = RedisEventLog(writing, keys, redis.timeout)
         self.bus = RedisBus(link, reading, keys, self.node)

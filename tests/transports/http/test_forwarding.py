@@ -27,6 +27,7 @@ from mcp_transports.http.server.forwarded_messages import (
 )
 from tests.shared.spanning import Spanning
 from tests.transports.http.nodes import nodes
+from tests.transports.http.raw import eventually
 from tests.transports.http.site import INITIALIZED, Events, bare, call, initialize, message_of, text
 
 
@@ -391,6 +392,7 @@ async def test_a_call_of_a_node_that_stops_is_answered_through_another() -> None
             nursery.start_soon(wait)
             await a.called.wait()
             a.server.stop()
+            await eventually(lambda: a.server._runtime._stopping.is_set())
             response = await b.post(call(2, "add", a=1, b=1), session)
             assert response.status_code == 404
             get = await b.http.get(b.url, headers={**bare(session), "accept": "text/event-stream"})

@@ -245,7 +245,12 @@ async def test_health_and_metrics_say_that_the_shared_state_fails_and_that_it_is
             counted = (await at.http.get(url_of(at, "/metrics"))).text
             up = re.search(r"^mcp_actors_shared_state_up\S* (\d)$", counted, re.MULTILINE)
             assert up is not None
-            return response.json().get("shared"), response.json()["ready"], up[1] == "1"
+            said = response.json()
+            assert response.status_code == 200
+            strict = await at.http.get(url_of(at, "/health/ready"))
+            assert (strict.json(), strict.status_code) == (said, 200 if said["ready"] else 503)
+            assert (await at.http.get(url_of(at, "/health/live"))).status_code == 200
+            return said.get("missing", {}).get("shared"), said["ready"], up[1] == "1"
 
         assert await told() == (None, True, True)
         (state,) = [each.shared for each in at.server._runtime._handlers]
@@ -256,7 +261,7 @@ async def test_health_and_metrics_say_that_the_shared_state_fails_and_that_it_is
             await state.tasks.create(make_record(state.node), ROOMY)
         await eventually(lambda: state.failure is not None)
         # Everybody may read it: neither the file nor its folder is named.
-        assert await told() in [(cause, True, False) for cause in ("database is locked", late)]
+        assert await told() in [(cause, False, False) for cause in ("database is locked", late)]
         other.execute("ROLLBACK")
         await state.tasks.create(make_record(state.node), ROOMY)
         assert await told() == (None, True, True)
@@ -265,10 +270,10 @@ async def test_health_and_metrics_say_that_the_shared_state_fails_and_that_it_is
         with pytest.raises(SharedStateUnavailable):
             await state.tasks.create(make_record(state.node), ROOMY)
         why = "the file was deleted, moved or replaced; start the server again"
-        assert await told() == (why, True, False)
+        assert await told() == (why, False, False)
         for connection in state._connections:
             connection.failing(f"[Errno 30] Read-only file system: '{file}'", file=str(file))
-        assert await told() == ("[Errno 30] ...", True, False)
+        assert await told() == ("[Errno 30] ...", False, False)
 
 
 async def test_health_says_that_the_server_drains_until_the_last_call_has_ended() -> None:

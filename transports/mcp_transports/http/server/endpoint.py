@@ -171,6 +171,19 @@ class Endpoint:
                 self._sessions.close_idle()
             self._sessions.close_standalone()
 
+    async def before_stop(self, delay: float) -> None:
+        """Does nothing: see `mcp_actors.abc.StopPart.before_stop`."""
+
+    async def until_answered(self) -> None:
+        """Waits until other nodes have answered what was forwarded to them."""
+        if self._remote_sessions is not None:
+            await self._remote_sessions.until_answered()
+
+    def cut(self) -> None:
+        """Answers the requests that other nodes have not answered, because there is no more time."""
+        if self._remote_sessions is not None:
+            self._remote_sessions.cut()
+
     def close(self) -> None:
         """Ends all sessions. Never raises."""
         if self._sessions is not None:

@@ -125,6 +125,7 @@ class Forwarder:
         self._state = state
         self._serve: ServeTaken | None = None
         self._sent: dict[int, OutboundRequest] = {}
+        self._sent_ended = trio.lowlevel.ParkingLot()
         self._taken: dict[tuple[str, int], InboundRequest] = {}
         self._all_answered = trio.Event()
         self._bodies = Budget(HELD_BYTES)
@@ -165,6 +166,16 @@ class Forwarder:
             await self.all_answered()
 
     # -- forwarding -------------------------------------------------------------------------------------------------
+
+    async def until_forwarded(self) -> None:
+        """Waits until other nodes have answered what was forwarded to them."""
+        while self._sent:
+            await self._sent_ended.park()
+
+    def cut(self) -> None:
+        """Answers what other nodes have not answered, or breaks the answer off, which a client resumes elsewhere."""
+        for sent in tuple(self._sent.values()):
+            sent.cut()
 
     async def forward(
         self, exchange: HttpExchange, principal: Principal | None, session: str, *, http_sse: bool = False
@@ -208,6 +219,7 @@ class Forwarder:
             return await sent.run(principal, http_sse=http_sse)
         finally:
             del self._sent[number]
+            self._sent_ended.unpark_all()
             if not sent.ended:
                 self.outbox.post(address, ClientGone(self.address, [number]))
 
@@ -424,6 +436,14 @@ class RemoteSessions:
         place = await self._forwarder.forward(exchange, principal, session, http_sse=http_sse)
         if place is not None:
             await self._replay(exchange, principal, session, place)
+
+    async def until_answered(self) -> None:
+        """Waits until other nodes have answered what was forwarded to them."""
+        await self._forwarder.until_forwarded()
+
+    def cut(self) -> None:
+        """See `Forwarder.cut`."""
+        self._forwarder.cut()
 
     async def _replay(
         self, exchange: HttpExchange, principal: Principal | None, session: str, place: SessionPlace

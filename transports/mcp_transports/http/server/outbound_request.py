@@ -23,7 +23,12 @@ from mcp_transports.http.server.forwarded_messages import (
     Piece,
     PrincipalParts,
 )
-from mcp_transports.http.server.responses import EVENTS, HOLDER_LOST, shared_state_unavailable
+from mcp_transports.http.server.responses import (
+    EVENTS,
+    HOLDER_LOST,
+    SERVER_STOPPED,
+    shared_state_unavailable,
+)
 
 __all__ = ["OutboundRequest", "SendingListener"]
 
@@ -56,6 +61,7 @@ class OutboundRequest:
         "_changed",
         "_consumed",
         "_exchange",
+        "_is_cut",
         "_listener",
         "_pieces",
         "_received",
@@ -74,6 +80,7 @@ class OutboundRequest:
         """Whether the other side has nothing of it any more."""
         self._listener = listener
         self._exchange = exchange
+        self._is_cut = False
         self._arrived: deque[Head | Piece | CutOff] = deque()
         self._changed = trio.Event()
         # Bytes of the answer that wait here, that its client took, and of the body that the other side has.
@@ -123,6 +130,11 @@ class OutboundRequest:
         self._arrived.append(CutOff(self.address, self.number))
         self._changed.set()
 
+    def cut(self) -> None:
+        """Answers the client, because this node ends: the other one may go on."""
+        self._is_cut = True
+        self.lose()
+
     # -- in the task of the client's connection ---------------------------------------------------------------------
 
     async def run(self, principal: Principal | None, *, http_sse: bool) -> bool:
@@ -144,7 +156,7 @@ class OutboundRequest:
             self._exchange.refuse(shared_state_unavailable(error))
             return True
         message = await self._next()
-        if isinstance(message, CutOff) and self._resumes:
+        if isinstance(message, CutOff) and self._resumes and not self._is_cut:
             self.ended = True
             return False
         while not self._give(message):
@@ -217,7 +229,7 @@ class OutboundRequest:
                 # The client knows that its stream is incomplete, and resumes it anywhere.
                 response.abort()
             else:
-                self._exchange.refuse(HOLDER_LOST)
+                self._exchange.refuse(SERVER_STOPPED if self._is_cut else HOLDER_LOST)
             return True
         if isinstance(message, Piece):
             if message.last:

@@ -20,7 +20,6 @@ import trio
 from mcp_actors.abc import ServerHandler
 from mcp_actors.abc.http import AsgiApplication
 from mcp_actors.supervision.containment import Containment
-from mcp_actors.supervision.printable import printable, without_places
 from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
@@ -49,8 +48,6 @@ _TEXT = "text/plain; charset=utf-8"
 _BYTES = "application/octet-stream"
 _JSON = "application/json"
 # No cache may answer in place of the server.
-# Characters of the cause of a failure that everybody is told.
-_LONGEST_CAUSE = 200
 _HEALTH_HEADERS = (("cache-control", "no-store"),)
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RouteHandler = Callable[[Request], "Answer | Awaitable[Answer]"]
@@ -139,27 +136,38 @@ class HealthRoute:
     object that reveals nothing else of the server:
 
     - ``live``: always true, since it was answered.
-    - ``draining``: whether the server was stopped and lets calls in flight end. A listener with this route accepts
-      connections until they have ended, so that it can say so; new work is answered with 503.
-    - ``ready``: whether it takes new work. It is never false at the start, because a listener accepts connections only
-      once everything was started.
-    - ``shared``: why the shared state cannot be used, while that is so. Paths, hosts and ports are left out.
+    - ``draining``: whether the server was stopped: at first it still takes everything
+      (`mcp_actors.Limits.drain_delay`), then it lets calls in flight end.
+    - ``missing``: what the server needs and cannot use at the moment, where there is something, with the cause:
+      ``shared`` is the shared state, ``upstreams`` all servers behind a gateway. Paths, hosts and ports are left out.
+    - ``ready``: whether it is not draining, and nothing is missing. It is never false at the start, because a listener
+      accepts connections only once everything was started.
 
-    The status is 200 when it is ready, and 503 when not. Shared state that is away for a while does not make a node
-    unready: requests that need no state are still served, and all nodes would leave their load balancer at once.
+    The same is answered at three paths, with different statuses:
+
+    ================= ==============================================================================================
+    ``/health``       503 while it is draining, else 200: what is missing makes no node leave its load balancer,
+                      because requests that need nothing of it are still served, and all nodes would leave at once
+    ``/health/ready`` 503 while it is not ready, else 200: for where such a node is to get nothing
+    ``/health/live``  200
+    ================= ==============================================================================================
+
+    A listener with this route accepts connections until the last call has ended, so that it can say so, unless it was
+    draining for a while before; new work is answered with 503.
     """
 
     def __repr__(self) -> str:
         return "<health>"
 
-    def reply(self, handler: ServerHandler) -> Reply:
-        """Returns what is true now."""
-        draining = handler.stopping.is_set()
-        state: dict[str, Any] = {"live": True, "ready": not draining, "draining": draining}
-        cause = handler.shared.failure
-        if cause is not None:
-            state["shared"] = printable(without_places(cause), _LONGEST_CAUSE)
-        return Reply(state, 503 if draining else 200, headers=_HEALTH_HEADERS)
+    def reply(self, handler: ServerHandler, kind: str = "") -> Reply:
+        """Returns what is true now; ``kind`` is the last part of the path, ``"live"`` or ``"ready"``, or empty."""
+        draining, missing = handler.leaving.is_set(), handler.missing()
+        ready = not (draining or missing)
+        state: dict[str, Any] = {"live": True, "ready": ready, "draining": draining}
+        if missing:
+            state["missing"] = missing
+        fails = {"": draining, "ready": not ready, "live": False}[kind]
+        return Reply(state, 503 if fails else 200, headers=_HEALTH_HEADERS)
 
 
 health = HealthRoute()
@@ -214,7 +222,7 @@ class RouteTable:
 
     def __init__(self, routes: Routes, taken: Collection[str]) -> None:
         self._methods: dict[str, dict[str, RouteHandler]] = {}
-        self._health: dict[str, HealthRoute] = {}
+        self._health: dict[str, tuple[HealthRoute, str]] = {}
         mounts: list[_Mount] = []
         self._threads = trio.CapacityLimiter(_MOST_THREADS)
         for key, route in routes.items():
@@ -235,6 +243,11 @@ class RouteTable:
                 self._add_handler(method, path, _as_handler(route))
             else:
                 raise TypeError(f"the value of {key!r} in routes is {route!r}: give {_FORMS}")
+        for path, (route, _) in list(self._health.items()):
+            for kind in ("live", "ready"):
+                below = f"{path.rstrip('/')}/{kind}"
+                if below not in self._methods and below not in taken:
+                    self._health.setdefault(below, (route, kind))
         # The longest first, so that the first one that fits is the right one.
         self._mounts = sorted(mounts, key=lambda each: len(each.path), reverse=True)
 
@@ -262,9 +275,10 @@ class RouteTable:
         self, policy: OriginPolicy, handler: ServerHandler, exchange: HttpExchange, verdict: Verdict
     ) -> bool:
         path = exchange.request.path
-        if (route := self._health.get(path)) is not None:
+        if (found := self._health.get(path)) is not None:
             if exchange.request.method in _READING:
-                send_reply(exchange.response, route.reply(handler), ())
+                route, kind = found
+                send_reply(exchange.response, route.reply(handler, kind), ())
             else:
                 exchange.refuse(method_not_allowed(*_READING))
             return True
@@ -320,7 +334,7 @@ class RouteTable:
             raise ValueError(f"health answers GET and HEAD: write {path!r} in routes, without {method}")
         if path in self._methods:
             raise ValueError(f"{path} is twice in routes")
-        self._health[path] = route
+        self._health[path] = route, ""
 
     def _add_handler(self, method: str | None, path: str, handler: RouteHandler) -> None:
         if path in self._health:
