@@ -41,7 +41,7 @@ from mcp_actors._server.features import Features
 from mcp_actors._server.invoke import uri_param
 from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.scope import ServerScope, derived_key
-from mcp_actors._server.sessions import AnySession, SessionRegistry
+from mcp_actors._server.sessions import AnySession, SessionRecord, SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._wire.codec import JsonRpcNotification, JsonRpcRequest, decode
 from mcp_actors.abc import (
@@ -51,6 +51,7 @@ from mcp_actors.abc import (
     FrameChannel,
     OpenState,
     Outlet,
+    ServerSession,
     ServerTransport,
     SharedState,
     StopPart,
@@ -64,6 +65,7 @@ from mcp_actors.errors import (
     ResourceNotFound,
     RpcError,
     ServerStopping,
+    SharedStateUnavailable,
 )
 from mcp_actors.supervision.budget import Account, holder_of
 from mcp_actors.supervision.containment import Containment, one_error, start, start_again, start_and_wait
@@ -713,6 +715,32 @@ class TransportHandler:
             on_notification=lambda name, params: self._notified(negotiation, session, name, params),
         )
         self._sessions.add(session, negotiation.legacy, principal)
+        return session
+
+    def hand_over(self, session: ServerSession) -> bytes | None:
+        assert isinstance(session, ConnectionlessSession)
+        return self._sessions.hand_over(session, self.shared.bus.position)
+
+    async def go_on(
+        self, record: bytes, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
+    ) -> ConnectionlessSession:
+        try:
+            known = msgspec.json.decode(record, type=SessionRecord)
+        except msgspec.MsgspecError as error:
+            raise LocalProtocolError(f"a session was handed over in another form: {error}") from error
+        if known.version not in self._negotiation.legacy_served:
+            raise LocalProtocolError(f"a session was handed over of the version {known.version!r:.40}")
+        session = self.open_session(outlet, principal, peer)
+        try:
+            self._sessions.go_on(session, known)
+            try:
+                published = await self.shared.bus.since(known.position)
+            except SharedStateUnavailable:
+                published = None
+            self._sessions.catch_up(session, published)
+        except BaseException:
+            session.close()
+            raise
         return session
 
     async def exchange(

@@ -425,6 +425,27 @@ class ServerHandler(Protocol):
         ``peer`` is the address of the client, as for `exchange`.
         """
 
+    def hand_over(self, session: ServerSession) -> bytes | None:
+        """Makes a record of a session from which `go_on` makes it again, at another node.
+
+        Here only its calls in flight go on; it sends nothing besides, and ends with the last of them. Never waits.
+
+        Returns:
+            The record, or ``None`` if another process cannot go on with the session: then it stays as it was.
+        """
+
+    async def go_on(
+        self, record: bytes, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
+    ) -> ServerSession:
+        """Makes a session of the record that another node has made of it; as `open_session` otherwise.
+
+        Its client is notified of what has changed meanwhile.
+
+        Raises:
+            LocalProtocolError: The record is that of another program, or of a revision that is not served here.
+            Overloaded: Too many bytes would be kept of clients.
+        """
+
     @property
     def has_sessions(self) -> bool:
         """Whether a revision with sessions is served."""

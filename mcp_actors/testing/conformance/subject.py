@@ -138,6 +138,16 @@ class ChannelHandler:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()
 
+    def hand_over(self, session: ServerSession) -> bytes | None:
+        """Raises `LocalProtocolError`: a connection binding has no exchanges."""
+        raise self._no_exchange()
+
+    async def go_on(
+        self, record: bytes, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
+    ) -> ServerSession:
+        """Raises `LocalProtocolError`: a connection binding has no exchanges."""
+        raise self._no_exchange()
+
     def _no_exchange(self) -> LocalProtocolError:
         return LocalProtocolError("this binding has exchanges: call check_transport(maker, exchange=True)")
 
