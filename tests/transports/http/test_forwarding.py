@@ -6,7 +6,6 @@ import json
 from collections.abc import MutableMapping
 from typing import Any
 
-import httpx2
 import msgspec
 import pytest
 import trio
