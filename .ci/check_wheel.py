@@ -29,6 +29,8 @@ def complaints(names: list[str]) -> list[str]:
         for kind in ("start", "how-to", "reference", "why", "project")
         if not any(name.startswith(f"mcp_actors/docs/{kind}/") for name in names)
     ]
+    if "mcp_actors/docs/index.md" not in names:
+        found.append("missing: mcp_actors/docs/index.md")
     if not any(name.endswith("LICENSE") for name in names):
         found.append("missing: LICENSE")
     return found

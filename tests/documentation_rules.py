@@ -48,6 +48,8 @@ CONTRACT_VERBS = {"FrameChannel": "settled", "Outlet": "settle"}
 # Classes that hold more than the rest, each with its reason.
 MANY_ATTRIBUTES: dict[str, str] = {
     "mcp_actors._actors.link.Link": "every frame passes through it; a second object would be looked up for each",
+    "mcp_actors.gateway.lists.UpstreamLists": "what is known of each list, and what was said about it",
+    "mcp_actors.gateway.upstream.UpstreamActor": "one actor: settings, connections, health, load and telemetry",
     "mcp_actors._server.features.Features": "one attribute for each kind of feature, and what is declared of them",
     "mcp_actors.server.Server": "eight public attributes; one class, since its users know one object",
 }

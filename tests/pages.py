@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -38,6 +39,16 @@ BORROWED = {
 }
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def python_path() -> str:
+    """Where the programs of the pages find the package: in this checkout.
+
+    With ``MCP_ACTORS_PAGES=installed`` they have no such path and find what is installed, which is a wheel where
+    ``.ci/release`` runs them.
+    """
+    installed = os.environ.get("MCP_ACTORS_PAGES") == "installed"
+    return "" if installed else os.pathsep.join([str(ROOT), str(ROOT / "transports")])
 
 
 def blocks(page: str = README) -> list[tuple[str, str]]:

@@ -727,7 +727,19 @@ class Copy:
         """Runs test files, as `run` does."""
         plain = ["-p", "no:cacheprovider", "-rfE", "--tb=no", "-W", "ignore::pytest.PytestCacheWarning"]
         paths = [f"tests/{file}" for file in files]
-        return self.run([str(self.python), "-m", "pytest", *plain, *options, *paths], seconds)
+        return self.run(
+            [
+                str(self.python),
+                "-m",
+                "pytest",
+                *plain,
+                "-m",
+                "not peers and not frameworks",
+                *options,
+                *paths,
+            ],
+            seconds,
+        )
 
     def write(self, file: str, text: str) -> None:
         """Writes a file of the copy and removes what Python has compiled of it: a size and a second may be the same."""

@@ -16,17 +16,16 @@ from typing import NamedTuple
 
 import pytest
 
-import mcp_actors
 from tests.pages import (
     DOCS,
     PAGES,
-    ROOT,
     RUN_BY_HAND,
     WITH_FRAMEWORKS,
     anchors,
     files_beside,
     outputs,
     programs,
+    python_path,
     with_table,
 )
 
@@ -221,11 +220,10 @@ def run_in_a_session(name: str) -> tuple[str, set[str]]:
         for file, text in files_beside(name):
             (folder / file).write_text(text)
         methods = folder / "methods"
-        packages = [str(Path(mcp_actors.__file__).parent.parent), str(ROOT / "transports")]
         environment = {
             **os.environ,
             "PATH": str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"],
-            "PYTHONPATH": os.pathsep.join(packages),
+            "PYTHONPATH": python_path(),
             "PYTHONWARNINGS": "error",
             "METHODS": str(methods),
         }

@@ -21,6 +21,8 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+import mcp_actors
+import mcp_actors.telemetry
 from mcp_actors.supervision.containment import CHARACTERS, KEPT, CrashLog, crash_log, start_again
 from mcp_actors.supervision.logging import (
     BURST,
@@ -67,7 +69,7 @@ FLOOD = f"""
 def test_a_pipe_that_nobody_reads_holds_nobody_up() -> None:
     reading, writing = os.pipe()
     try:
-        assert run(FLOOD, stderr=writing, stdout=subprocess.PIPE).stdout == b"done\n"
+        assert run(FLOOD, stderr=writing, stdout=subprocess.PIPE).stdout.splitlines() == [b"done"]
     finally:
         os.close(reading)
         os.close(writing)
@@ -80,7 +82,7 @@ def test_a_pipe_that_nobody_reads_holds_no_thread_up_that_outlives_the_main_one(
     program = f"{work}{flood}\nthreading.Thread(target=work).start()"
     reading, writing = os.pipe()
     try:
-        assert run(program, stderr=writing, stdout=subprocess.PIPE).stdout == b"done\n"
+        assert run(program, stderr=writing, stdout=subprocess.PIPE).stdout.splitlines() == [b"done"]
     finally:
         os.close(reading)
         os.close(writing)
@@ -93,13 +95,13 @@ def test_a_pipe_that_is_broken_ends_nobody() -> None:
         ended = run(FLOOD, stderr=writing, stdout=subprocess.PIPE)
     finally:
         os.close(writing)
-    assert (ended.returncode, ended.stdout) == (0, b"done\n")
+    assert (ended.returncode, ended.stdout.splitlines()) == (0, [b"done"])
 
 
 def test_a_disk_that_is_full_ends_nobody() -> None:
     with Path("/dev/full").open("wb") as full:
         ended = run(FLOOD, stderr=full, stdout=subprocess.PIPE)
-    assert (ended.returncode, ended.stdout) == (0, b"done\n")
+    assert (ended.returncode, ended.stdout.splitlines()) == (0, [b"done"])
 
 
 def test_a_standard_error_that_is_no_file_gets_what_is_written() -> None:
@@ -123,7 +125,7 @@ def test_a_standard_error_that_is_no_file_gets_what_is_written() -> None:
 def test_a_standard_error_that_is_closed_ends_nobody(how: str) -> None:
     program = f"import os, sys\n{how}\n" + textwrap.dedent(FLOOD)
     ended = run(program, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE)
-    assert ended.stdout == b"done\n"
+    assert ended.stdout.splitlines() == [b"done"]
 
 
 def test_what_is_written_is_all_there_in_order() -> None:
@@ -162,7 +164,7 @@ def test_what_was_dropped_is_counted_when_somebody_reads_again() -> None:
     assert child.stdin is not None
     assert child.stdout is not None
     assert child.stderr is not None
-    assert child.stdout.readline() == b"full\n"
+    assert child.stdout.readline().splitlines() == [b"full"]
     child.stdin.write(b"\n")
     child.stdin.flush()
     seen = 0
@@ -344,7 +346,7 @@ def test_no_log_line_steers_a_terminal(steering: str, capsys: pytest.CaptureFixt
         raise ValueError(f"said {steering}x\nand more")
     except ValueError:
         log.error(f"failed{steering}", peer=f"a{steering}b", many=[steering], exc_info=True)
-    written = capsys.readouterr().err
+    written = capsys.readouterr().err.replace(os.linesep, "\n")
     assert "ValueError: said" in written
     assert "\nand more" in written
     assert not any(each in written for each in STEERING)
@@ -508,10 +510,32 @@ LEFT_OPEN = """
 def test_a_program_that_ends_inside_of_a_client_ends_and_is_told_so() -> None:
     """What goes with the interpreter logs that its tasks have crashed, when no thread can be started any more."""
     ended = run(LEFT_OPEN, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert ended.stdout == b"ended\n"
+    assert ended.stdout.splitlines() == [b"ended"]
     told = [
         line
         for line in ended.stderr.splitlines()
         if line.startswith(b"the program has ended inside of a Client")
     ]
     assert len(told) == 1
+
+
+def test_the_lines_of_a_text_are_one_line_without_marks_in_their_place() -> None:
+    assert printable("first\nsecond \r\n\tthird", 40) == "first second third"
+    assert printable("a\x1bb\u202ec", 40) == "a?b?c"
+
+
+def test_the_recipe_for_json_keeps_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "how-to" / "telemetry.md").read_text()
+    (recipe,) = re.findall(r"```py\n(structlog\.configure\(.*?)```", page, re.DOTALL)
+    exec(recipe, {"structlog": structlog, "mcp_actors": mcp_actors})
+    try:
+        try:
+            raise ValueError("why it failed")
+        except ValueError as error:
+            log.error("a handler failed", exc_info=error)
+    finally:
+        structlog.reset_defaults()
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (line["event"], line["level"]) == ("a handler failed", "error")
+    assert "test_the_recipe_for_json_keeps_tracebacks" in line["exception"]
+    assert line["exception"].endswith("ValueError: why it failed")

@@ -53,6 +53,17 @@ def test_as_many_as_typescript_is_what_the_table_says() -> None:
     assert 0.9 <= ratio("stdio, legacy, 64 in flight", 4) <= 1.1
 
 
+def rows_of_revisions(page: str) -> list[str]:
+    rows = page.partition("| | 2024-11-05 |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", row) for row in rows]
+
+
+def test_the_revisions_are_the_same_on_both_pages() -> None:
+    rows = rows_of_revisions(README)
+    assert rows == rows_of_revisions(PAGES["reference/revisions.md"])
+    assert len(rows) > 10
+
+
 def licences() -> dict[str, str]:
     """The packages of the table of dependencies with their licences."""
     rows = (
@@ -93,7 +104,8 @@ def test_the_pages_of_each_kind_are_in_the_wheel() -> None:
     kinds = {
         path.parent.name for path in DOCS.rglob("*.md") if path.parent != DOCS and path.parent.name != "api"
     }
-    assert included == {f"docs/{kind}": f"mcp_actors/docs/{kind}" for kind in kinds}
+    parts = {*kinds, "index.md"}
+    assert included == {f"docs/{part}": f"mcp_actors/docs/{part}" for part in parts}
 
 
 def test_the_version_is_the_newest_of_the_changelog() -> None:

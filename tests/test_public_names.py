@@ -1,6 +1,7 @@
 """The public surface, frozen: a name that comes or goes must be changed in ``public_names.txt`` too, on purpose.
 
-``python tests/test_public_names.py`` writes the present names there; look at what it changed before you commit that.
+``python tests/test_public_names.py`` writes the present names there, each with the version that it came with; a name
+that has gone keeps its line and gets the version that it went with. Look at what it changed before you commit that.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -17,24 +20,43 @@ import pytest
 
 import mcp_actors
 import mcp_transports
+from mcp_actors.client import VERSION
 
 FILE = Path(__file__).with_name("public_names.txt")
+CHANGELOG = Path(__file__).parent.parent / "CHANGELOG.md"
 
 
-def frozen() -> dict[str, list[str]]:
-    """The names of each public module: a module on a line, and its names indented below it."""
-    names: dict[str, list[str]] = {}
+def release(version: str) -> str:
+    """The version that a candidate is one for: ``1.0.0`` of ``1.0.0rc1``."""
+    found = re.match(r"\d+\.\d+\.\d+", version)
+    assert found is not None
+    return found[0]
+
+
+@dataclass(frozen=True)
+class Life:
+    """The version that a name came with, and the one that it went with or an empty string."""
+
+    since: str
+    gone: str = ""
+
+
+def recorded() -> dict[tuple[str, str], Life]:
+    """Every line of the file: a module (its name is empty), and the names of it, which are indented below."""
+    lives = {}
     module = ""
     for line in FILE.read_text().splitlines():
-        if line.startswith(" "):
-            names[module].append(line.strip())
-        else:
-            module = line
-            names[module] = []
-    return names
+        first, *versions = line.split()
+        module, name = (module, first) if line.startswith(" ") else (first, "")
+        lives[module, name] = Life(*versions)
+    return lives
 
 
-PUBLIC = frozen()
+LIVES = recorded()
+PUBLIC: dict[str, list[str]] = {}
+for (_module, _name), _life in LIVES.items():
+    if not _life.gone:
+        PUBLIC.setdefault(_module, []).extend([_name] if _name else [])
 
 # Reached as programs or through the command line, not as libraries.
 PROGRAMS = {"mcp_actors.__main__", "mcp_actors.cli", "mcp_actors.examples"}
@@ -90,6 +112,42 @@ def test_every_public_name_exists_once_and_is_documented(module: str) -> None:
     assert undocumented(namespace, names) == []
 
 
+def missing_in(changelog: str, lives: dict[tuple[str, str], Life], version: str) -> list[str]:
+    """The names that came or went with a version and that no line of its section has, beside their module."""
+    section = changelog.partition(f"\n## {version} ")[2].partition("\n## ")[0]
+    told = [set(re.findall(r"`([\w.]+)`", line)) for line in section.splitlines()]
+    changed = [key for key, life in lives.items() if release(version) in (life.since, life.gone)]
+    return [" ".join(key) for key in changed if not any({*key} - {""} <= line for line in told)]
+
+
+def test_the_changelog_has_every_name_that_came_or_went() -> None:
+    assert missing_in(CHANGELOG.read_text(), LIVES, VERSION) == []
+
+
+def test_a_name_that_the_changelog_does_not_have_is_found() -> None:
+    lives = {
+        ("mcp_actors", ""): Life("0.1.0"),
+        ("mcp_actors", "Came"): Life("2.0.0"),
+        ("mcp_actors", "Went"): Life("0.1.0", "2.0.0"),
+        ("mcp_actors", "Stayed"): Life("0.1.0"),
+    }
+    row, earlier = "| `mcp_actors` | `Came` |\n`Went`", "\n## 1.0.0 (then)\n`mcp_actors` `Went`\n"
+    assert missing_in(f"\n## 2.0.0rc1 (now)\n{row}\n{earlier}", lives, "2.0.0rc1") == ["mcp_actors Went"]
+    row = "| `mcp_actors` | `Came`, `Went` |"
+    assert missing_in(f"\n## 2.0.0rc1 (now)\n{row}\n{earlier}", lives, "2.0.0rc1") == []
+
+
+def test_a_name_keeps_the_version_that_it_came_with() -> None:
+    before = {("a", ""): Life("0.1.0"), ("a", "Old"): Life("0.1.0"), ("a", "Lost"): Life("0.1.0", "0.2.0")}
+    assert lives_after(before, {"a": ["Lost", "New"], "b": []}, "1.0.0") == {
+        ("a", ""): Life("0.1.0"),
+        ("a", "Lost"): Life("1.0.0"),
+        ("a", "New"): Life("1.0.0"),
+        ("a", "Old"): Life("0.1.0", "1.0.0"),
+        ("b", ""): Life("1.0.0"),
+    }
+
+
 def undocumented(namespace: ModuleType, names: list[str]) -> list[str]:
     """Modules, classes and functions without a docstring of their own, and their public methods without one."""
     missing = [] if namespace.__doc__ else [namespace.__name__]
@@ -129,9 +187,26 @@ def test_a_star_import_brings_the_public_names() -> None:
     assert int(result.stdout) == len(PUBLIC["mcp_actors"])
 
 
+def lives_after(
+    before: dict[tuple[str, str], Life], names: dict[str, list[str]], version: str
+) -> dict[tuple[str, str], Life]:
+    """The lines of the file for the names that are there now, and for those that were before, in order."""
+    now = {(module, name) for module, each in names.items() for name in ("", *each)}
+    lives = {}
+    for key in sorted({*before, *now}):
+        life = before.get(key, Life(version))
+        if key not in now:
+            lives[key] = Life(life.since, life.gone or version)
+        else:
+            lives[key] = Life(version) if life.gone else life
+    return lives
+
+
 def freeze() -> None:
+    lives = lives_after(LIVES, present(), release(VERSION))
     lines = [
-        line for module, names in present().items() for line in (module, *(f"    {name}" for name in names))
+        f"{f'    {name}' if name else module} {life.since} {life.gone}".rstrip()
+        for (module, name), life in lives.items()
     ]
     FILE.write_text("\n".join(lines) + "\n")
 

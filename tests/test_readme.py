@@ -45,6 +45,7 @@ from tests.pages import (
     name_in,
     outputs,
     programs,
+    python_path,
     with_table,
 )
 
@@ -65,13 +66,12 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """`python` and `mcp-actors` are those of this environment, and they find this checkout."""
+    """`python` and `mcp-actors` are those of this environment."""
     scripts = str(Path(sys.executable).parent)
-    packages = [str(Path(mcp_actors.__file__).parent.parent), str(ROOT / "transports")]
     return {
         **os.environ,
         "PATH": scripts + os.pathsep + os.environ["PATH"],
-        "PYTHONPATH": os.pathsep.join(packages),
+        "PYTHONPATH": python_path(),
         "PYTHONWARNINGS": "error",
     }
 
@@ -141,6 +141,7 @@ async def wrong(client: Client) -> str:
 """
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     "command",
     [
@@ -154,7 +155,7 @@ def test_the_programs_are_typed(command: list[str], folder: Path, environment: d
     for name in ("typed_sample.py", "typed_faces.py"):
         (folder / name).write_text((ROOT / "tests" / name).read_text())
     (folder / "mistake.py").write_text(MISTAKE)
-    sources = environment["PYTHONPATH"].split(os.pathsep)
+    sources = [path for path in environment["PYTHONPATH"].split(os.pathsep) if path]
     settings = {"extraPaths": sources, "typeCheckingMode": "strict"}
     (folder / "pyrightconfig.json").write_text(json.dumps(settings))
     files = sorted({path.name for path in folder.glob("*.py")} - WITH_FRAMEWORKS - RUN_BY_HAND)
@@ -227,6 +228,7 @@ ELSEWHERE = {"$SERVER", "demo", "redis://127.0.0.1", "otel"}
 SHORTER = ["--duration", "0.5", "--warm-up", "0"]
 
 
+@pytest.mark.programs
 @pytest.mark.parametrize(
     "name",
     [
@@ -353,24 +355,6 @@ def test_a_changed_file_is_seen(folder: Path, environment: dict[str, str]) -> No
             assert process.stdout.readline() == f"resource_updated {note.as_uri()}\n"
         finally:
             process.terminate()
-
-
-@pytest.mark.parametrize("name", ["notes.py", "watch.py"])
-def test_a_program_without_its_arguments_says_what_to_give(
-    name: str, folder: Path, environment: dict[str, str]
-) -> None:
-    done = subprocess.run(
-        ["python", name],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"python {name} " in done.stderr
-    assert len(done.stderr.splitlines()) == 1
 
 
 def complaints_about_limits(table: str) -> list[str]:
@@ -555,7 +539,8 @@ def test_the_commands_of_the_front_page_are_those_that_ci_runs() -> None:
     # The tests against programs of others in two parts, one of which only waits, so that it waits beside the rest.
     silent = 'pytest -m peers -n 0 tests/interop/proxies >"$work/silent.log" 2>&1 </dev/null &'
     others = "pytest -m peers --ignore tests/interop/proxies --ignore tests/browser/test_site.py"
-    assert ci.index(silent) < ci.index("pytest") < ci.index(others)
+    programs = 'pytest -m "programs and not peers"'
+    assert ci.index(silent) < ci.index("pytest") < ci.index(programs) < ci.index(others)
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}" for name in PAGES)])

@@ -30,7 +30,7 @@ AT_ONCE = 3
 """Processes: two that work, and one of those that wait for programs which they have started."""
 LIMIT = float(os.environ.get("LIMIT", "1200")) / 2
 """Seconds for a batch: several times what one takes, and short enough that the other ones are heard too."""
-WHOLE_PROGRAMS = ("inside", "between")
+WHOLE_PROGRAMS = ("between", "inside")
 # The last lines of what a failed test said.
 _WHY = 25
 
@@ -71,7 +71,7 @@ class Batch:
 
 
 def batches(chosen: Sequence[str]) -> list[Batch]:
-    """Returns what is to run, the longest first."""
+    """Returns what is to run, roughly the longest first."""
     if chosen:
         return [Batch("chosen", chosen)]
     programs = [

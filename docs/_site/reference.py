@@ -50,28 +50,37 @@ class Name:
         return self.name, id(self.value)
 
 
+@dataclass(frozen=True)
+class Module:
+    """A public module, the version since which it is there, and its names in the order of the file."""
+
+    name: str
+    since: str
+    names: list[Name]
+
+
 @cache
-def public_names() -> dict[str, list[Name]]:
-    """The names of each public module, in the order of the file."""
-    found: dict[str, list[Name]] = {}
-    module = ""
+def public_modules() -> list[Module]:
+    """The modules of the file. A line with a second version is of something that has gone."""
+    found: list[Module] = []
     for line in NAMES.read_text().splitlines():
-        if not line.startswith(" "):
-            module = line
-            found[module] = []
+        name, since, *gone = line.split()
+        if gone:
+            continue
+        if line.startswith(" "):
+            found[-1].names.append(Name(found[-1].name, name, since))
         else:
-            name, _, since = line.strip().partition(" ")
-            found[module].append(Name(module, name, since))
+            found.append(Module(name, since, []))
     return found
 
 
 def described_in() -> dict[tuple[str, int], str]:
     """The module whose page describes an object: of those that have it, the one with the longest name."""
     places: dict[tuple[str, int], str] = {}
-    for names in public_names().values():
-        for each in names:
+    for module in public_modules():
+        for each in module.names:
             before = places.get(each.identity, "")
-            places[each.identity] = max(before, each.module, key=len)
+            places[each.identity] = max(before, module.name, key=len)
     return places
 
 
@@ -136,22 +145,29 @@ def entry(name: Name) -> Iterator[str]:
         yield ""
         yield from (f"   {line}" for line in text.splitlines())
     yield ""
-    if name.since:
-        yield f"   *Since {name.since}.*"
-        yield ""
+    yield f"   *Since {name.since}.*"
+    yield ""
 
 
-def page_of(module: str, names: list[Name]) -> str:
+def page_of(module: Module) -> str:
     """The page of a module, in Markdown."""
     places = described_in()
-    here = [each for each in names if places[each.identity] == module and not inspect.ismodule(each.value)]
-    elsewhere = [each for each in names if places[each.identity] != module]
-    lines = [f"# {module}", "", "```{eval-rst}", f".. automodule:: {module}", "   :no-members:", ""]
+    here = [
+        each
+        for each in module.names
+        if places[each.identity] == module.name and not inspect.ismodule(each.value)
+    ]
+    elsewhere = [each for each in module.names if places[each.identity] != module.name]
+    lines = [f"# {module.name}", "", "```{eval-rst}", f".. automodule:: {module.name}", "   :no-members:", ""]
+    lines += [f"*Since {module.since}.*", ""]
     for each in here:
         lines += entry(each)
     if elsewhere:
         lines += ["It also has these names, which are described where they are defined:", ""]
-        lines += [f"- :py:obj:`{each.name} <{places[each.identity]}.{each.name}>`" for each in elsewhere]
+        lines += [
+            f"- :py:obj:`{each.name} <{places[each.identity]}.{each.name}>`, since {each.since}"
+            for each in elsewhere
+        ]
         lines += [""]
     return "\n".join([*lines, "```", ""])
 
@@ -185,9 +201,9 @@ def write(path: Path, text: str) -> None:
 
 
 def write_pages(app: Sphinx) -> None:
-    for module, names in public_names().items():
-        write(FOLDER / f"{module}.md", page_of(module, names))
-    listed = "\n".join(public_names())
+    for module in public_modules():
+        write(FOLDER / f"{module.name}.md", page_of(module))
+    listed = "\n".join(module.name for module in public_modules())
     title = "# Python\n\nEvery public name, by the module that has it.\n"
     index = f"{title}\n```{{toctree}}\n:maxdepth: 1\n\n{listed}\n```\n"
     write(FOLDER / "index.md", index)
@@ -200,8 +216,8 @@ def write_pages(app: Sphinx) -> None:
 def undocumented() -> list[str]:
     """The public names, and the public methods and properties of public classes, that have no docstring."""
     missing = []
-    for names in public_names().values():
-        for each in names:
+    for module in public_modules():
+        for each in module.names:
             value = each.value
             if inspect.ismodule(value):
                 continue

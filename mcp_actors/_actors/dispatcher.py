@@ -42,7 +42,7 @@ from mcp_actors._wire.codec import (
     decode_value,
     encode_notification,
 )
-from mcp_actors.abc import Frame, HttpRequest, NoAnswer, Outlet, Waiting
+from mcp_actors.abc import Frame, HttpRequest, NewAccess, NoAnswer, Outlet, Waiting
 from mcp_actors.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
@@ -170,8 +170,18 @@ class SessionStatistics(ValueRecord):
     """Requests a second since the snapshot before, in a live view; ``None`` in its first."""
 
 
-Received = JsonRpcMessage | NoAnswer | Waiting | MalformedMessage | list[JsonRpcMessage | MalformedMessage]
+Received = (
+    JsonRpcMessage
+    | NoAnswer
+    | Waiting
+    | NewAccess
+    | MalformedMessage
+    | list[JsonRpcMessage | MalformedMessage]
+)
 Loss = ConnectionLost | SessionExpired
+# The method under which a handler of notifications learns of a `NewAccess`. A server that sends it makes its client
+# forget answers, as it may with a change of a list.
+NEW_ACCESS = "mcp-actors/new-access"
 NotificationHandler = Callable[[str, dict[str, Any]], None]
 
 
@@ -297,6 +307,8 @@ class Dispatcher:
             self._unanswered(message)  # type: ignore[arg-type]
         elif kind is Waiting:
             self.outbound.suspend_idle_clock(message.over)  # type: ignore[union-attr]
+        elif kind is NewAccess:
+            self._on_notification(NEW_ACCESS, {})
         else:
             assert isinstance(message, MalformedMessage)
             self.malformed(message, outlet)

@@ -201,6 +201,8 @@ class LimiterStatistics(ValueRecord):
     """Calls that wait until another call ends."""
     refused: int
     """Calls that were refused since the start."""
+    limit: int = 0
+    """Calls that may run at a time."""
 
 
 class ConcurrencyLimiter:
@@ -272,7 +274,7 @@ class ConcurrencyLimiter:
 
     def statistics(self) -> LimiterStatistics:
         """Returns the counts of the moment."""
-        return LimiterStatistics(self.inside, len(self.waiting), self._refused)
+        return LimiterStatistics(self.inside, len(self.waiting), self._refused, self.limit)
 
     def __repr__(self) -> str:
         return f"<ConcurrencyLimiter {self.scope} {self.inside}/{self.limit} waiting={len(self.waiting)}>"

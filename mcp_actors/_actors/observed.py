@@ -17,7 +17,7 @@ from mcp_actors._actors.outbound import KINDS, CallCarrier, CallKinds, OutboundC
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._eras.era import Invocation, shown_target
 from mcp_actors._wire.codec import decode_value, encode_value
-from mcp_actors.abc import Frame
+from mcp_actors.abc import Frame, Outlet
 from mcp_actors.abc.telemetry import (
     CallEnding,
     EndingKind,
@@ -57,8 +57,10 @@ def failed(error: Exception) -> None:
     logging.log.error("telemetry failed", exc_info=error)
 
 
-def observed_request(invocation: Invocation, owner: CallOwner, *, is_task: bool = False) -> ObservedRequest:
-    """Returns a request as telemetry sees it."""
+def observed_request(
+    invocation: Invocation, owner: CallOwner, outlet: Outlet | None = None, *, is_task: bool = False
+) -> ObservedRequest:
+    """Returns a request as telemetry sees it; ``outlet`` is where its answer goes."""
     method, target = invocation.method, shown_target(invocation)
     return ObservedRequest(
         method.name,
@@ -72,6 +74,7 @@ def observed_request(invocation: Invocation, owner: CallOwner, *, is_task: bool 
         invocation.address or owner.peer,
         invocation.principal,
         is_task,
+        getattr(outlet, "http_request", None),
     )
 
 
@@ -114,7 +117,7 @@ class ObservedCall(InboundCall):
         telemetry: Telemetry | None = self.owner.responder.telemetry
         if telemetry is not None:
             try:
-                request = observed_request(self.invocation, self.owner)
+                request = observed_request(self.invocation, self.owner, self.outlet)
                 observation = telemetry.inbound(request)
             except Exception as error:
                 failed(error)
@@ -240,7 +243,11 @@ class ObservedCall(InboundCall):
         observed, self._observed = self._observed, None
         ending, self._ending = self._ending, None
         if observed is not None and ending is not None:
+            request = observed[0]
             try:
+                if not request.is_registered and request.target is not None:
+                    # The first call of a tool is what makes a gateway ask its upstream for the tools that it has.
+                    request.is_registered = self.owner.responder.is_registered(request.method, request.target)
                 observed[1].ended(ending)
             except Exception as error:
                 failed(error)

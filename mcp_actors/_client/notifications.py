@@ -17,6 +17,7 @@ from typing import Any
 
 import trio
 
+from mcp_actors._actors.dispatcher import NEW_ACCESS
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._client.connectivity import Connectivity
@@ -96,14 +97,14 @@ class Notifications:
         if subscription is not None and type(subscription) is not int and not isinstance(subscription, str):
             log.debug("notification ignored: its subscription id is malformed", method=method)
             return
+        if method == NEW_ACCESS:
+            for list_kind in self._requests.new_access():
+                self._changed_there(Event(list_kind, None), None)
+            return
         kind = KIND_OF_METHOD.get(method)
         if kind is not None:
             uri = params.get("uri")
-            event = Event(kind, uri if isinstance(uri, str) else None)
-            self._requests.changed(event)
-            self._subscriptions.deliver(event, subscription)
-            if subscription is None:
-                self.changed(event.kind, event.uri)
+            self._changed_there(Event(kind, uri if isinstance(uri, str) else None), subscription)
         elif method == ACKNOWLEDGED:
             self._subscriptions.acknowledged(subscription, params.get("notifications"))
         elif method == "notifications/cancelled":
@@ -118,6 +119,13 @@ class Notifications:
             self._call("on_notification", self._on_notification, (method, params), method, params)
         else:
             log.debug("notification ignored", method=method)
+
+    def _changed_there(self, event: Event, subscription: Any) -> None:
+        """Takes a change at the server, which came on a subscription or on none."""
+        self._requests.changed(event)
+        self._subscriptions.deliver(event, subscription)
+        if subscription is None:
+            self.changed(event.kind, event.uri)
 
     def changed(self, kind: EventKind, uri: str | None) -> None:
         """Calls the change handler."""

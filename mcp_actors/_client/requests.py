@@ -30,7 +30,7 @@ from mcp_actors._client.options import ClientCall, ClientOptions, guarded, sent_
 from mcp_actors._client.pages import FEW_PAGES, AllPages
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.tool_results import ListedSchemas
-from mcp_actors._eras.era import Era, Event, Method, read_result
+from mcp_actors._eras.era import Era, Event, EventKind, Method, read_result
 from mcp_actors._eras.modern import ENVELOPE, MirroredParam
 from mcp_actors._wire.codec import decode_value, encode_value
 from mcp_actors.errors import (
@@ -104,6 +104,15 @@ class Requests:
         mirrors = era.client.mirrored is not None and session.link.channel.mirrors
         self._mirroring = HeaderMirroring(era, self.extensions.targets) if mirrors else None
         self.cache.clear()
+
+    def new_access(self) -> list[EventKind]:
+        """Forgets all answers: they were for another caller or other scopes. Returns which lists may be different ones.
+
+        A resource that was read is another caller's, too.
+        """
+        self.cache.clear()
+        kinds: list[EventKind] = ["tools", "prompts", "resources"]
+        return [kind for kind in kinds if f"{kind}/list" in self._methods]
 
     def changed(self, event: Event) -> None:
         """Forgets what was known of something that has changed on the server."""

@@ -261,6 +261,18 @@ class Features:
         self.declared = declared_names(self.capabilities())
         return self.declared
 
+    def counted_names(self, most: int) -> dict[str, tuple[str, ...]]:
+        """Returns the first ``most`` names of each kind by which telemetry tells calls apart, by the method of these.
+
+        There are too many URIs for that: a server with resources has their method without a name.
+        """
+        found = {
+            "tools/call": self.tools.counted_names(most),
+            "prompts/get": self.prompts.counted_names(most),
+        }
+        named = {method: names for method, names in found.items() if names}
+        return {**named, "resources/read": ()} if len(self.resources) else named
+
     def scopes_needed(self, method: str, params: Mapping[str, Any]) -> frozenset[str]:
         """Returns all scopes that a caller needs for a request; none for params that the method does not have."""
         match method:

@@ -26,6 +26,7 @@ import trio
 
 from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.errors import LocalProtocolError, invalid_params
+from mcp_actors.errors.protocol import see_page
 
 __all__ = [
     "ForSync",
@@ -436,7 +437,8 @@ class ServingLoop:
         if self._is_running():
             raise LocalProtocolError(
                 "the server is served in another event loop of this program (mcp_actors.asyncio, mcp_actors.sync and "
-                "server.asgi() have one together): serve it in one at a time, or make a Server for each"
+                "server.asgi() have one together): serve it in one at a time, or make a Server for each; "
+                f"{see_page('troubleshooting')}"
             )
         self._token, self._process = token, os.getpid()
         return True

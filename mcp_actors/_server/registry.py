@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Protocol, Required, TypedDict, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Required, TypedDict, TypeVar
 
 import msgspec
 
@@ -15,7 +16,16 @@ from mcp_actors._server.invoke import ForSync, WorkerThreads
 from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.types import CacheScope
 
-__all__ = ["DEFAULT_PAGE_SIZE", "NO_SCOPES", "Listed", "Registered", "Registry", "RegistryOptions", "page"]
+__all__ = [
+    "DEFAULT_PAGE_SIZE",
+    "NO_SCOPES",
+    "Listed",
+    "ListedElsewhere",
+    "Registered",
+    "Registry",
+    "RegistryOptions",
+    "page",
+]
 
 
 # Enough for nearly every server to answer in one page, and some 50 KiB of tools at most.
@@ -37,6 +47,15 @@ class Registered(Listed, Protocol):
 
     @property
     def scopes(self) -> frozenset[str]: ...
+
+
+class ListedElsewhere(NamedTuple):
+    """What servers behind this one have listed."""
+
+    has: Callable[[str], bool]
+    """Says whether one of them has listed a name."""
+    names: Callable[[], Iterable[str]]
+    """Returns the names that they have listed."""
 
 
 E = TypeVar("E", bound=Registered)
@@ -66,8 +85,8 @@ class Registry(Generic[E]):
     what: ClassVar[str]
     """Names an entry in error messages (``"tool"``)."""
 
-    listed_elsewhere: Callable[[str], bool] | None = None
-    """In a server in front of others, says whether one of them has listed a name; ``None`` in all others."""
+    listed_elsewhere: ListedElsewhere | None = None
+    """In a server in front of others, what those have listed; ``None`` in all others."""
 
     def __init__(
         self,
@@ -94,7 +113,12 @@ class Registry(Generic[E]):
 
     def is_listed_elsewhere(self, name: str) -> bool:
         """Whether a name is one of a bounded number that a server behind this one has listed."""
-        return self.listed_elsewhere is not None and self.listed_elsewhere(name)
+        return self.listed_elsewhere is not None and self.listed_elsewhere.has(name)
+
+    def counted_names(self, most: int) -> tuple[str, ...]:
+        """Returns the first ``most`` names by which telemetry tells calls apart."""
+        elsewhere = () if self.listed_elsewhere is None else self.listed_elsewhere.names()
+        return tuple(islice(chain(self.by_key, elsewhere), most))
 
     def next_serial(self) -> int:
         """A number that no other entry has, greater than all before: the place of the next entry in the list."""

@@ -116,6 +116,15 @@ class UpstreamStatistics(ValueRecord):
     """Seconds until it is tried again, where requests are refused."""
     last_failure: str | None
     """The last failure, cut short."""
+    is_up: bool = True
+    """Whether it can be called as far as is known: false once it could not be connected to, or is refused, until it
+    answers again."""
+    limit: Number = 0
+    """Calls that may be in flight."""
+    refused: Number = 0
+    """Calls that were not sent to it since the gateway serves, because it could not be called or had too many."""
+    failed_connects: Number = 0
+    """Attempts to connect that have failed since the gateway serves."""
 
 
 @frozen_record(eq=False, repr=False)
@@ -143,6 +152,9 @@ class ServerStatistics(ValueRecord):
     """Calls that were made with repaired arguments, by tool."""
     shared_failure: str | None = None
     """The cause for which the shared state cannot be used, ``None`` while it can be."""
+    names: Mapping[str, Sequence[str]] = attrs.field(factory=dict)
+    """By method, the names by which calls are counted: those of the tools and prompts that are registered, or that a
+    server behind it has listed, at most `MOST_NAMES` of each. Where there are too many targets there is no name."""
 
 
 class ServerRuntime:
@@ -496,6 +508,7 @@ class ServerRuntime:
             self.upstreams(),
             dict(self.features.tools.repairs.calls),
             next((cause for each in self._handlers if (cause := each.shared.failure) is not None), None),
+            self.features.counted_names(MOST_NAMES),
         )
 
 
@@ -504,6 +517,8 @@ class ServerRuntime:
 CONNECTION_RULES = DispatchRules(answers_malformed=True)
 # Characters of the cause of a failure that everybody is told.
 LONGEST_CAUSE = 200
+# Names of one kind in a snapshot: far more than clients list.
+MOST_NAMES = 1000
 # Tasks kept for calls to come of all sessions and exchanges without a connection, each of some 4 KiB.
 SHARED_IDLE_TASKS = 1024
 
@@ -682,13 +697,14 @@ class TransportHandler:
         """Returns a key that all processes with the same ``state_key`` have for one purpose."""
         return derived_key(self._config.state_key, purpose)
 
-    def missing(self) -> dict[str, str]:
-        found = {}
+    def missing(self) -> list[str]:
+        found: list[str] = []
         if (cause := self.shared.failure) is not None:
-            found["shared"] = printable(without_places(cause), LONGEST_CAUSE)
-        states = [each.state for each in self._config.upstreams()]
-        if states and all(state == "away" for state in states):
-            found["upstreams"] = f"all {len(states)} are away" if len(states) > 1 else "the only one is away"
+            found.append(f"shared state: {printable(without_places(cause), LONGEST_CAUSE)}")
+        upstreams = self._config.upstreams()
+        if upstreams and not any(each.is_up for each in upstreams):
+            many = len(upstreams)
+            found.append(f"upstreams: {'the only one is away' if many == 1 else f'all {many} are away'}")
         return found
 
     @property

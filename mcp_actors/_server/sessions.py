@@ -118,7 +118,8 @@ class SessionRegistry:
             version = None if registered.legacy.era is None else registered.legacy.era.version
             name, seconds = session.dispatcher.name, trio.current_time() - registered.began
             is_broken = isinstance(session, Session) and session.is_broken
-            ended = ObservedSession("server", name, session.peer, version, seconds, is_broken)
+            protocol = _protocol_of(session)
+            ended = ObservedSession("server", name, session.peer, version, seconds, is_broken, protocol)
             guarded(self.telemetry.session_ended, ended)
         registered.legacy.end()
         self.elicitations.session_ended(registered.peer)
@@ -219,6 +220,16 @@ class SessionRegistry:
                 registered.session.dispatcher, self._bus, registered.peer.list_kinds
             )
         return registered.subscriber
+
+
+def _protocol_of(session: AnySession) -> str | None:
+    if isinstance(session, ConnectionlessSession):
+        protocol: str | None = getattr(session.outlet, "protocol", None)
+        return protocol
+    http = session.link.http_request
+    if http is None:
+        return None
+    return "websocket" if "websocket" in http.headers.get("upgrade", "").lower() else "http"
 
 
 def _client_name(info: object) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from mcp_actors.abc.transport import RequestId
+from mcp_actors.abc.transport import HttpRequest, RequestId
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.principal import Principal
 
@@ -38,7 +38,7 @@ a clock of the caller ran out."""
 
 
 class ObservedRequest(msgspec.Struct, eq=False):
-    """A request, or a notification that a function takes, as telemetry sees it. It is read, and never changed."""
+    """A request, or a notification that a function takes, as telemetry sees it, which reads it and changes nothing."""
 
     method: str
     """The method. Of an inbound request it is one that this side answers, so there are not many."""
@@ -46,7 +46,8 @@ class ObservedRequest(msgspec.Struct, eq=False):
     """The name of the tool or prompt, or the URI of the resource, as the request has it: a peer may have made it up."""
     is_registered: bool
     """Whether the target is a name that is registered at this server, or that a server behind this gateway has listed,
-    so that there are not many such names."""
+    so that there are not many such names. Of the first call at a gateway that is known only when it ends: then it has
+    changed."""
     id: RequestId | None
     """The id of the request, ``None`` for a notification."""
     meta: Mapping[str, Any]
@@ -61,6 +62,12 @@ class ObservedRequest(msgspec.Struct, eq=False):
     """The caller whom the transport has authenticated."""
     is_task: bool = False
     """Whether this is the run of a task, whose call was answered when it was created."""
+    http: HttpRequest | None = None
+    """The HTTP request that brought it, ``None`` with other bindings and for requests of ours. Its headers are
+    secrets."""
+    upstream: str | None = None
+    """Of a request that a gateway sends, the name of the upstream that it goes to. A gateway says only at the end
+    whether the target is a name that this upstream has listed."""
 
 
 class CallEnding(msgspec.Struct, eq=False):
@@ -124,6 +131,8 @@ class ObservedSession(msgspec.Struct, frozen=True):
     """Its length."""
     is_broken: bool
     """Whether its connection broke."""
+    protocol: str | None = None
+    """Of a server's session, ``"http"`` or ``"websocket"``; ``None`` with other bindings."""
 
 
 class Telemetry:

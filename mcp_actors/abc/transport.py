@@ -49,6 +49,7 @@ __all__ = [
     "Frame",
     "FrameChannel",
     "HttpRequest",
+    "NewAccess",
     "NoAnswer",
     "NothingSent",
     "Outlet",
@@ -86,6 +87,10 @@ class HttpRequest(Protocol):
     @property
     def query(self) -> str:
         """The part of its target after ``?``; empty without one."""
+
+    @property
+    def version(self) -> str:
+        """The version of HTTP, such as ``"1.1"``."""
 
     @property
     def principal(self) -> Principal | None:
@@ -143,6 +148,13 @@ class Waiting(Frame):
     """
 
     over: bool = False
+
+
+class NewAccess(Frame):
+    """Requests of ours are made for another caller from now on, or with other scopes: the lists may be different ones.
+
+    A client's channel yields it when a server has accepted the first request with the new access. ``data`` is empty.
+    """
 
 
 class NothingSent(trio.BrokenResourceError):
@@ -298,7 +310,7 @@ class Outlet(Protocol):
 
     Frames come in order, and after a ``last`` one none about the same request. Raises `trio.BrokenResourceError` when
     the peer cannot be reached any more. An outlet of a binding over HTTP has one more attribute, ``http_request``: the
-    `HttpRequest` that brought the arrival.
+    `HttpRequest` that brought the arrival. That of a session has ``protocol``, which is ``"http"``.
     """
 
     @property
@@ -454,8 +466,8 @@ class ServerHandler(Protocol):
     def shared(self) -> OpenState:
         """The state that the server shares with other processes, or the memory of this one; open while it serves."""
 
-    def missing(self) -> Mapping[str, str]:
-        """Returns what the server needs and cannot use now, with the cause, which names no place; empty as a rule."""
+    def missing(self) -> Sequence[str]:
+        """Returns what the server needs and cannot use at the moment, in words for everybody; empty if it has all."""
 
     def key_for(self, purpose: str) -> bytes:
         """Returns a key of 32 bytes for one purpose of the binding, such as tokens that it gives out.

@@ -21,6 +21,7 @@ from mcp_actors.bridges.bridged_call import BridgedCall, function_name
 from mcp_actors.bridges.engine_thread import Belongings, Closer, EngineThread, engine_thread
 from mcp_actors.bridges.steps import Step, StepQueue
 from mcp_actors.errors import EngineStopped, LoopClosed
+from mcp_actors.errors.protocol import see_page
 from mcp_actors.supervision.logging import log
 
 __all__ = ["AsyncioBridge", "DirectFuture", "LoopFunction"]
@@ -68,7 +69,7 @@ class AsyncioBridge:
         except RuntimeError:
             raise RuntimeError(
                 "mcp_actors.asyncio needs a running asyncio loop: on Trio use mcp_actors itself, without a loop "
-                "mcp_actors.sync"
+                f"mcp_actors.sync; {see_page('asyncio')}"
             ) from None
         bridge: AsyncioBridge | None = getattr(_of_thread, "bridge", None)
         if bridge is None or bridge.loop is not loop or bridge.engine.has_ended:

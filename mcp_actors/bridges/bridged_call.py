@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import trio
 
 from mcp_actors.errors import EngineStopped
+from mcp_actors.errors.protocol import see_page
 
 __all__ = ["Bridge", "BridgedCall", "calling_bridge", "function_name", "refuse_asyncio"]
 
@@ -166,4 +167,6 @@ def refuse_asyncio(what: str, instead: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise RuntimeError(f"{what} would block the asyncio loop that runs here: use '{instead}'")
+    raise RuntimeError(
+        f"{what} would block the asyncio loop that runs here: use '{instead}'; {see_page('asyncio')}"
+    )

@@ -13,7 +13,7 @@ from mcp_actors import Client, types
 from mcp_actors.cli.arguments import fitted, may_need_schema, text_arguments, tool_arguments
 from mcp_actors.cli.client_session import run_with_client
 from mcp_actors.cli.connection_options import ConnectionOptions, client_options
-from mcp_actors.cli.failures import EXIT_FAILED, CommandFailure, WrongUsage, reported, traceback_option
+from mcp_actors.cli.failures import EXIT_TOOL, ErrorAnswer, WrongUsage, reported, traceback_option
 from mcp_actors.cli.output import block_text, echo, echo_bytes, echo_json, echo_text, styled
 from mcp_actors.cli.progress import CallView, TerminalElicitation
 from mcp_actors.cli.tasks import kept_running, show_result
@@ -44,7 +44,7 @@ def command(
 
     Progress, the server's log lines and what it writes to its stderr are shown on stderr. Ctrl-C cancels the call, at
     the server as well, and exits with 130. If the server asks something, it is asked here if there is a terminal and
-    declined if not. A tool that reports an error prints it on stderr and exits with 1.
+    declined if not. A tool that reports an error prints it on stderr and exits with 8.
 
     With --task the id of the task is printed on stderr at once. Ctrl-C then leaves the task running and prints how to
     get its result later (mcp-actors tasks), and --cap bounds its start only. A tool without tasks is just called.
@@ -87,7 +87,7 @@ def command(
         )
     show_result(result, as_json)
     if result.is_error:
-        raise click.exceptions.Exit(EXIT_FAILED)
+        raise click.exceptions.Exit(EXIT_TOOL)
 
 
 async def _listed(client: Client, tool: str) -> dict[str, Any]:
@@ -105,13 +105,13 @@ async def _listed(client: Client, tool: str) -> dict[str, Any]:
 
 
 async def _require_listed(client: Client, tool: str) -> None:
-    """Raises `CommandFailure` if the server has tools, and this is not one of them."""
+    """Raises `ErrorAnswer` if the server has tools, and this is not one of them."""
     names = sorted(await _listed(client, tool))
     if names and tool not in names:
         close = difflib.get_close_matches(tool, names, n=1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
         shown = ", ".join(names[:10]) + (", … (mcp-actors list shows all)" if len(names) > 10 else "")
-        raise CommandFailure(f"the server has no tool {tool!r}{meant}\nits tools: {shown}")
+        raise ErrorAnswer(f"the server has no tool {tool!r}{meant}\nits tools: {shown}")
 
 
 # -- ``mcp-actors read`` ---------------------------------------------------------------------------------

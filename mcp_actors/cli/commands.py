@@ -1,8 +1,8 @@
 """The table of the commands. The one that is run is imported, so that ``serve`` does not import the parts that draw.
 
 `_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `listing`, `call` (with ``read`` and
-``prompt``), `tasks`, `docs` and `login` (with ``logout`` and ``whoami``) are files; `bench`, `demo`, `inspect`,
-`install` and `top` are folders, and so is what two options of ``serve`` do: `reload` and `workers`.
+``prompt``), `tasks`, `settings` (``config``), `docs` and `login` (with ``logout`` and ``whoami``) are files; `bench`,
+`demo`, `inspect`, `install` and `top` are folders, and so is what two options of ``serve`` do: `reload` and `workers`.
 
 The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
 `arguments` (``key=text``), `output` (results -> text or JSON), `progress` (the bar), `failures` (exceptions -> one line
@@ -19,13 +19,13 @@ from importlib.metadata import PackageNotFoundError, version
 
 import click
 
-from mcp_actors.cli.failures import EXIT_CODES, EXIT_INTERRUPTED, CommandFailure
+from mcp_actors.cli.failures import EXIT_CODES, EXIT_INTERRUPTED, CommandFailure, FailureAsJson
 from mcp_actors.cli.output import echo
 from mcp_actors.cli.start import Start
 from mcp_actors.supervision.arguments import did_you_mean
 from mcp_actors.supervision.platform import write_utf8
 
-__all__ = ["command_names", "run"]
+__all__ = ["command_names", "command_of", "package_version", "run"]
 
 _EPILOG = """\b
 URL     stdio:COMMAND ARG...   one shell word, for example 'stdio:python server.py'
@@ -63,6 +63,11 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "uninstall": ("install.install", "uninstall_command", "Take it out again."),
     "inspect": ("inspect.inspect", "command", "Say what a server is, what it violates, and how fast it is."),
     "bench": ("bench.bench", "command", "Put a load on any server; throughput, latencies, limits for CI."),
+    "config": (
+        "settings",
+        "command",
+        "Check a file of settings, show what is in force, make API keys.",
+    ),
     "docs": ("docs", "command", "Find a page of the documentation, without a network."),
     "list": ("listing", "command", "Show tools, resources, prompts, era and capabilities of a server."),
     "call": ("call", "command", "Call a tool, with a live progress bar; Ctrl-C cancels the call."),
@@ -78,6 +83,26 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
 def command_names() -> list[str]:
     """The names of the commands, in the order of ``mcp-actors --help``."""
     return list(_COMMANDS)
+
+
+def command_of(name: str) -> click.Command:
+    """Imports a command and returns it."""
+    module, attribute, _ = _COMMANDS[name]
+    command = getattr(importlib.import_module(f"mcp_actors.cli.{module}"), attribute)
+    assert isinstance(command, click.Command)
+    return command
+
+
+# The key under which the context has the words of the command line.
+_WORDS = "mcp_actors.command line"
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Returns whether a command line asks for JSON on stdout; bench has another ``--json``, which names a file."""
+    if not words or words[0] not in _COMMANDS or "--json" not in words:
+        return False
+    options = (each for each in command_of(words[0]).params if isinstance(each, click.Option))
+    return any(each.is_flag and "--json" in each.opts for each in options)
 
 
 class _Interrupted(CommandFailure):
@@ -101,10 +126,7 @@ class _CommandTable(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
             return None
-        module, name, _ = _COMMANDS[cmd_name]
-        command = getattr(importlib.import_module(f"mcp_actors.cli.{module}"), name)
-        assert isinstance(command, click.Command)
-        return command
+        return command_of(cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -116,7 +138,19 @@ class _CommandTable(click.Group):
             ctx.fail(f"there is no command {name!r}{close}")
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
+        try:
+            return self._invoke(ctx)
+        except click.ClickException as failure:
+            if _wants_json(ctx.meta[_WORDS]):
+                raise FailureAsJson(failure) from failure
+            raise
+
+    def _invoke(self, ctx: click.Context) -> object:
         start = ctx.obj
         try:
             return super().invoke(ctx)
@@ -136,13 +170,19 @@ class _CommandTable(click.Group):
             formatter.write_dl([(name, text) for name, (*_, text) in _COMMANDS.items()])
 
 
+def package_version() -> str | None:
+    """Returns the version of this package; ``None`` in a checkout that is not installed."""
+    try:
+        return version("mcp-actors")
+    except PackageNotFoundError:
+        return None
+
+
 def _print_version(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if not wanted or ctx.resilient_parsing:
         return
-    try:
-        echo(f"mcp-actors {version('mcp-actors')}")
-    except PackageNotFoundError:
-        echo("mcp-actors, run from a checkout that is not installed")
+    found = package_version()
+    echo(f"mcp-actors{f' {found}' if found else ', run from a checkout that is not installed'}")
     ctx.exit()
 
 

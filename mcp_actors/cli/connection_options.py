@@ -1,8 +1,14 @@
-"""Connection options shared by all client commands, headers among them, and commands with sections in their help."""
+"""Connection options shared by all client commands, headers among them, and the kinds of commands that have options.
+
+`CommandWithSections` has headings in its help, and `ConfigurableCommand` takes its options from the environment and
+from a file of settings too.
+"""
 
 from __future__ import annotations
 
 import functools
+import importlib
+import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +20,13 @@ import click
 __all__ = [
     "BENCH",
     "HTTP_SCHEMES",
+    "SETTINGS_VARIABLE",
+    "WORDS",
+    "WORKER_SETTINGS",
     "CommandWithSections",
+    "ConfigurableCommand",
     "ConnectionOptions",
+    "SecretOption",
     "Section",
     "bearer_from_environment",
     "client_options",
@@ -88,6 +99,116 @@ class CommandWithSections(click.Command):
                     formatter.write_text(section.remark)
         with formatter.section("Help"):
             formatter.write_dl(list(left.values()))
+
+
+# -- Options that come from the environment and from a file of settings as well -------------------------
+
+SETTINGS_VARIABLE = "MCP_ACTORS_SETTINGS"
+"""The environment variable that names the file of settings, as ``--settings`` does."""
+WORKER_SETTINGS = "MCP_ACTORS_WORKER_SETTINGS"
+"""The environment variable in which a worker gets the settings that its supervisor has read, as JSON. They are not on
+its command line, which every user of the machine can read."""
+WORDS = "mcp_actors.words"
+"""The key under which the context of a command has the words of its command line."""
+# The name that means no file.
+_NO_FILE = "none"
+# The files of settings, in the order in which they are looked for.
+_SETTINGS_FILES = ("mcp-actors.toml", "pyproject.toml")
+
+
+class SecretOption(click.Option):
+    """An option whose values are secrets, as those of ``--header`` may be: they are shown masked."""
+
+    is_secret = True
+
+
+class ConfigurableCommand(CommandWithSections):
+    """A command whose options have values in the environment and in a file of settings, too.
+
+    An option on the command line takes precedence over ``MCP_ACTORS_COMMAND_OPTION`` of the environment, that over the
+    file, and that over the default. The file is that of ``--settings``, or ``mcp-actors.toml``, or ``pyproject.toml``
+    with a table of ours.
+
+    Args:
+        beside: The parameter that names a file which the command runs, or whose programs it runs: settings are looked
+            for in the folder of that file, which decides what happens in any case. By default, and where it is no
+            path, they are looked for in the working directory.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *words: Any,
+        beside: str | None = None,
+        sections: Sequence[Section] = (),
+        **settings: Any,
+    ) -> None:
+        prefix = f"MCP_ACTORS_{name.upper()}_"
+        remark = (
+            f"Each option has a key in the table [{name}] of the file, and is {prefix}OPTION in the environment. See "
+            "mcp-actors config."
+        )
+        section = Section("Settings", ["--settings"], remark)
+        super().__init__(name, *words, sections=[*sections, section], **settings)
+        self._beside = beside
+        for each in self.params:
+            if isinstance(each, click.Option) and each.expose_value:
+                option = next(opt for opt in each.opts if opt.startswith("--"))
+                each.envvar = prefix + option[2:].replace("-", "_").upper()
+        self.params.append(
+            click.Option(
+                ["--settings"],
+                metavar="FILE",
+                envvar=SETTINGS_VARIABLE,
+                expose_value=False,
+                help="The file of settings; none for none. Default: mcp-actors.toml, or pyproject.toml.",
+            )
+        )
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[WORDS] = list(args)
+        asks_for_help = self.get_help_option(ctx)
+        try:
+            given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        except click.UsageError:
+            pass  # it is raised again below
+        else:
+            # Help is shown whatever is wrong with a file.
+            if asks_for_help is None or not given.get(asks_for_help.name):
+                self.read_settings(ctx, given)
+        return super().parse_args(ctx, args)
+
+    def read_settings(self, ctx: click.Context, given: Mapping[str, Any], *, runs: bool = True) -> Any:
+        """Makes the values of the file of settings, if there is one, defaults of the options.
+
+        Args:
+            ctx: The context of this command.
+            given: What the command line has, by parameters.
+            runs: Whether the commands in its values are run.
+
+        Returns:
+            The `mcp_actors.cli.settings.CommandSettings`; ``None`` without a file.
+
+        Raises:
+            click.ClickException: The file cannot be read or is malformed.
+        """
+        inherited = os.environ.pop(WORKER_SETTINGS, None)
+        if inherited is not None:
+            ctx.default_map = json.loads(inherited)
+            return None
+        named = given.get("settings") or os.environ.get(SETTINGS_VARIABLE)
+        place = given.get(self._beside or "")
+        folder = os.path.dirname(os.path.expanduser(place)) if isinstance(place, str) else ""
+        places = (os.path.join(folder, name) for name in _SETTINGS_FILES)
+        found = [named] if named else [place for place in places if os.path.isfile(place)]
+        if not found or named == _NO_FILE:
+            return None
+        # Few programs have settings, and reading them takes a module of its own.
+        module = importlib.import_module("mcp_actors.cli.settings")
+        settings = module.settings_of(self, ctx, found, is_named=bool(named), runs=runs)
+        if settings is not None:
+            ctx.default_map = settings.values()
+        return settings
 
 
 BENCH = (
@@ -188,6 +309,7 @@ def _with_connection(function: _F, clocks: Sequence[Callable[..., Any]]) -> Call
         ),
         click.option(
             "--header",
+            cls=SecretOption,
             metavar="NAME:VALUE",
             multiple=True,
             help="A header of every request (http, https, ws, wss); may be repeated.",

@@ -12,7 +12,7 @@ import mcp_actors
 from mcp_actors.cli.failures import CommandFailure, reported, traceback_option
 from mcp_actors.cli.output import echo, styled
 
-__all__ = ["DocumentPage", "DocumentSection", "command", "read_pages"]
+__all__ = ["DocumentPage", "DocumentSection", "command", "read_pages", "texts_named"]
 
 KINDS = {
     "start": "Start",
@@ -32,6 +32,12 @@ class DocumentSection:
     title: str
     anchor: str
     text: str
+    heading: str
+
+    @property
+    def whole(self) -> str:
+        """The heading as it is written, and the text."""
+        return f"{self.heading}{self.text.rstrip()}"
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,8 @@ class DocumentPage:
         found = []
         for mark, title, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
             anchor = "" if len(mark) == 1 else re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
-            found.append(DocumentSection(title.replace("`", ""), anchor, text.replace("\0", "")))
+            text = text.replace("\0", "")
+            found.append(DocumentSection(title.replace("`", ""), anchor, text, f"{mark} {title}"))
         return found
 
 
@@ -80,7 +87,7 @@ def _shielded(block: re.Match[str]) -> str:
 
 
 def read_pages(folder: Path | None = None) -> list[DocumentPage]:
-    """Reads the pages, those to start with first.
+    """Reads the pages in the order in which ``index.md`` has them: those to start with first.
 
     Args:
         folder: where they are; by default those that come with the package, or those of its checkout.
@@ -93,11 +100,12 @@ def read_pages(folder: Path | None = None) -> list[DocumentPage]:
         folder = next((each for each in (package / "docs", package.parent / "docs") if each.is_dir()), None)
         if folder is None:
             raise FileNotFoundError("this installation has no pages")
-    order = list(KINDS)
-    paths = [path for kind in order for path in sorted((folder / kind).glob("*.md"))]
+    listed = re.findall(
+        rf"^((?:{'|'.join(KINDS)})/[\w-]+)$", (folder / "index.md").read_text("utf-8"), re.MULTILINE
+    )
     return [
-        DocumentPage(PurePosixPath(path.relative_to(folder).as_posix()), path.read_text("utf-8"))
-        for path in paths
+        DocumentPage(PurePosixPath(f"{name}.md"), (folder / f"{name}.md").read_text("utf-8"))
+        for name in listed
     ]
 
 
@@ -126,8 +134,9 @@ def _line_with(section: DocumentSection, words: list[str]) -> str:
 def command(words: tuple[str, ...], show_traceback: bool) -> None:
     """Find a page of the documentation, which comes with the package.
 
-    Without a word it lists the pages. With the name of a page, such as how-to/tasks or tasks, it prints that page. With
-    other words it lists the sections that have all of them.
+    Without a word it lists the pages. With the name of a page, such as how-to/tasks or tasks, it prints that page, and
+    with that of a section, such as tasks#from-a-terminal, that section. With other words it lists the sections that
+    have all of them.
 
     \b
     mcp-actors docs
@@ -139,18 +148,26 @@ def command(words: tuple[str, ...], show_traceback: bool) -> None:
             pages = read_pages()
         except FileNotFoundError as error:
             raise CommandFailure(f"{error}; they are in the folder docs of the source") from None
-        named = [page for page in pages if words and _is_named(page, words)]
+        named = texts_named(" ".join(words), pages)
         if not words:
             _list(pages)
         elif len(named) == 1:
-            echo(named[0].text)
+            echo(named[0])
         else:
             _find(pages, [word.lower() for word in words])
 
 
-def _is_named(page: DocumentPage, words: tuple[str, ...]) -> bool:
-    name = " ".join(words).removesuffix(".md")
-    return name in (page.path.with_suffix("").as_posix(), page.path.stem)
+def texts_named(name: str, pages: list[DocumentPage]) -> list[str]:
+    """Returns the texts that a name leads to: ``page``, ``kind/page``, or either with ``#section``."""
+    path, _, anchor = name.partition("#")
+    found = [
+        page
+        for page in pages
+        if path.removesuffix(".md") in (page.path.with_suffix("").as_posix(), page.path.stem)
+    ]
+    if not anchor:
+        return [page.text for page in found]
+    return [each.whole for page in found for each in page.sections if each.anchor == anchor]
 
 
 def _list(pages: list[DocumentPage]) -> None:

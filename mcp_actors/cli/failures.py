@@ -13,7 +13,7 @@ from typing import IO, Any, TypeVar
 import click
 import trio
 
-from mcp_actors.cli.output import echo, safe, styled
+from mcp_actors.cli.output import echo, echo_json, safe, styled
 from mcp_actors.cli.start import EXIT_INTERRUPTED
 from mcp_actors.errors import (
     CallTimeout,
@@ -26,22 +26,29 @@ from mcp_actors.errors import (
     SharedStateUnavailable,
     TransportNotFound,
 )
+from mcp_actors.errors.protocol import see_page
 from mcp_actors.supervision.logging import flush_to_stderr
 from mcp_actors.supervision.platform import STOP_SIGNALS
 
 __all__ = [
+    "EXIT_ANSWERED",
     "EXIT_CODES",
     "EXIT_CROSSED",
     "EXIT_FAILED",
     "EXIT_INTERRUPTED",
     "EXIT_LOGIN",
+    "EXIT_TIMEOUT",
+    "EXIT_TOOL",
     "EXIT_UNCHECKED",
     "EXIT_USAGE",
     "EXIT_VIOLATES",
     "CommandFailure",
+    "ErrorAnswer",
+    "FailureAsJson",
     "LoginNeeded",
     "WrongUsage",
     "asks_for_login",
+    "kind_of",
     "reported",
     "run_interruptible",
     "sentence",
@@ -55,14 +62,20 @@ EXIT_LOGIN = 3
 EXIT_VIOLATES = 4
 EXIT_UNCHECKED = 5
 EXIT_CROSSED = 6
+EXIT_ANSWERED = 7
+EXIT_TOOL = 8
+EXIT_TIMEOUT = 9
 EXIT_CODES = {
     0: "done",
-    EXIT_FAILED: "it failed while running: no connection, an error answer, a tool that reported an error, a timeout",
+    EXIT_FAILED: "it failed: no connection, or it was lost; a file, an address or a program that cannot be used",
     EXIT_USAGE: "wrong usage: bad option, unknown target, malformed argument",
     EXIT_LOGIN: "the server asks for authorization, and a person has to log in: mcp-actors login URL",
     EXIT_VIOLATES: "mcp-actors inspect: the server violates a rule of the protocol",
     EXIT_UNCHECKED: "mcp-actors inspect: no violation was found, but some rules could not be checked",
     EXIT_CROSSED: "mcp-actors bench: a limit of --fail-if was crossed, or a regression was found",
+    EXIT_ANSWERED: "the server answered with an error",
+    EXIT_TOOL: "the tool reported an error",
+    EXIT_TIMEOUT: "a clock ran out before the server answered",
     EXIT_INTERRUPTED: "ended by Ctrl-C; a call in flight was cancelled at the server too",
 }
 """All exit codes of all commands, as ``mcp-actors --help`` lists them."""
@@ -110,6 +123,38 @@ class LoginNeeded(CommandFailure):
     exit_code = EXIT_LOGIN
 
 
+class ErrorAnswer(CommandFailure):
+    """A `CommandFailure` that the server answered: exit code 7."""
+
+    exit_code = EXIT_ANSWERED
+
+
+class _TimedOut(CommandFailure):
+    """A `CommandFailure` for want of an answer in time: exit code 9."""
+
+    exit_code = EXIT_TIMEOUT
+
+
+class FailureAsJson(click.ClickException):
+    """A failure of a command with ``--json``: a JSON object on stdout, where a program looks for the result.
+
+    Args:
+        failure: The failure. Its exit code stays.
+    """
+
+    def __init__(self, failure: click.ClickException) -> None:
+        super().__init__(failure.format_message())
+        self.exit_code = failure.exit_code  # type: ignore[misc]  # click has it for each object, too
+        self._cause = failure.__cause__
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        flush_to_stderr()
+        members: dict[str, Any] = {"message": self.message, "exitCode": self.exit_code}
+        if isinstance(self._cause, RpcError):
+            members |= {"code": self._cause.code, "data": self._cause.data}
+        echo_json({"error": members})
+
+
 def asks_for_login(error: Exception) -> bool:
     """Returns whether a server asks for authorization, and no login is there, or none that suffices."""
     # The refusals of the bindings are classes of their own, which a command for another binding does not import.
@@ -136,19 +181,35 @@ def reported(show_traceback: bool) -> Iterator[None]:
     except Exception as error:
         if show_traceback:
             echo(traceback.format_exc(), err=True, nl=False)
-        raise _kind(error)(sentence(error)) from error
+        raise kind_of(error)(sentence(error)) from error
 
 
-def _kind(error: Exception) -> type[CommandFailure]:
+def kind_of(error: Exception) -> type[CommandFailure]:
+    """Returns the kind of failure that an exception is, which decides the exit code."""
     if isinstance(error, LoginRequired):
         return LoginNeeded
-    return WrongUsage if isinstance(error, TransportNotFound | ConfigurationError) else CommandFailure
+    if isinstance(error, TransportNotFound | ConfigurationError):
+        return WrongUsage
+    if isinstance(error, CallTimeout):
+        return _TimedOut
+    # Shared state of this process is no server's answer.
+    is_answer = isinstance(error, RpcError) and not (
+        isinstance(error, SharedStateUnavailable) and error.cause
+    )
+    return ErrorAnswer if is_answer else CommandFailure
 
 
 def sentence(error: Exception) -> str:
-    """Returns the text that a person reads about ``error``: a line, and below it what the server sent or wrote."""
+    """Returns the text that a person reads about ``error``: a line, what the server sent or wrote, and its page."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # out of the nurseries of the demo
+    text = _text(error)
+    if isinstance(error, McpError) and error.PAGE:
+        text += f"\n{see_page(error.PAGE)}"
+    return text
+
+
+def _text(error: Exception) -> str:
     if isinstance(error, CallTimeout):
         option = "--timeout" if error.clock == "idle" else "--cap"
         context = click.get_current_context(silent=True)

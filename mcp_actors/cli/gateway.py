@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import click
@@ -15,10 +17,11 @@ import structlog
 import trio
 
 from mcp_actors import Client, ClientGroup
-from mcp_actors.abc import ClientTransport
+from mcp_actors.abc import ClientTransport, ServerHandler
 from mcp_actors.abc.discovery import client_transport
+from mcp_actors.cli.commands import package_version
 from mcp_actors.cli.connection_options import (
-    CommandWithSections,
+    ConfigurableCommand,
     ConnectionOptions,
     Section,
     takes_headers,
@@ -35,20 +38,33 @@ from mcp_actors.cli.failures import (
     traceback_option,
 )
 from mcp_actors.cli.output import echo, safe
+from mcp_actors.cli.serve import employed, serve_here, supervise_workers, supervises
 from mcp_actors.cli.serve_options import (
     ServeOptions,
+    equip,
     is_own_address,
     options_of,
     require_fitting,
     sections_of,
-    serve_at,
+    upstream_limits,
 )
-from mcp_actors.errors import ConfigurationError, ConnectFailed, McpError
-from mcp_actors.gateway import SessionPolicy, UpstreamTarget, bridge_to, configured_gateway
+from mcp_actors.cli.start import has_terminal
+from mcp_actors.errors import CallTimeout, ConfigurationError, ConnectFailed, McpError
+from mcp_actors.gateway import Gateway, SessionPolicy, Upstream, UpstreamTarget, bridge_to, upstreams_of
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
 from mcp_actors.gateway.server_entry import WITHIN, ServerEntry
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import printable
 
-__all__ = ["bridge_command", "check_servers", "command", "stored_access"]
+__all__ = [
+    "ConfigurationReload",
+    "ConfiguredUpstreams",
+    "bridge_command",
+    "check_servers",
+    "command",
+    "load_access",
+    "stored_access",
+]
 
 
 GATEWAY = (Section("The gateway", ["--check", "--name"]), *sections_of("gateway"))
@@ -62,7 +78,13 @@ BRIDGE = (
 )
 
 
-@click.command("gateway", cls=CommandWithSections, sections=GATEWAY, short_help="Serve many servers as one.")
+@click.command(
+    "gateway",
+    cls=ConfigurableCommand,
+    sections=GATEWAY,
+    beside="config",
+    short_help="Serve many servers as one.",
+)
 @click.argument("config")
 @options_of("gateway")
 @click.option(
@@ -82,52 +104,96 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
     mcp-actors gateway ~/.cursor/mcp.json --check
     mcp-actors gateway ~/.cursor/mcp.json --listen http://127.0.0.1:8000/mcp
 
-    A server that is away costs only its own tools. Ends as mcp-actors serve does, with the processes that it started.
+    A server that is away, and an entry that is malformed, cost only their own tools. The file is read again when it has
+    changed and at SIGHUP: servers whose entries are the same notice nothing. Ends as mcp-actors serve does, with the
+    processes that it started.
 
     The exit code of --check is 1 if a server cannot be used, and 3 if a person has to log in for each that cannot.
     """
     options = ServeOptions(**given)
-    with reported(show_traceback):
-        entries = _entries(config)
+    with employed() as worker, reported(show_traceback):
+        path = _path(config, is_worker=worker is not None)
+        entries = _entries(path)
         options = attrs.evolve(options, listen=options.listen or entries.gateway.listen)
         _refuse_itself(entries, options.listen)
         require_fitting(options)
-        _say_what_is_unused(entries)
-        access = stored_access(entries)
+        if worker is None:
+            _say_what_is_unused(entries)
         if check:
-            check_servers(entries, access)
+            os.environ[WITHIN] = _within(path)
+            check_servers(entries, stored_access(entries))
             return
-        settings = {} if name is None else {"name": name}
-        gateway = configured_gateway(entries, access=access, **settings)
+        if supervises(options, worker):
+            supervise_workers("gateway", options, reloads=True)
+            return
+        os.environ[WITHIN] = _within(path)
+        _log_malformed(entries.malformed)
+        upstreams = ConfiguredUpstreams(path, upstream_limits(options), options.listen)
+        section = {each: getattr(entries.gateway, each) for each in ("name", "instructions", "wait")}
+        settings: dict[str, Any] = {"version": package_version() or "0"}
+        settings |= {each: value for each, value in section.items() if value is not None}
+        settings |= {} if name is None else {"name": name}
+        gateway = Gateway(trio.run(upstreams.of, entries), **settings)
+        equip(gateway, options)
         names = [entry.name for entry in entries]
-        serve_at(gateway, options, f"{gateway.info.name}: {len(names)} servers: {safe(', '.join(names))}")
+        said = f"{gateway.info.name}: {len(names)} servers: {safe(', '.join(names))}"
+        reload = ConfigurationReload(gateway, upstreams, entries)
+        serve_here(gateway, options, worker, said, companions=[reload], without_tasks=gateway.forgo_tasks)
 
 
-def _entries(config: str) -> ServerEntries:
-    if not os.path.exists(os.path.expanduser(config)):
+def _path(config: str, *, is_worker: bool) -> str:
+    """Returns the path of a configuration.
+
+    Raises:
+        WrongUsage: It does not exist, or one of its servers is this gateway.
+    """
+    expanded = os.path.expanduser(config)
+    if not os.path.exists(expanded):
         meant = f"; for one server: mcp-actors bridge {config} TO" if "://" in config else ""
         raise WrongUsage(f"there is no file {config}{meant}")
-    path = os.path.realpath(os.path.expanduser(config))
-    outer = os.environ.get(WITHIN, "").split(os.pathsep)
-    if path in outer:
+    if not is_worker and os.path.realpath(expanded) in os.environ.get(WITHIN, "").split(os.pathsep):
         raise WrongUsage(
             f"a server of {config} is a gateway that serves {config}: it would start itself for ever. Take its entry"
             f" out of the file, or give the gateway a file of its own"
         )
-    entries = read_server_entries(os.path.abspath(os.path.expanduser(config)))
-    os.environ[WITHIN] = os.pathsep.join([*filter(None, outer), path])
+    return os.path.abspath(expanded)
+
+
+def _within(path: str) -> str:
+    """Returns what the servers that are started learn of the gateways that they are behind."""
+    outer = os.environ.get(WITHIN, "").split(os.pathsep)
+    return os.pathsep.join([*filter(None, outer), os.path.realpath(path)])
+
+
+def _entries(path: str) -> ServerEntries:
+    """Reads a configuration.
+
+    Raises:
+        ConfigurationError: It cannot be used at all, or every entry of it is malformed.
+        WrongUsage: It has no server.
+    """
+    entries = read_server_entries(path, leaves_out=True)
     if not any(True for _ in entries):
-        raise WrongUsage(f"{config} has no server that is not disabled")
+        for error in entries.malformed.values():
+            raise error
+        raise WrongUsage(f"{path} has no server that is not disabled")
     return entries
 
 
-def _refuse_itself(entries: ServerEntries, listen: Sequence[str]) -> None:
+def _refuse_itself(entries: Iterable[ServerEntry], listen: Sequence[str]) -> None:
     for entry in entries:
         if entry.url is not None and is_own_address(entry.url, listen):
             raise WrongUsage(
                 f"the server {entry.name} is at {entry.url}, where this gateway serves: it would ask itself for"
                 f" ever. Take the entry out, or serve at another URL"
             )
+
+
+def _log_malformed(malformed: Mapping[str, ConfigurationError]) -> None:
+    for name, error in malformed.items():
+        log.error(
+            "a server of the configuration is left out", upstream=printable(name, 100), reason=str(error)
+        )
 
 
 def _say_what_is_unused(entries: ServerEntries) -> None:
@@ -138,11 +204,164 @@ def _say_what_is_unused(entries: ServerEntries) -> None:
             echo(safe(text), file=sys.stderr)
 
 
+# -- The configuration is read again while the gateway serves ------------------------------------------
+
+# Seconds between two looks at whether the file has changed.
+LOOK_EVERY = 1.0
+
+
+@attrs.frozen
+class _Configured:
+    """An upstream, with what it was made of."""
+
+    entry: ServerEntry
+    outputs: Mapping[str, str | None] = attrs.field(repr=False)
+    has_login: bool
+    upstream: Upstream = attrs.field(eq=False)
+
+
+class ConfiguredUpstreams:
+    """The upstreams of a configuration. One whose entry is the same again is the same object again.
+
+    Args:
+        path: The file.
+        limits: The limits of each upstream.
+        listen: Where the gateway serves.
+    """
+
+    def __init__(self, path: str, limits: Mapping[str, Any], listen: Sequence[str]) -> None:
+        self.path = path
+        self._limits = limits
+        self._listen = listen
+        self._made: dict[str, _Configured] = {}
+
+    def __repr__(self) -> str:
+        return f"<ConfiguredUpstreams {', '.join(self._made)}>"
+
+    def read(self) -> ServerEntries:
+        """Reads the file, and runs the commands in it. It waits for them, so it is for a thread.
+
+        Raises:
+            ConfigurationError: It cannot be used at all, or every entry of it is malformed.
+            WrongUsage: It has no server.
+        """
+        entries = _entries(self.path)
+        for entry in entries:
+            entry.command_outputs()
+        return entries
+
+    async def of(self, entries: ServerEntries) -> list[Upstream]:
+        """Returns the upstreams of a configuration, in its order; behind them those whose entries are malformed now.
+
+        Raises:
+            TokenStoreFailed: The stored logins cannot be read.
+        """
+        access = await load_access(entries)
+        made: dict[str, _Configured] = {}
+        for entry in entries:
+            if entry.url is not None and is_own_address(entry.url, self._listen):
+                log.error("a server is at an address of the gateway, and left out", upstream=entry.name)
+                continue
+            auth = access.get(entry.name)
+            (upstream,) = upstreams_of([entry], access=access)
+            upstream = attrs.evolve(upstream, **self._limits)
+            found = _Configured(entry, entry.command_outputs(), auth is not None, upstream)
+            former = self._made.get(entry.name)
+            made[entry.name] = former if former == found and former is not None else found
+        # What somebody is about to mend goes on as it was.
+        made |= {name: self._made[name] for name in entries.malformed if name in self._made}
+        self._made = made
+        return [each.upstream for each in made.values()]
+
+
+class ConfigurationReload:
+    """Reads the configuration of a gateway again at SIGHUP, and when its file has changed. A companion of transports.
+
+    A configuration that cannot be used changes nothing, and is logged.
+
+    Args:
+        gateway: The gateway.
+        upstreams: Its upstreams.
+        entries: The configuration as it was read at first.
+    """
+
+    is_companion: Literal[True] = True
+
+    def __init__(self, gateway: Gateway[Any], upstreams: ConfiguredUpstreams, entries: ServerEntries) -> None:
+        self._gateway = gateway
+        self._upstreams = upstreams
+        self._section = entries.gateway
+        self._seen = self._signature()
+
+    def __repr__(self) -> str:
+        return f"<ConfigurationReload {self._upstreams.path}>"
+
+    async def serve(
+        self, handler: ServerHandler, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Watches until it is cancelled."""
+        had_terminal = has_terminal()
+        with _hangups() as hangups:
+            task_status.started("")
+            while True:
+                with trio.move_on_after(LOOK_EVERY) as looking:
+                    if hangups is None:
+                        await trio.sleep_forever()
+                    else:
+                        await anext(hangups)
+                if looking.cancelled_caught:
+                    if self._signature() == self._seen:
+                        continue
+                elif had_terminal and not has_terminal():
+                    # The terminal was closed: no person could stop this any more.
+                    self._gateway.stop()
+                    continue
+                await self._reload()
+
+    async def _reload(self) -> None:
+        self._seen = self._signature()
+        try:
+            entries = await trio.to_thread.run_sync(self._upstreams.read, abandon_on_cancel=True)
+            _log_malformed(entries.malformed)
+            before = self._gateway.upstreams
+            after = await self._upstreams.of(entries)
+            self._gateway.set_upstreams(after)
+        except (McpError, WrongUsage, ValueError) as error:
+            reason = error.format_message() if isinstance(error, WrongUsage) else str(error)
+            log.error("the configuration cannot be used: the servers stay as they are", reason=reason)
+            return
+        if entries.gateway != self._section:
+            log.warning("listen, name, instructions and wait of the gateway change when it is started again")
+        log.info(
+            "the configuration was read again",
+            begun=[each.name for each in after if all(each is not other for other in before)],
+            ended=[each.name for each in before if all(each is not other for other in after)],
+            unchanged=sum(any(each is other for other in before) for each in after),
+        )
+
+    def _signature(self) -> tuple[int, int, int] | None:
+        try:
+            found = os.stat(self._upstreams.path)
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+@contextmanager
+def _hangups() -> Iterator[AsyncIterator[int] | None]:
+    """Yields the signals that ask for the configuration to be read again; ``None`` on Windows, which has none."""
+    if sys.platform == "win32":
+        yield None
+        return
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        yield signals
+
+
 # -- ``mcp-actors bridge`` -------------------------------------------------------------------------------
 
 
 @click.command(
-    "bridge", cls=CommandWithSections, sections=BRIDGE, short_help="Serve a server at another address."
+    "bridge", cls=ConfigurableCommand, sections=BRIDGE, short_help="Serve a server at another address."
 )
 @upstream_options
 @click.argument("to")
@@ -177,9 +396,15 @@ def bridge_command(
     with reported(show_traceback):
         if is_own_address(connection.url, [to]):
             raise WrongUsage(f"the server and the bridge are both at {to}: it would ask itself for ever")
-        settings = {"era": connection.era, "timeout": connection.timeout, "cap": connection.cap}
-        bridge = bridge_to(_target(connection, settings), sessions=sessions, settings=settings)
-        serve_at(bridge, options, f"a bridge to {connection.url.partition(':')[0]}:")
+        settings: dict[str, Any] = {
+            "era": connection.era,
+            "timeout": connection.timeout,
+            "cap": connection.cap,
+        }
+        settings_of_upstream = settings | upstream_limits(options)
+        bridge = bridge_to(_target(connection, settings), sessions=sessions, settings=settings_of_upstream)
+        equip(bridge, options)
+        serve_here(bridge, options, None, f"a bridge to {connection.url.partition(':')[0]}:")
 
 
 def _target(connection: ConnectionOptions, settings: dict[str, Any]) -> UpstreamTarget:
@@ -204,6 +429,11 @@ def _target(connection: ConnectionOptions, settings: dict[str, Any]) -> Upstream
 
 
 def stored_access(entries: Iterable[ServerEntry]) -> dict[str, Any]:
+    """Returns the same as `load_access`, outside of an event loop."""
+    return trio.run(load_access, entries)
+
+
+async def load_access(entries: Iterable[ServerEntry]) -> dict[str, Any]:
     """Returns the access to each server where somebody has logged in, by the names of the servers.
 
     Raises:
@@ -216,11 +446,9 @@ def stored_access(entries: Iterable[ServerEntry]) -> dict[str, Any]:
                 urls[entry.name] = entry.address() or ""
             except ConfigurationError:
                 continue  # connecting to the server will report it
+    if not urls:
+        return {}
     # Only a configuration with such a server needs what this imports.
-    return trio.run(_load, urls) if urls else {}
-
-
-async def _load(urls: dict[str, str]) -> dict[str, Any]:
     stored_auth = importlib.import_module("mcp_actors.cli.login").stored_auth
     found = {name: await stored_auth(url) for name, url in urls.items()}
     return {name: auth for name, auth in found.items() if auth is not None}
@@ -260,10 +488,11 @@ def check_servers(entries: ServerEntries, access: Mapping[str, Any]) -> None:
     for line in _table([(name, *facts) for name, facts in there.items()]):
         echo(line)
     failures = {name: _reason(facts) for name, facts in found.items() if isinstance(facts, Exception)}
+    failures |= entries.malformed
     if failures:
-        lines = [f"{len(failures)} of {len(found)} servers cannot be used"]
+        lines = [f"{len(failures)} of {len(found) + len(entries.malformed)} servers cannot be used"]
         for name, failure in failures.items():
-            lines += servers[name].explain(failure)
+            lines += _explained(name, failure, servers[name].written if name in servers else ())
         kind = LoginNeeded if all(map(asks_for_login, failures.values())) else CommandFailure
         raise kind("\n".join(lines))
 
@@ -286,17 +515,22 @@ class _Overheard:
         kept: dict[str, Any] = {} if self.entry.command is None else {"stderr": self._keep}
         return self.entry.target(**kept, **options)
 
-    def explain(self, failure: Exception) -> Iterator[str]:
-        """Returns the lines that say why it cannot be used."""
-        first, *rest = sentence(failure).splitlines() or [""]
-        login = "; run: mcp-actors login URL" if asks_for_login(failure) else ""
-        yield f"{self.name}: {safe(first)[:_LONGEST_REASON]}{login}"
-        # A client that finds out which era a server has may have started it twice.
-        yield from (f"    {line[:_LONGEST_REASON]}" for line in [*rest, *dict.fromkeys(self.written)])
-
     def _keep(self, line: str) -> None:
         self.written.append(line)
         del self.written[:-_MOST_LINES]
+
+
+def _explained(name: str, failure: Exception, written: Iterable[str]) -> Iterator[str]:
+    """Returns the lines that say why a server cannot be used, with what it has written."""
+    first, *rest = sentence(failure).splitlines() or [""]
+    if isinstance(failure, CallTimeout):
+        # A gateway has no option for it.
+        member = "timeout" if failure.clock == "idle" else "cap"
+        first = f"{first.removesuffix(')')}; {member} in its entry sets it)"
+    login = "; run: mcp-actors login URL" if asks_for_login(failure) else ""
+    yield f"{safe(name)}: {safe(first)[:_LONGEST_REASON]}{login}"
+    # A client that finds out which era a server has may have started it twice.
+    yield from (f"    {line[:_LONGEST_REASON]}" for line in [*rest, *dict.fromkeys(written)])
 
 
 async def _facts(

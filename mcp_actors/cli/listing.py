@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from typing import Any
 
 import attrs
@@ -15,7 +16,14 @@ from mcp_actors import Client, types
 from mcp_actors.cli.arguments import argument_lines, signature
 from mcp_actors.cli.client_session import run_with_client
 from mcp_actors.cli.connection_options import ConnectionOptions, client_options
-from mcp_actors.cli.failures import CommandFailure, asks_for_login, reported, sentence, traceback_option
+from mcp_actors.cli.failures import (
+    CommandFailure,
+    asks_for_login,
+    kind_of,
+    reported,
+    sentence,
+    traceback_option,
+)
 from mcp_actors.cli.output import echo, echo_json, plain, safe, styled
 from mcp_actors.cli.progress import CallView
 from mcp_actors.errors import McpError
@@ -45,21 +53,25 @@ class _Found:
 def command(connection: ConnectionOptions, as_json: bool, show_traceback: bool) -> None:
     """Show what a server offers: who it is, its era and capabilities, tools, resources, templates and prompts.
 
-    If one of these cannot be listed, the rest is shown, and the exit code is 1.
+    If one of these cannot be listed, the rest is shown, and the exit code is that of the first failure.
     """
     with reported(show_traceback):
-        found = run_with_client(connection, _ask_everything, CallView())
+        kinds: list[type[CommandFailure]] = []
+        found = run_with_client(connection, partial(_ask_everything, kinds=kinds), CallView())
         if as_json:
             echo_json({name: value for name, value in plain(found).items() if value is not None})
         else:
             for line in _lines(found):
                 echo(line)
-        if found.failures:
-            failed = (f"{what} could not be listed: {why}" for what, why in found.failures.items())
-            raise CommandFailure("\n".join(failed))
+        if kinds:
+            if as_json:
+                raise click.exceptions.Exit(kinds[0].exit_code)  # the object has the failures
+            failed = (f"{what} could not be listed: {why}" for what, why in (found.failures or {}).items())
+            raise kinds[0]("\n".join(failed))
 
 
-async def _ask_everything(client: Client) -> _Found:
+async def _ask_everything(client: Client, kinds: list[type[CommandFailure]]) -> _Found:
+    """Asks for everything, and notes in ``kinds`` what kind of failure each part is that cannot be had."""
     declared = client.server_capabilities
     failures: dict[str, str] = {}
 
@@ -73,6 +85,7 @@ async def _ask_everything(client: Client) -> _Found:
                 if asks_for_login(error):
                     raise
                 failures[what] = sentence(error)
+                kinds.append(kind_of(error))
         return found
 
     return _Found(

@@ -7,6 +7,7 @@ import importlib
 import os
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -39,20 +40,24 @@ _LAST_FLUSH = 2000
 
 
 def observe(
-    server: Server, metrics: str | None, telemetry: str | None, worker: int | None
+    server: Server,
+    metrics: str | None,
+    telemetry: str | None,
+    shown: Callable[[Metrics], object] | None = None,
 ) -> dict[str, object]:
     """Gives the server the telemetry that was asked for, beside its own, and returns the routes that this needs.
 
     Args:
         metrics: The path of the page of metrics, ``None`` for none.
         telemetry: ``"otel"``, or ``None`` for none.
-        worker: The number of this process among its siblings, which its metrics have as a label.
+        shown: Returns what the page shows, given the metrics of this server, where it is one of several processes. By
+            default these are shown.
 
     Raises:
         WrongUsage: A library is missing; the message says how to install it.
     """
     found: list[Telemetry] = [] if server.telemetry is None else [server.telemetry]
-    counted = Metrics(None if worker is None else {"worker": str(worker)})
+    counted = Metrics()
     made, counts = (None, False) if telemetry is None else _open_telemetry(server.name, counted)
     if made is not None:
         found.append(made)
@@ -61,7 +66,8 @@ def observe(
     server.telemetry = found[0] if len(found) == 1 else Together(*found)
     if metrics is None:
         return {}
-    return {metrics: importlib.import_module("mcp_transports.http.server").metrics_page(counted)}
+    page = counted if shown is None else shown(counted)
+    return {metrics: importlib.import_module("mcp_transports.http.server").metrics_page(page)}
 
 
 def _open_telemetry(name: str, counted: Metrics) -> tuple[Telemetry, bool]:

@@ -118,7 +118,8 @@ def _plain_object(value: Any) -> dict[str, Any]:
     members: dict[str, Any] = {"type": kind} if isinstance(kind, str) else {}
     for field in attrs.fields(type(value)):
         item = getattr(value, field.name)
-        if field.name == "extra" or item is types.UNSET:
+        # What no constructor takes was not sent: the client has found it out.
+        if field.name == "extra" or item is types.UNSET or not field.init:
             continue
         if item is None and field.default is None:
             continue

@@ -1,44 +1,52 @@
-"""``mcp-actors serve``: serves a target, and imports nothing that draws."""
+"""``mcp-actors serve``: serves a target, in this process or in workers, and imports nothing that draws.
+
+The second half serves any server, and is that of ``gateway`` and ``bridge`` too.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import attrs
 import click
 
 from mcp_actors import Server
-from mcp_actors.abc import SharedState
-from mcp_actors.cli.connection_options import CommandWithSections
-from mcp_actors.cli.failures import WrongUsage, reported, traceback_option
+from mcp_actors.cli.connection_options import WORDS, WORKER_SETTINGS, ConfigurableCommand
+from mcp_actors.cli.failures import reported, traceback_option
+from mcp_actors.cli.output import echo
 from mcp_actors.cli.serve_options import (
     STDIO,
-    Announcement,
     ServeOptions,
+    add_middleware,
     admin_transport,
+    equip,
     offer,
     options_of,
     require_fitting,
     routes_beside,
     sections_of,
-    serves_stdio_alone,
     serving_transports,
-    set_ending,
 )
+from mcp_actors.cli.start import Start
 from mcp_actors.cli.target import load_server
 from mcp_actors.supervision.platform import join_words
 
-__all__ = ["command"]
-
-# The variable that makes this process a worker: see `mcp_actors.cli.workers.worker`, which only workers import.
-_ASSIGNMENT = "MCP_ACTORS_WORKER"
+__all__ = ["Announcement", "command", "employed", "serve_here", "supervise_workers", "supervises"]
 
 
-@click.command("serve", cls=CommandWithSections, sections=sections_of("serve"), short_help="Serve a Server.")
+@click.command(
+    "serve",
+    cls=ConfigurableCommand,
+    sections=sections_of("serve"),
+    beside="target",
+    short_help="Serve a Server.",
+)
 @click.argument("target")
 @options_of("serve")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -70,46 +78,19 @@ def command(target: str, args: tuple[str, ...], show_traceback: bool, **given: A
     if options.reload:
         # Compiled files record a change to the second only: of two within one second they would keep the first.
         sys.dont_write_bytecode = True
-    worker = _employment()
-    with _told(worker), reported(show_traceback):
-        if options.workers is not None and worker is None:
-            _serve_with_workers(options, options.workers)
+    with employed() as worker, reported(show_traceback):
+        if supervises(options, worker):
+            supervise_workers("serve", options)
             return
-        server = _loaded(target, args, options)
-        set_ending(server, options)
-        companions = _companions(options, worker)
-        routes = routes_beside(server, options, None if worker is None else worker.number)
-        if serves_stdio_alone(options):
-            terminal = sys.stdin.isatty() and sys.stderr.isatty()
-            hint = _stdio_hint(server, target, args) if terminal else ""
-            server.run(STDIO, *companions, task_status=Announcement((), hint))
-            return
-        several = worker is not None and worker.of > 1
-        if several:
-            state = importlib.import_module("mcp_actors.cli.workers.serving")
-            server.shared = state.StateOfSeveral(server)
-        transports = serving_transports(options, routes, several=several)
-        hint = f"{offer(server)}; Ctrl-C stops, a second one at once" if sys.stderr.isatty() else ""
-        status = (
-            Announcement(options.listen, hint) if worker is None else worker.status(server, offer(server))
-        )
-        server.run(*transports, *companions, task_status=status)
-
-
-def _serve_with_workers(options: ServeOptions, count: int) -> None:
-    words = _words(click.get_current_context())
-    serving = importlib.import_module("mcp_actors.cli.workers.serving")
-    view = None if options.admin is None else admin_transport(options.admin)
-    serving.serve_with_workers(
-        words, options.listen, count, lambda ready: _announce(options.listen, ready), view
-    )
-
-
-def _companions(options: ServeOptions, worker: Any) -> list[Any]:
-    """Returns what shows the server to operators, or to the supervisor of this worker."""
-    if options.admin is None:
-        return []
-    return [admin_transport(options.admin) if worker is None else worker.view()]
+        server = load_server(target, args)
+        equip(server, options)
+        if options.reload:
+            # Imported where it is used: most servers are not reloaded.
+            reload = importlib.import_module("mcp_actors.cli.reload")
+            server = reload.Reloading(
+                target, args, server, options.reload_dir, offer, lambda each: add_middleware(each, options)
+            ).server
+        serve_here(server, options, worker, offer(server), _stdio_hint(server, target, args))
 
 
 def _stdio_hint(server: Server, target: str, args: Sequence[str]) -> str:
@@ -123,18 +104,44 @@ def _stdio_hint(server: Server, target: str, args: Sequence[str]) -> str:
     )
 
 
-def _employment() -> Any:
-    """Returns this process's place among the workers of a supervisor; only a worker imports what that takes."""
-    if _ASSIGNMENT not in os.environ:
-        return None
-    return importlib.import_module("mcp_actors.cli.workers.worker").employment()
+# -- A process that serves: ``gateway`` and ``bridge`` use this too ------------------------------------
+
+# The variable that makes this process a worker: see `mcp_actors.cli.workers.worker`, which only workers import.
+_ASSIGNMENT = "MCP_ACTORS_WORKER"
+
+
+class Announcement:
+    """A task status that says on stderr where the server is to be found, once it is there.
+
+    Args:
+        urls: The URLs that are served and have to be announced; none for standard input.
+        hint: What a person on a terminal reads before.
+    """
+
+    def __init__(self, urls: Sequence[str], hint: str) -> None:
+        self._urls = urls
+        self._hint = hint
+
+    def started(self, places: Sequence[object] = ()) -> None:
+        if self._hint:
+            echo(self._hint, err=True)
+        for url, place in zip(self._urls, places, strict=False):
+            where = f" at {place}" if isinstance(place, str) and place != url else ""
+            echo(f"serving {url}{where}", err=True)
 
 
 @contextmanager
-def _told(worker: Any) -> Iterator[None]:
-    """Reports what the block raises to the supervisor of a worker."""
+def employed() -> Iterator[Any]:
+    """Yields this process's place among the workers of a supervisor, ``None`` if it is not a worker.
+
+    What the block raises is reported to the supervisor.
+    """
+    worker = None
+    if _ASSIGNMENT in os.environ:
+        # Only a worker imports what that takes.
+        worker = importlib.import_module("mcp_actors.cli.workers.worker").employment()
     try:
-        yield
+        yield worker
     except click.ClickException as error:
         if worker is None:
             raise
@@ -142,43 +149,100 @@ def _told(worker: Any) -> Iterator[None]:
         raise click.exceptions.Exit(error.exit_code) from None
 
 
-def _loaded(target: str, args: Sequence[str], options: ServeOptions) -> Server:
-    """Returns the server of TARGET; with ``--reload`` one that follows the changes of its files."""
-    server = load_server(target, args)
-    if options.shared is not None:
-        server.shared = _shared_state(options.shared)
-    if options.reload:
-        # Imported where it is used: most servers are not reloaded.
-        reload = importlib.import_module("mcp_actors.cli.reload")
-        server = reload.Reloading(target, args, server, options.reload_dir, offer).server
-    return server
+def supervises(options: ServeOptions, worker: Any) -> bool:
+    """Returns whether this process is to keep workers, and not to serve itself."""
+    return options.workers is not None and worker is None
 
 
-def _words(context: click.Context) -> list[str]:
-    """Returns the words of the command line again, for another process."""
-    words = ["serve"]
-    behind: list[str] = []
-    for each in context.command.params:
-        given = context.params.get(each.name or "")
-        several = given if isinstance(given, tuple) else () if given is None else (given,)
-        if isinstance(each, click.Argument):
-            behind += several
-        elif isinstance(given, bool):
-            words += each.opts[:1] if given else []
-        else:
-            words += [word for value in several for word in (each.opts[0], str(value))]
-    return [*words, "--", *behind]
+def supervise_workers(command: str, options: ServeOptions, *, reloads: bool = False) -> None:
+    """Keeps workers, which are started with the same command line, until a signal ends them.
+
+    Args:
+        command: The command.
+        options: Those of the command line, with ``--workers``.
+        reloads: Whether SIGHUP is for the workers themselves, which read their configuration again. By default it has
+            them replaced.
+
+    Raises:
+        CommandFailure: They cannot serve.
+    """
+    context = click.get_current_context()
+    if context.default_map:
+        os.environ[WORKER_SETTINGS] = json.dumps(context.default_map)
+    assert options.workers is not None
+    if Start.current is not None:
+        Start.current.keep_hangup()
+    serving = importlib.import_module("mcp_actors.cli.workers.serving")
+    serving.serve_with_workers(
+        [command, *context.meta[WORDS]],
+        options.listen,
+        options.workers,
+        lambda ready: _announce(options.listen, ready),
+        None if options.admin is None else admin_transport(options),
+        reloads=reloads,
+        measured=options.metrics is not None,
+    )
 
 
 def _announce(listen: Sequence[str], ready: Any) -> None:
-    hint = f"{ready.offer}; Ctrl-C stops, a second one at once" if sys.stderr.isatty() else ""
+    hint = f"{ready.offer}; {_STOPS}" if sys.stderr.isatty() else ""
     Announcement(listen, hint).started(ready.places)
 
 
-def _shared_state(url: str) -> SharedState:
-    make = importlib.import_module("mcp_actors.shared").shared_state
-    try:
-        state: SharedState = make(url)
-    except (ValueError, ImportError) as error:
-        raise WrongUsage(str(error)) from error
-    return state
+_STOPS = "Ctrl-C stops, a second one at once"
+
+
+def serve_here(
+    server: Server,
+    options: ServeOptions,
+    worker: Any,
+    said: str,
+    stdio_hint: str = "",
+    companions: Sequence[Any] = (),
+    without_tasks: Callable[[], object] | None = None,
+) -> None:
+    """Serves in this process until every address is done, or a signal to stop.
+
+    Args:
+        server: The server, with all that `equip` gives it.
+        options: Those of the command line.
+        worker: The place of this process among the workers of a supervisor; ``None`` if it is not a worker.
+        said: What a person on a terminal reads about the server.
+        stdio_hint: The same where standard input and output are the only address; by default ``said``, and that it
+            waits.
+        companions: What runs beside the transports.
+        without_tasks: As `StateOfSeveral` has it.
+
+    Raises:
+        WrongUsage: An address cannot be served so.
+        OSError: An address is taken, or may not be used.
+    """
+    several = worker is not None and worker.of > 1
+    routes = routes_beside(server, options, worker)
+    if worker is not None:
+        # Its supervisor looks at it.
+        companions = [*companions, *worker.companions()]
+    elif options.admin is not None:
+        companions = [*companions, admin_transport(options)]
+    if several:
+        state = importlib.import_module("mcp_actors.cli.workers.serving")
+        server.shared = state.StateOfSeveral(server, without_tasks)
+    listen = tuple(options.listen) or (STDIO,)
+    transports = serving_transports(attrs.evolve(options, listen=listen), routes, several=several)
+    status: Any
+    if worker is not None:
+        status = worker.status(server, said)
+    else:
+        places = () if listen == (STDIO,) else listen
+        status = Announcement(places, _hint(listen, said, stdio_hint))
+    server.run(*transports, *companions, task_status=status)
+
+
+def _hint(listen: Sequence[str], said: str, stdio_hint: str) -> str:
+    """Returns what a person on a terminal reads; nothing for a program that has started the server."""
+    if not sys.stderr.isatty() or (STDIO in listen and not sys.stdin.isatty()):
+        return ""
+    if tuple(listen) == (STDIO,) and stdio_hint:
+        return stdio_hint
+    waits = "; it waits for a client's messages on standard input" if STDIO in listen else ""
+    return f"{said}{waits}; {_STOPS}"

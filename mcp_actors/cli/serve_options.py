@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -12,13 +14,13 @@ from urllib.parse import urlsplit
 import attrs
 import click
 
-from mcp_actors import Server
-from mcp_actors.abc import ServerTransport
+from mcp_actors import Limits, Server
+from mcp_actors.abc import ServerTransport, SharedState
 from mcp_actors.abc.discovery import server_transport
 from mcp_actors.cli.connection_options import Section
 from mcp_actors.cli.failures import WrongUsage
-from mcp_actors.cli.output import echo
 from mcp_actors.errors import McpError
+from mcp_actors.supervision.arguments import did_you_mean
 
 __all__ = [
     "HTTP",
@@ -26,19 +28,20 @@ __all__ = [
     "STDIO",
     "TOKEN_VARIABLE",
     "WITH_HOST",
-    "Announcement",
     "ServeOptions",
+    "add_middleware",
     "admin_transport",
+    "equip",
+    "given_limits",
     "is_own_address",
+    "known_limits",
     "offer",
     "options_of",
     "require_fitting",
     "routes_beside",
     "sections_of",
-    "serve_at",
-    "serves_stdio_alone",
     "serving_transports",
-    "set_ending",
+    "upstream_limits",
 ]
 
 
@@ -46,6 +49,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 STDIO = "stdio:"
 HTTP = ("http:", "https:", "http+unix:")
+TLS = ("https:", "wss:")
 WITH_HOST = (*HTTP, "ws:", "wss:")
 """Bindings in which a request names its host and its origin."""
 
@@ -82,8 +86,111 @@ def _option(name: str, section: str, *, on: Sequence[str] = EVERY, **settings: A
 
 
 _ADDRESSES, _TOKENS, _OPERATORS = "Addresses", "Authorization, for HTTP and WebSocket", "For operators"
-_PROCESSES, _ENDING, _DEVELOPMENT = "Several processes", "The end", "Development"
+_LIMITS, _PROCESSES = "Limits and middleware", "Several processes"
+_ENDING, _DEVELOPMENT = "The end", "Development"
 _SERVE = ("serve",)
+_SERVE_AND_GATEWAY = ("serve", "gateway")
+_FILE = click.Path(exists=True, dir_okay=False)
+
+
+# -- ``--limit NAME=VALUE`` ----------------------------------------------------------------------------
+
+# The limits that are arguments of what is made for an address, by the prefix of their names and the schemes.
+_OF_TRANSPORTS: Mapping[str, tuple[tuple[str, ...], Sequence[str]]] = {
+    "http": (HTTP, ("max_message_bytes", "max_sessions", "max_sessions_per_peer", "session_idle")),
+    "websocket": (
+        ("ws:", "wss:"),
+        (
+            "max_message_bytes",
+            "held_bytes",
+            "max_connections",
+            "max_connections_per_peer",
+            "handshake_time",
+            "ping_interval",
+            "ping_timeout",
+            "write_timeout",
+            "close_timeout",
+        ),
+    ),
+    "sockets": (
+        ("tcp:", "unix:"),
+        ("max_message_bytes", "held_bytes", "max_connections", "max_connections_per_peer"),
+    ),
+}
+UPSTREAM_LIMITS = ("max_in_flight", "max_connections", "max_notifications")
+_UNITS = {"": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+# What the names of those that are seconds end with.
+_SECONDS = ("_time", "_timeout", "_interval", "_idle")
+_LIMIT = re.compile(r"([\w.]+)=(\d+(?:\.\d+)?|inf)(KiB|MiB|GiB|)")
+
+
+def known_limits() -> dict[str, bool]:
+    """Returns the names that ``--limit`` takes, and whether each is a whole number.
+
+    They are those of `mcp_actors.Limits`, and others behind a prefix.
+    """
+    found = {each.name: not isinstance(each.default, float) for each in attrs.fields(Limits)}
+    found |= {
+        f"http.{each.name}": not isinstance(each.default, float) for each in attrs.fields(_http_limits())
+    }
+    for prefix, (_, names) in _OF_TRANSPORTS.items():
+        found |= {f"{prefix}.{name}": not name.endswith(_SECONDS) for name in names}
+    return found | {f"upstream.{name}": True for name in UPSTREAM_LIMITS}
+
+
+def _http_limits() -> Any:
+    # Whoever changes no limit does not import the binding for it.
+    return importlib.import_module("mcp_transports.http.h1.limits").HttpLimits
+
+
+def given_limits(_ctx: click.Context, _option: click.Parameter, words: Sequence[str]) -> dict[str, float]:
+    """Returns the limits of the command line by their names.
+
+    Raises:
+        click.UsageError: A word is not NAME=VALUE, or a name does not exist.
+    """
+    found: dict[str, float] = {}
+    known = known_limits() if words else {}
+    for word in words:
+        name = word.partition("=")[0]
+        if name not in known:
+            # Those of bindings have their prefix, which somebody may not know.
+            like = [each for each in known if each.endswith(f".{name}")]
+            meant = f"; did you mean {like[0]!r}?" if like else did_you_mean(name, known)
+            raise click.UsageError(f"--limit: there is no limit {name!r}{meant}")
+        match = _LIMIT.fullmatch(word)
+        value = float(match[2]) * _UNITS[match[3]] if match else math.nan
+        if math.isnan(value) or (known[name] and not value.is_integer()):
+            example = (
+                "a whole number, such as 100 or 16MiB" if known[name] else "a number, such as 0.5 or inf"
+            )
+            raise click.UsageError(f"--limit {name}: write {name}=VALUE with {example}")
+        found[name] = int(value) if known[name] else value
+    return found
+
+
+def _limits_below(options: ServeOptions, prefix: str) -> dict[str, Any]:
+    named = ((name.rpartition("."), value) for name, value in dict(options.limit).items())
+    return {name: value for (before, _, name), value in named if before == prefix}
+
+
+def upstream_limits(options: ServeOptions) -> dict[str, Any]:
+    """Returns the limits of each upstream of a gateway, as `mcp_actors.gateway.Upstream` has them."""
+    return _limits_below(options, "upstream")
+
+
+def _limits_of_address(options: ServeOptions, url: str) -> dict[str, Any]:
+    """Returns the limits for the transport of an address, as its arguments."""
+    found: dict[str, Any] = {}
+    for prefix, (schemes, names) in _OF_TRANSPORTS.items():
+        if url.lower().startswith(schemes):
+            given = _limits_below(options, prefix)
+            found |= {name: given.pop(name) for name in names if name in given}
+            try:
+                found |= {"limits": _http_limits()(**given)} if given else {}
+            except ValueError as error:
+                raise WrongUsage(f"--limit {prefix}.{error}") from error
+    return found
 
 
 @attrs.frozen(kw_only=True)
@@ -93,7 +200,7 @@ class ServeOptions:
     listen: Sequence[str] = _option(
         "--listen",
         _ADDRESSES,
-        on=("serve", "gateway"),
+        on=_SERVE_AND_GATEWAY,
         metavar="URL",
         multiple=True,
         help="Where to serve; may be repeated. Default: stdio:",
@@ -127,7 +234,39 @@ class ServeOptions:
         _TOKENS,
         metavar="SCOPE",
         multiple=True,
-        help="With --issuer: scopes that every request needs; blanks between several, may be repeated.",
+        help="With --issuer or --api-keys: scopes that every request needs; blanks between several, may be repeated.",
+    )
+    certificate: str | None = _option(
+        "--certificate",
+        _ADDRESSES,
+        metavar="FILE",
+        type=_FILE,
+        help="For https: and wss:, the certificate with those that it is signed by, as PEM. A new one counts at once.",
+    )
+    key: str | None = _option(
+        "--key", _ADDRESSES, metavar="FILE", type=_FILE, help="With --certificate: its private key, as PEM."
+    )
+    api_keys: str | None = _option(
+        "--api-keys",
+        _TOKENS,
+        metavar="FILE",
+        type=_FILE,
+        help="Demand a key that the file has; mcp-actors config api-key makes one. A change counts at once.",
+    )
+    limit: Mapping[str, float] = _option(
+        "--limit",
+        _LIMITS,
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=given_limits,
+        help="A limit that the page reference/limits names, such as max_in_flight=100 or http.body_bytes=1MiB.",
+    )
+    middleware: Sequence[str] = _option(
+        "--middleware",
+        _LIMITS,
+        metavar="MODULE:FUNCTION",
+        multiple=True,
+        help="A function that is run round every request, inside of those that the server has itself.",
     )
     admin: str | None = _option(
         "--admin",
@@ -157,7 +296,7 @@ class ServeOptions:
     workers: int | None = _option(
         "--workers",
         _PROCESSES,
-        on=_SERVE,
+        on=_SERVE_AND_GATEWAY,
         metavar="N",
         type=click.IntRange(min=1),
         help="Serve with N processes, which are started again when they die. Not for stdio:",
@@ -165,7 +304,7 @@ class ServeOptions:
     shared: str | None = _option(
         "--shared",
         _PROCESSES,
-        on=_SERVE,
+        on=_SERVE_AND_GATEWAY,
         metavar="URL",
         help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or another store.",
     )
@@ -211,7 +350,7 @@ _REMARKS = {
     "SIGTERM on, also at PATH/ready, and with 200 at PATH/live), both without a token.",
     _PROCESSES: "SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is "
     "refused and no call is lost. Without a --shared that keeps sessions, clients over HTTP have none, and no "
-    "HTTP+SSE: a request may reach any of them. Each counts its own metrics, and its lines have its number.",
+    "HTTP+SSE: a request may reach any of them. --metrics shows the sum of all, and lines of the log have a number.",
     _DEVELOPMENT: "A reload keeps the connections; an error in a file is shown, and what was there serves on.",
 }
 
@@ -259,10 +398,10 @@ def _if(is_broken: object) -> _Found:
 
 def _without_tokens(options: ServeOptions) -> _Found:
     # An address without tokens would be a way round those that demand them.
-    if options.issuer:
-        for url in options.listen or (STDIO,):
+    for option, given in (("--issuer", options.issuer), ("--api-keys", options.api_keys)):
+        for url in options.listen or (STDIO,) if given else ():
             if not url.lower().startswith(WITH_HOST):
-                yield {"url": url}
+                yield {"url": url, "option": option}
 
 
 def _without_http(options: ServeOptions) -> _Found:
@@ -291,20 +430,47 @@ def _without_host(options: ServeOptions) -> _Found:
                 yield {"option": option}
 
 
+def _without_certificate(options: ServeOptions) -> _Found:
+    if options.certificate is None:
+        return ({"url": url} for url in _with_tls(options))
+    return ()
+
+
+def _with_tls(options: ServeOptions) -> list[str]:
+    return [url for url in (*options.listen, options.admin or "") if url.lower().startswith(TLS)]
+
+
 def _missing_folder(options: ServeOptions) -> _Found:
     return ({"folder": each} for each in options.reload_dir if not os.path.isdir(each))
 
 
 RULES: Sequence[tuple[Callable[[ServeOptions], _Found], str]] = (
     (
-        lambda given: _if(not given.issuer and (given.resource is not None or given.scope)),
-        "--resource and --scope need --issuer: the authorization server of the tokens",
+        lambda given: _if(not given.issuer and given.resource is not None),
+        "--resource needs --issuer: the authorization server of the tokens",
     ),
+    (
+        lambda given: _if(not given.issuer and given.api_keys is None and given.scope),
+        "--scope needs --issuer, the authorization server of the tokens, or --api-keys",
+    ),
+    (
+        lambda given: _if(given.issuer and given.api_keys is not None),
+        "--issuer and --api-keys exclude each other: callers present tokens or keys",
+    ),
+    (
+        _without_certificate,
+        "{url} needs --certificate FILE and --key FILE; behind a proxy that has the certificate, serve at http:// or ws://",
+    ),
+    (
+        lambda given: _if(given.certificate is not None and not _with_tls(given)),
+        "--certificate needs --listen with https:// or wss://",
+    ),
+    (lambda given: _if(given.key is not None and given.certificate is None), "--key needs --certificate"),
     (
         lambda given: _if(given.issuer and given.resource is None),
         "--issuer needs --resource: the URL that clients know the server by",
     ),
-    (_without_tokens, "--issuer is for HTTP and WebSocket: {url} takes no access tokens"),
+    (_without_tokens, "{option} is for HTTP and WebSocket: {url} takes no access tokens"),
     (
         _without_host,
         "{option} needs --listen with a URL of HTTP or WebSocket: http://127.0.0.1:8000/mcp for example",
@@ -333,12 +499,7 @@ RULES: Sequence[tuple[Callable[[ServeOptions], _Found], str]] = (
 """Each rule finds what breaks it, with the values for its text; the first broken rule is reported."""
 
 
-# -- Addresses: their transports, and what is announced once they are served ---------------------------
-
-
-def serves_stdio_alone(options: ServeOptions) -> bool:
-    """Returns whether standard input and output are the only address, as they are by default."""
-    return not options.listen or tuple(options.listen) == (STDIO,)
+# -- Addresses, and what the server itself gets --------------------------------------------------------
 
 
 def serving_transports(
@@ -354,8 +515,75 @@ def serving_transports(
     Raises:
         WrongUsage: An address cannot be served so.
     """
-    settings = _settings(options)
-    return [_transport(url, settings, several, routes) for url in options.listen]
+    settings, secured = _settings(options), _tls(options)
+    return [
+        _transport(
+            url,
+            {
+                **(settings if url.lower().startswith(WITH_HOST) else {}),
+                **(secured if url.lower().startswith(TLS) else {}),
+                **_limits_of_address(options, url),
+            },
+            several,
+            routes,
+        )
+        for url in options.listen
+    ]
+
+
+def equip(server: Server, options: ServeOptions) -> None:
+    """Gives a server that is not served yet its shared state, its limits and its middleware.
+
+    Raises:
+        WrongUsage: A store or a function does not exist, or cannot be used so.
+    """
+    if options.shared is not None:
+        server.shared = _shared_state(options.shared)
+    given = _limits_below(options, "")
+    ending = {"drain_delay": options.drain_delay, "drain_grace": options.drain}
+    given |= {name: seconds for name, seconds in ending.items() if seconds is not None}
+    if given:
+        server.limits = attrs.evolve(server.limits, **given)
+    add_middleware(server, options)
+
+
+def add_middleware(server: Server, options: ServeOptions) -> None:
+    """Gives a server the middleware of the command line.
+
+    Raises:
+        WrongUsage: A function does not exist, or is no middleware of servers.
+    """
+    for place in options.middleware:
+        try:
+            server.middleware(_middleware(place))
+        except TypeError as error:
+            raise WrongUsage(f"--middleware {place}: {error}") from error
+
+
+def _shared_state(url: str) -> SharedState:
+    make = importlib.import_module("mcp_actors.shared").shared_state
+    try:
+        state: SharedState = make(url)
+    except (ValueError, ImportError) as error:
+        raise WrongUsage(str(error)) from error
+    return state
+
+
+def _middleware(place: str) -> Any:
+    module, colon, name = place.partition(":")
+    if not colon or not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        raise WrongUsage(f"--middleware takes MODULE:FUNCTION, not {place!r}")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise WrongUsage(f"--middleware {place}: there is no module {error.name}") from error
+    except AttributeError:
+        raise WrongUsage(f"--middleware {place}: {module} has no {name}") from None
+    return found
 
 
 def offer(server: Server) -> str:
@@ -375,17 +603,37 @@ def _settings(options: ServeOptions) -> dict[str, object]:
     """Returns the settings of addresses of HTTP and WebSocket: who may call there."""
     named = {"allowed_hosts": options.allow_host, "allowed_origins": options.allow_origin}
     settings: dict[str, object] = {name: each for name, each in named.items() if each}
+    scopes = [word for each in options.scope for word in each.split()]
     if options.resource is not None:
-        settings["auth"] = _protection(options.resource, options.issuer, options.scope)
+        settings["auth"] = _protection(options.resource, options.issuer, scopes)
+    if options.api_keys is not None:
+        try:
+            settings["authenticate"] = _credentials().ApiKeys(options.api_keys, scopes)
+        except ValueError as error:
+            raise WrongUsage(f"--api-keys {error}") from error
     return settings
 
 
-def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> object:
+def _tls(options: ServeOptions) -> dict[str, object]:
+    """Returns the settings of addresses with TLS. Those that share a port need the same context."""
+    if options.certificate is None:
+        return {}
+    try:
+        return {"ssl_context": _credentials().tls_context(options.certificate, options.key)}
+    except ValueError as error:
+        raise WrongUsage(f"--certificate {error}") from error
+
+
+def _credentials() -> Any:
+    # Most servers have none, and what reads them has imports of its own.
+    return importlib.import_module("mcp_actors.cli.credentials")
+
+
+def _protection(resource: str, issuer: Sequence[str], scopes: Sequence[str]) -> object:
     """Returns what demands access tokens; only such a server imports it."""
-    scopes = [word for each in scope for word in each.split()]
     settings = importlib.import_module("mcp_actors.auth").ResourceServer
     try:
-        return settings(resource=resource, issuer=list(issuer), scopes=scopes)
+        return settings(resource=resource, issuer=list(issuer), scopes=list(scopes))
     except (ValueError, TypeError, ImportError) as error:
         raise WrongUsage(str(error)) from error
 
@@ -393,7 +641,7 @@ def _protection(resource: str, issuer: Sequence[str], scope: Sequence[str]) -> o
 def _transport(
     url: str, settings: Mapping[str, object], several: bool, routes: Mapping[str, object]
 ) -> ServerTransport:
-    given = dict(settings) if url.lower().startswith(WITH_HOST) else {}
+    given = dict(settings)
     if several and url.lower().startswith(HTTP):
         given["sessions"] = "shared"
     if routes and url.lower().startswith(HTTP):
@@ -407,77 +655,21 @@ def _transport(
         raise WrongUsage(str(error)) from error
 
 
-class Announcement:
-    """A task status that says on stderr where the server is to be found, once it is there.
-
-    Args:
-        urls: The URLs that are served and have to be announced; none for standard input.
-        hint: What a person on a terminal reads before.
-    """
-
-    def __init__(self, urls: Sequence[str], hint: str) -> None:
-        self._urls = urls
-        self._hint = hint
-
-    def started(self, places: Sequence[object] = ()) -> None:
-        if self._hint:
-            echo(self._hint, err=True)
-        for url, place in zip(self._urls, places, strict=False):
-            where = f" at {place}" if isinstance(place, str) and place != url else ""
-            echo(f"serving {url}{where}", err=True)
-
-
-def serve_at(server: Server, options: ServeOptions, hint: str) -> None:
-    """Serves in this process until every address is done, or a signal to stop.
-
-    Args:
-        server: The server.
-        options: Those of the command line.
-        hint: What a person on a terminal reads about the server.
-
-    Raises:
-        WrongUsage: An address cannot be served so.
-        OSError: An address is taken, or may not be used.
-    """
-    set_ending(server, options)
-    companions = [] if options.admin is None else [admin_transport(options.admin)]
-    routes = routes_beside(server, options)
-    listen = tuple(options.listen) or (STDIO,)
-    if sys.stdin.isatty() and sys.stderr.isatty():
-        waits = "; it waits for a client's messages on standard input" if STDIO in listen else ""
-        hint = f"{hint}{waits}; Ctrl-C stops, a second one at once"
-    else:
-        hint = ""
-    transports = serving_transports(attrs.evolve(options, listen=listen), routes)
-    places = () if listen == (STDIO,) else listen
-    server.run(*transports, *companions, task_status=Announcement(places, hint))
-
-
-def set_ending(server: Server, options: ServeOptions) -> None:
-    """Gives the server the seconds that it has to end, where the command line has some."""
-    limits = server.limits
-    if options.drain_delay is not None:
-        limits = attrs.evolve(limits, drain_delay=options.drain_delay)
-    if options.drain is not None:
-        limits = attrs.evolve(limits, drain_grace=options.drain)
-    if limits is not server.limits:
-        server.limits = limits
-
-
-def routes_beside(server: Server, options: ServeOptions, worker: int | None = None) -> Mapping[str, object]:
+def routes_beside(server: Server, options: ServeOptions, worker: Any = None) -> Mapping[str, object]:
     """Returns what is served beside MCP, and gives the server the telemetry that was asked for.
 
     Args:
         server: The server.
         options: Those of the command line.
-        worker: The number of this process, if it is one of several.
+        worker: The place of this process among those of a supervisor, if it is one of several.
     """
     routes: dict[str, object] = {}
     if options.health is not None:
         routes[options.health] = importlib.import_module("mcp_transports.http.server").health
     if options.metrics is not None or options.telemetry is not None:
         observe = importlib.import_module("mcp_actors.cli.observing").observe
-        routes |= observe(server, options.metrics, options.telemetry, worker)
+        shown = None if worker is None else worker.pages
+        routes |= observe(server, options.metrics, options.telemetry, shown)
     return routes
 
 
@@ -511,18 +703,20 @@ TOKEN_VARIABLE = "MCP_ACTORS_ADMIN_TOKEN"
 """The environment variable that has the token of a loopback address; without it, a random one is shown."""
 
 
-def admin_transport(url: str) -> Any:
+def admin_transport(options: ServeOptions) -> Any:
     """Returns a `mcp_transports.admin.AdminTransport`. The token leaves the environment, which tools hand on.
 
     Args:
-        url: That of the command line.
+        options: Those of the command line, with an ``--admin``.
 
     Raises:
         WrongUsage: The URL cannot be one of an admin endpoint, or the token is too short.
     """
+    url = options.admin or ""
     token = os.environ.pop(TOKEN_VARIABLE, None)
     binding = importlib.import_module("mcp_transports.admin")
+    secured = _tls(options) if url.lower().startswith(TLS) else {}
     try:
-        return binding.AdminTransport(url, token=token if not url.startswith("unix:") else None)
+        return binding.AdminTransport(url, token=token if not url.startswith("unix:") else None, **secured)
     except ValueError as error:
         raise WrongUsage(str(error)) from error

@@ -16,7 +16,8 @@ the command catches them                   are its own; servers stop, and calls 
 the command has ended                      end the process at once; while only the interpreter has to end, nothing
 ========================================== ===========================================================================
 
-SIGHUP does nothing to a supervisor of workers before there are any, unless it says that the terminal was closed.
+SIGHUP does nothing to a supervisor of workers before there are any, nor to a gateway before it serves, unless it says
+that the terminal was closed.
 
 Little is imported here, because nothing is caught before that.
 """
@@ -77,7 +78,8 @@ class Start:
         self.stopped = False
         """Whether a signal has come that did not end the process at once, and was not caught by the command."""
         self._does = _END
-        self._keeps_hangup = any(word.startswith(_WORKERS) for word in words)
+        # A gateway reads its configuration again.
+        self._keeps_hangup = words[:1] == ["gateway"] or any(word.startswith(_WORKERS) for word in words)
         self._had_terminal = has_terminal()
 
     def catch(self) -> None:
@@ -93,6 +95,11 @@ class Start:
         # What is registered first is called last.
         atexit.register(self._ignore)
         Start.current = self
+
+    def keep_hangup(self) -> None:
+        """Called by a command that SIGHUP does not end, where the words do not say so: settings may."""
+        if sys.platform != "win32":
+            signal.signal(signal.SIGHUP, self._hung_up)
 
     def ended(self) -> None:
         """Called when the command has ended, with all that it has begun."""
@@ -151,8 +158,8 @@ class Start:
 
     def _ignore(self) -> None:
         """Ignores what comes while the interpreter ends, which would be ended by it: it has no handlers then."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            if signal.getsignal(number) == self._stop:
+        for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", None)):
+            if number is not None and signal.getsignal(number) in (self._stop, self._hung_up):
                 signal.signal(number, signal.SIG_IGN)
 
 

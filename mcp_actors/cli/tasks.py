@@ -12,7 +12,7 @@ import click
 from mcp_actors import Client, types
 from mcp_actors.cli.client_session import Interrupted, run_with_client
 from mcp_actors.cli.connection_options import ConnectionOptions, client_options
-from mcp_actors.cli.failures import EXIT_FAILED, EXIT_INTERRUPTED, CommandFailure, reported, traceback_option
+from mcp_actors.cli.failures import EXIT_INTERRUPTED, EXIT_TOOL, CommandFailure, reported, traceback_option
 from mcp_actors.cli.output import blocks_text, echo, echo_json, echo_text, plain, safe
 from mcp_actors.cli.progress import CallView, TerminalElicitation
 from mcp_actors.supervision.platform import join_words
@@ -90,7 +90,7 @@ def _show_result_of(connection: ConnectionOptions, task_id: str, view: CallView,
         )
     show_result(result, as_json)
     if result.is_error:
-        raise click.exceptions.Exit(EXIT_FAILED)
+        raise click.exceptions.Exit(EXIT_TOOL)
 
 
 def _show_all(tasks: list[TaskStatus], as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from mcp_actors.errors.protocol import McpError
 
@@ -137,6 +137,8 @@ class EngineStopped(McpError):
         has_crashed: Whether the engine has failed; the next client or server begins another one.
     """
 
+    PAGE: ClassVar[str] = "troubleshooting"
+
     def __init__(self, is_forked: bool, has_crashed: bool = False) -> None:
         if is_forked:
             message = "this belongs to the process that forked this one: make a new client or server in this process"
@@ -151,6 +153,8 @@ class EngineStopped(McpError):
 
 class LoopClosed(McpError):
     """A function of the program could not be called, because the loop or thread that it belongs to has ended."""
+
+    PAGE: ClassVar[str] = "troubleshooting"
 
 
 # -- calls that did not end with a result, for reasons other than the connection -----------------------------------
@@ -225,6 +229,8 @@ class CallTimeout(McpError):
     is the name of a server that a client was about to meet.
     """
 
+    PAGE: ClassVar[str] = "troubleshooting"
+
     def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float) -> None:
         reason = "no answer and no progress for" if clock == "idle" else "not finished after"
         super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock)")
@@ -274,6 +280,8 @@ def _cut(text: str) -> str:
 
 class AuthorizationError(ConnectFailed):
     """The server demands authorization, and access could not be had. The request was not carried out."""
+
+    PAGE: ClassVar[str] = "authorization#errors-and-what-to-do"
 
     def as_new(self) -> AuthorizationError:
         """Returns an exception of its own that says the same: one that is raised twice mixes up two tracebacks."""

@@ -56,8 +56,26 @@ URL_ELICITATION_REQUIRED = -32042
 """MCP 2025-11-25: a person has to visit a page before the request can succeed."""
 
 
+def see_page(page: str) -> str:
+    """Returns the words with which a message names the page that says more.
+
+    Args:
+        page: What ``mcp-actors docs``, which needs no network, prints: a page, or a section as ``page#section``.
+    """
+    return f"see: mcp-actors docs {page}"
+
+
 class McpError(Exception):
     """The base class of all exceptions of this package."""
+
+    PAGE: ClassVar[str] = ""
+    """The page that says more, or an empty string where the message says all. An exception has it as a note
+    (`BaseException.add_note`), so that tracebacks and commands show it below the message."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        if self.PAGE:
+            self.add_note(see_page(self.PAGE))
 
 
 class ProtocolError(McpError):
@@ -177,6 +195,7 @@ class UnsupportedVersion(RpcError):
     """
 
     CODE: ClassVar[int] = -32022
+    PAGE: ClassVar[str] = "connections#versions"
 
     def __init__(self, requested: str, supported: list[str]) -> None:
         super().__init__(
@@ -268,6 +287,7 @@ class Overloaded(RpcError):
     """
 
     CODE: ClassVar[int] = 429
+    PAGE: ClassVar[str] = "limits"
 
     def __init__(self, scope: str, limit: int, waiting: int) -> None:
         super().__init__(
@@ -382,6 +402,7 @@ class SharedStateUnavailable(RpcError):
     """
 
     CODE: ClassVar[int] = 503
+    PAGE: ClassVar[str] = "processes"
 
     cause: str = ""
     """The reason, where the error is raised; empty on the other side."""
@@ -562,6 +583,8 @@ class ConfigurationError(McpError):
         server: The name of the entry, if it is about one.
         member: The member of the entry, such as ``env.API_KEY``.
     """
+
+    PAGE: ClassVar[str] = "gateway#a-configuration"
 
     def __init__(
         self, problem: str, *, file: str, server: str | None = None, member: str | None = None

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import enum
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import MappingProxyType
 
 import trio
 
+from mcp_actors.errors import Overloaded, UpstreamUnavailable
 from mcp_actors.supervision.printable import printable, without_paths
 
 __all__ = [
@@ -118,13 +121,45 @@ class UpstreamHealth:
         """The last failure, cut short."""
         self.is_away = False
         """Whether the last attempt to connect failed."""
+        self._is_renewed = False
+        self.failed_connects = 0
+        """Attempts to connect that have failed."""
+        self.refused_calls = 0
+        """Calls that were not sent, because it cannot be called, or has too many."""
 
     def __repr__(self) -> str:
         return f"<UpstreamHealth lost={self.lost} {self.breaker!r}>"
 
+    @property
+    def is_up(self) -> bool:
+        """Whether it can be called as far as is known; before the first attempt, it can.
+
+        An upstream that was connected to again can be called, although the breaker waits for its first answer.
+        """
+        state = self.breaker.state
+        return not self.is_away and (
+            state is CircuitState.CLOSED or (state is CircuitState.HALF_OPEN and self._is_renewed)
+        )
+
+    def connected(self) -> bool:
+        """Takes note of a connection that was made; returns whether the attempt before it failed."""
+        was_away, self.is_away = self.is_away, False
+        self._is_renewed = True
+        return was_away
+
+    @contextmanager
+    def counting_refusals(self) -> Iterator[None]:
+        """Counts a call that the block refuses, before anything of it was sent."""
+        try:
+            yield
+        except (Overloaded, UpstreamUnavailable):
+            self.refused_calls += 1
+            raise
+
     def failed(self, reason: str) -> None:
         """Takes note of a failure that says that the upstream is not there, or does nothing."""
         self.last_failure = printable(without_paths(reason), LONGEST_FAILURE)
+        self._is_renewed = False
         self.breaker.failed()
 
     def refused(self, reason: str) -> None:

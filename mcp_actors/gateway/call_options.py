@@ -24,7 +24,6 @@ from mcp_actors._eras.modern import CAPABILITIES, CLIENT_INFO, ENVELOPE, LOG_LEV
 from mcp_actors.client import Progress
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.gateway.callbacks import passive_extensions, send_to_call
-from mcp_actors.gateway.connections import wanted_level
 from mcp_actors.gateway.upstream import Lease
 from mcp_actors.supervision.logging import log
 
@@ -66,7 +65,7 @@ def _envelope(lease: Lease) -> dict[str, Any]:
         passive = passive_extensions(extensions if isinstance(extensions, dict) else None)
         declared = {**declared, "extensions": passive}
     envelope = {**own, CAPABILITIES: declared, CLIENT_INFO: own.get(CLIENT_INFO)}
-    level = wanted_level(lease.ctx) if connection.knows_whose_logs else None
+    level = lease.ctx.log_level if connection.knows_whose_logs else None
     if level is not None:
         envelope[LOG_LEVEL] = level
     else:

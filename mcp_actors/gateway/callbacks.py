@@ -36,7 +36,7 @@ from mcp_actors.errors import (
     Overloaded,
     RpcError,
 )
-from mcp_actors.gateway.connections import UpstreamConnection, wanted_level
+from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.held_calls import HELD_TIMEOUT, RETRY_AFTER
 from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
@@ -223,7 +223,7 @@ def send_to_call(ctx: Context[Any], method: str, params: dict[str, Any]) -> bool
     call = ctx.call
     if call.state != "running":
         return False
-    if method == _MESSAGE and not is_wanted(params.get("level", ""), wanted_level(ctx)):
+    if method == _MESSAGE and not is_wanted(params.get("level", ""), ctx.log_level):
         return False
     if call.client_link is not None:
         # The request of a task was answered: only its session is left, where there is one.

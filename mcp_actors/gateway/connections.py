@@ -235,7 +235,7 @@ class UpstreamConnection:
 
     def level_to_set(self, ctx: Context[Any]) -> LoggingLevel | None:
         """Returns the log level that the server's session needs before a call, ``None`` if it needs no other one."""
-        wanted: Any = ctx.peer.log_level if ctx.era.declares_in_requests else wanted_level(ctx)
+        wanted: Any = ctx.log_level
         if wanted is None or wanted == self.log_level or not self.is_of_one:
             return None
         if ctx.era.declares_in_requests and is_wanted(wanted, self.log_level):
@@ -251,15 +251,6 @@ class UpstreamConnection:
             await self.client.set_log_level(level)
         except McpError as error:
             log.debug("an upstream was not given a log level", level=level, error=printable(str(error), 200))
-
-
-def wanted_level(ctx: Context[Any]) -> str | None:
-    """Returns the level from which on a caller is sent log messages, ``None`` if it wants none.
-
-    For a session whose client has said nothing the server decides (MCP 2025-11-25, Logging), and servers that are
-    connected to directly send their messages.
-    """
-    return ctx.log_level or (None if ctx.era.declares_in_requests else "info")
 
 
 @attrs.frozen

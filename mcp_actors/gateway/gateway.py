@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import AsyncIterator, Container, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, get_args
@@ -22,11 +22,12 @@ from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._client.options import Access
 from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.invoke import Handler, string_param, uri_param
+from mcp_actors._server.registry import ListedElsewhere
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.tools import ToolElsewhere, with_repairs
 from mcp_actors.errors import (
-    ConfigurationError,
+    MethodNotFound,
     ResourceNotFound,
     RpcError,
     UpstreamUnavailable,
@@ -37,7 +38,6 @@ from mcp_actors.gateway.forwarding import ForwardedCall, forward
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind
 from mcp_actors.gateway.lists import HANDSHAKE_WAIT, ListedRow
 from mcp_actors.gateway.live import ROOTS_CHANGED, GatewayPlan, LiveUpstreams, opened
-from mcp_actors.gateway.names import NameTable
 from mcp_actors.gateway.routes import CachingHints, Route, Visible, merged_page
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
 from mcp_actors.gateway.server_entry import ServerEntry
@@ -125,10 +125,12 @@ class Gateway(Server[StateT]):
         features.declare_also(("tools", "resources", "prompts", "completions"))
         features.tools.elsewhere = self._tool_elsewhere
         self._labels: dict[str, set[str]] = {"tools": set(), "prompts": set()}
-        features.tools.listed_elsewhere = partial(self._is_label, "tools")
-        features.prompts.listed_elsewhere = partial(self._is_label, "prompts")
+        for kind, names in (("tools", features.tools), ("prompts", features.prompts)):
+            listed = partial(self._is_label, kind), partial(self._listed_names, kind)
+            names.listed_elsewhere = ListedElsewhere(*listed)
         # Those of upstreams; a server that was given tasks of its own declares them in any case.
         self._adds_tasks = TASKS not in features.extensions
+        self._keeps_tasks = True
         if self._adds_tasks:
             self.add_extension(Tasks())
         first, last = features.bus.on_first_subscriber, features.bus.on_last_unsubscribed
@@ -177,10 +179,47 @@ class Gateway(Server[StateT]):
         return upstream
 
     def _mount(self, upstream: Upstream) -> None:
-        self._plan.add(upstream)
-        self._forward_methods(upstream)
+        self._replace([*self._plan.upstreams, upstream])
+
+    def forgo_tasks(self) -> None:
+        """Makes calls of upstreams' tools no tasks, because other processes serve too, and would not find them."""
+        self._keeps_tasks = False
+
+    @property
+    def upstreams(self) -> list[Upstream]:
+        """The settings of the upstreams, in their order."""
+        return list(self._plan.upstreams)
+
+    def set_upstreams(self, upstreams: Sequence[Upstream]) -> None:
+        """Puts other upstreams in the place of all, as for a configuration that was read again.
+
+        An upstream that is one of the former objects goes on with its connections, and its calls notice nothing. Calls
+        in flight at one that is taken out, or replaced by another of its name, end in their own time, and its
+        connections are closed after the last one. While the gateway serves, clients are notified that lists have
+        changed.
+
+        Args:
+            upstreams: All of them, in their order. The methods of one that was not there from the start are passed on
+                only if a former one of its name had them.
+
+        Raises:
+            ValueError: Two upstreams have the same name, the names of one are not possible, or the gateway presents
+                itself as another one. Nothing is changed then.
+            ConfigurationError: The target of one cannot be connected to. Nothing is changed then.
+            LocalProtocolError: The event loop is blocked.
+        """
+        if self._presents:
+            raise ValueError("a gateway that presents itself as its upstream keeps it")
+        self._features.loop.call(partial(self._replace, list(upstreams)))
+
+    def _replace(self, upstreams: Sequence[Upstream]) -> None:
+        former = {each.name for each in self._plan.upstreams}
+        self._plan.replace(upstreams)
+        for each in upstreams:
+            if each.name not in former:
+                self._forward_methods(each)
         for live in self._live.values():
-            live.add(upstream)
+            live.replace(upstreams)
 
     def _forward_methods(self, upstream: Upstream) -> None:
         for method in upstream.methods:
@@ -263,14 +302,14 @@ class Gateway(Server[StateT]):
 
     def _has_tasks(self, live: LiveUpstreams) -> bool:
         """Whether any tool, of an upstream or of the gateway, may run as a task."""
-        met = [actor.met for actor in live.actors.values()]
+        met = [actor.met for actor in live.actors.values() if self._keeps_tasks]
         return any(each is not None and each.server.has_tasks for each in met) or any(
             entry.rules is not None for entry in self._features.tools
         )
 
     def _tool_elsewhere(self, name: str) -> ToolElsewhere | None:
         """Finds a tool of an upstream that was listed. Its calls may become tasks; a plain call of it waits."""
-        for live in self._live.values():
+        for live in self._live.values() if self._keeps_tasks else ():
             claim = live.lists.claims["tools"].owners.get(name)
             listing = None if claim is None else live.lists.known.get((claim.upstream, "tools"))
             if claim is not None and listing is not None:
@@ -285,11 +324,15 @@ class Gateway(Server[StateT]):
         known = self._labels[kind]
         if name in known:
             return True
-        is_listed = any(name in live.lists.claims[kind].owners for live in self._live.values())
+        is_listed = any(live.lists.is_listed(LIST_KINDS[kind], name) for live in self._live.values())
         is_fit = len(name) <= LONGEST_LABEL and name.isprintable()
         if is_listed and is_fit and len(known) < MOST_LABELS:
             known.add(name)
         return name in known
+
+    def _listed_names(self, kind: str) -> Iterator[str]:
+        for live in self._live.values():
+            yield from live.lists.claims[kind].owners
 
     # -- requests for upstreams ----------------------------------------------------------------------------------------
 
@@ -329,6 +372,8 @@ class Gateway(Server[StateT]):
         route = await self._live[ctx._scope].routes.named(ctx, kind, name)
         if route is None:
             raise invalid_params(f"unknown {kind.what}: {name:.200}")
+        if self._plan.telemetry is not None:
+            await self._live[ctx._scope].lists.learn(ctx, kind, route.upstream)
         if kind is _TOOLS and route.upstream.settings.arguments == "repair":
             # What the tool takes is not known before it was listed.
             await self._live[ctx._scope].lists.of_all(ctx, kind, [route.upstream])
@@ -382,7 +427,10 @@ class Gateway(Server[StateT]):
         return tuple(actor.statistics() for each in live for actor in each.actors.values())
 
     async def _forward_method(self, upstream: str, params: dict[str, Any], ctx: Context[StateT]) -> Any:
-        return await forward(ctx, Route(self._live[ctx._scope].actors[upstream], ""), params)
+        actor = self._live[ctx._scope].actors.get(upstream)
+        if actor is None:
+            raise MethodNotFound(ctx.method)
+        return await forward(ctx, Route(actor, ""), params)
 
     def _roots_changed(self, ctx: Context[StateT]) -> None:
         self._live[ctx._scope].roots_changed(ctx)
@@ -559,12 +607,6 @@ def configured_gateway(
     section = {name: getattr(entries.gateway, name) for name in ("name", "instructions", "wait")}
     given = {name: value for name, value in section.items() if value is not None}
     upstreams = upstreams_of(entries, access=access)
-    try:
-        # Each says here, where the file is known, that its names cannot be.
-        for each in upstreams:
-            NameTable(each)
-    except ValueError as error:
-        raise ConfigurationError(str(error), file=entries.source.name) from error
     return Gateway(upstreams, **{**given, **options})
 
 

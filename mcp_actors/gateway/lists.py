@@ -26,7 +26,7 @@ import trio
 from mcp_actors._eras.era import Event, EventKind
 from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.errors import CallTimeout, McpError, RpcError, UpstreamUnavailable
-from mcp_actors.gateway.connections import UpstreamConnection, wanted_level
+from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.listing import LEAST_AGE, LIST_KINDS, ListKind, UpstreamListing, read_listing
 from mcp_actors.gateway.names import LONGEST_NAME, NameClaims, NameTable, is_advised
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -55,6 +55,8 @@ MOST_PENDING = 4096
 # Seconds for which an upstream may delay the first handshake of a client. Frameworks for agents give up after 5 s
 # (openai-agents, pydantic-ai, google-adk), in which the process of the gateway has to start too.
 HANDSHAKE_WAIT = 3.0
+# Seconds for which a call waits for the list that has its name, if only telemetry needs that.
+LEARN_WAIT = 1.0
 # Upstreams that a log message to a client names, and characters of a name there.
 _MOST_NAMED = 10
 _SHOWN = 100
@@ -122,6 +124,8 @@ class UpstreamLists:
         self._missing: set[tuple[str, str]] = set()
         # Upstreams that have lost a connection since the last one was made: their lists may be different ones now.
         self._lost: set[str] = set()
+        # Lists that were read for telemetry alone, or whose reading for that has failed.
+        self._learned: set[tuple[str, str]] = set()
         # Lists of which it was logged that some clients refuse their names.
         self._warned: set[tuple[str, str]] = set()
         # The lines of each list that is in use, with the version of the claims by which they were made.
@@ -153,6 +157,22 @@ class UpstreamLists:
         for name, kept in self._kept.pop(connection, {}).items():
             if kept.listing is not None:
                 self._dropped(name, kept.listing)
+
+    def forget(self, name: str) -> None:
+        """An upstream was taken out, or another one is in its place: its names are free. Its connections are closed."""
+        for kind in LIST_KINDS:
+            known = self.known.pop((name, kind), None)
+            if known is not None:
+                self._dropped(kind, known)
+            self._missing.discard((name, kind))
+            self._warned.discard((name, kind))
+        for late in self._late.values():
+            late.discard(name)
+        self._lost.discard(name)
+
+    def reordered(self) -> None:
+        """The upstreams are in another order: the lines of lists are made again, with other serials."""
+        self._rows.clear()
 
     def changed(self, connection: UpstreamConnection, kind: EventKind) -> None:
         """A list of a connection is not what it was."""
@@ -242,12 +262,37 @@ class UpstreamLists:
             self._rows[listing] = made
         return made[1]
 
+    def is_listed(self, kind: ListKind, name: str) -> bool:
+        """Whether an upstream has listed what the gateway calls ``name``, if perhaps only the gateway has read that."""
+        if name in self.claims[kind.name].owners:
+            return True
+        for (upstream, of), listing in self.known.items():
+            if of == kind.name and self.tables[upstream].own(name) in listing.entries:
+                return True
+        return False
+
     def outside(self, kind: ListKind, upstream: str, own: str) -> str | None:
         """Returns the name or URI that something has in the gateway, ``None`` if it is not offered."""
         table = self.tables[upstream]
         if kind.key == "name":
             return table.outside(own)
         return own if table.is_offered(own) else None
+
+    async def learn(self, ctx: Context[Any], kind: ListKind, actor: UpstreamActor) -> None:
+        """Reads a list that was never read, so that telemetry knows the names in it before a call of one has ended.
+
+        It delays that call by `LEARN_WAIT` seconds at most, and only the first one; the list is read to its end.
+        """
+        key = actor.settings.name, kind.name
+        if key in self.known or key in self._learned:
+            return
+        self._learned.add(key)
+        with trio.move_on_after(LEARN_WAIT):
+            try:
+                async with actor.borrowed(ctx) as connection:
+                    await self._read(actor, connection, kind)
+            except McpError as error:
+                log.debug("the names of an upstream are not known", upstream=key[0], error=str(error))
 
     # -- upstreams that are slow ---------------------------------------------------------------------------------------
 
@@ -439,7 +484,7 @@ def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
 
 async def _say_what_is_missing(ctx: Context[Any], kind: ListKind, actors: list[UpstreamActor]) -> None:
     """Sends the client one log message about all upstreams that are not in the list it is about to get."""
-    if actors and is_wanted("warning", wanted_level(ctx)):
+    if actors and is_wanted("warning", ctx.log_level):
         names = ", ".join(printable(each.settings.name, _SHOWN) for each in actors[:_MOST_NAMED])
         more = f" and {len(actors) - _MOST_NAMED} more" if len(actors) > _MOST_NAMED else ""
         verb = "does" if len(actors) == 1 else "do"

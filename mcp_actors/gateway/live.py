@@ -38,6 +38,8 @@ from mcp_actors.supervision.task_kinds import (
 __all__ = ["ROOTS_CHANGED", "GatewayPlan", "LiveUpstreams", "opened"]
 
 ROOTS_CHANGED = "notifications/roots/list_changed"
+# The methods that name what is in a list.
+_CALLED_BY = {"tools": "tools/call", "prompts": "prompts/get"}
 
 
 class GatewayPlan:
@@ -82,14 +84,28 @@ class GatewayPlan:
 
     def add(self, upstream: Upstream) -> None:
         """Adds an upstream behind the others; raises `ValueError` and `ConfigurationError` as above."""
-        if upstream.name in self.tables:
-            raise ValueError(f"two upstreams have the name {upstream.name!r}")
-        if upstream.wait is not None:
-            require_number(f"the wait of the upstream {upstream.name!r}", upstream.wait, 0, math.inf)
-        table = NameTable(upstream)
-        _require_target(upstream)
-        self.tables[upstream.name] = table
-        self.upstreams.append(upstream)
+        self.replace([*self.upstreams, upstream])
+
+    def replace(self, upstreams: Sequence[Upstream]) -> None:
+        """Puts other upstreams in the place of all; raises `ValueError` and `ConfigurationError` as above.
+
+        Whatever it raises, nothing is changed then.
+        """
+        tables: dict[str, NameTable] = {}
+        for each in upstreams:
+            if each.name in tables:
+                raise ValueError(f"two upstreams have the name {each.name!r}")
+            if each in self.upstreams:
+                tables[each.name] = self.tables[each.name]
+                continue
+            if each.wait is not None:
+                require_number(f"the wait of the upstream {each.name!r}", each.wait, 0, math.inf)
+            tables[each.name] = NameTable(each)
+            _require_target(each)
+        # The lists of what is served have this table too.
+        self.tables.clear()
+        self.tables.update(tables)
+        self.upstreams[:] = upstreams
 
 
 class LiveUpstreams:
@@ -122,17 +138,48 @@ class LiveUpstreams:
     def __repr__(self) -> str:
         return f"<LiveUpstreams {', '.join(self.actors)}>"
 
-    def add(self, upstream: Upstream) -> None:
-        """Adds an upstream while the gateway serves; clients are notified that the lists have changed."""
-        self._add(upstream)
+    def replace(self, upstreams: Sequence[Upstream]) -> None:
+        """Puts the upstreams of the plan in the place of those that are served, when the plan has changed.
+
+        An upstream of the same settings goes on as it is. One that is taken out, or whose settings are others, takes no
+        new calls, and its connections are closed when those in flight have ended. Clients are notified that the lists
+        have changed.
+        """
+        former = dict(self.actors)
+        self.actors.clear()
+        begun = []
+        for each in upstreams:
+            actor = former.get(each.name)
+            if actor is not None and actor.settings is each:
+                self.actors[each.name] = former.pop(each.name)
+            else:
+                self.actors[each.name] = UpstreamActor(each, self._nursery, self._pool, self)
+                begun.append(each.name)
+        for name, actor in former.items():
+            for connection in actor.connections:
+                # What was subscribed to is subscribed to again, at the one that takes its place.
+                self.lists.closed(actor, connection, lost=False)
+                self.subscriptions.closed(actor, connection, lost=name in self.actors)
+            self.lists.forget(name)
+            actor.retire()
+        self.lists.reordered()
+        for name in begun:
+            self._begin(name)
         kinds: tuple[EventKind, ...] = ("tools", "prompts", "resources")
         for kind in kinds:
             self._changes.put(kind)
 
+    def is_current(self, actor: UpstreamActor) -> bool:
+        """Whether calls go to an upstream: it was not taken out, and no other one is in its place."""
+        return self.actors.get(actor.settings.name) is actor
+
     def _add(self, upstream: Upstream) -> None:
-        name = upstream.name
-        actor = self.actors[name] = UpstreamActor(upstream, self._nursery, self._pool, self)
-        if not upstream.lazy:
+        self.actors[upstream.name] = UpstreamActor(upstream, self._nursery, self._pool, self)
+        self._begin(upstream.name)
+
+    def _begin(self, name: str) -> None:
+        actor = self.actors[name]
+        if not actor.settings.lazy:
             start_again(self._nursery, UPSTREAM_KEEP, actor.keep, about=name)
         start_again(self._nursery, UPSTREAM_SWEEP, actor.sweep, about=name)
 
@@ -194,19 +241,33 @@ class LiveUpstreams:
 
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection was made."""
+        if not self.is_current(actor):
+            return
         self._met(actor, connection)
         self.lists.connected(actor)
         self.subscriptions.connected(actor, connection)
 
     def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
         """A connection has ended, because it was lost or is not needed any more."""
+        if not self.is_current(actor):
+            return
         self.lists.closed(actor, connection, lost=lost)
         self.subscriptions.closed(actor, connection, lost=lost)
+
+    def is_listed(self, actor: UpstreamActor, method: str, name: str) -> bool:
+        """Whether the server has listed a tool or prompt, which is called by ``method``."""
+        return any(
+            name in listing.entries
+            for (upstream, kind), listing in self.lists.known.items()
+            if upstream == actor.settings.name and _CALLED_BY.get(kind) == method
+        )
 
     def changed(
         self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None
     ) -> None:
         """A list has changed on the server, or a resource."""
+        if not self.is_current(actor):
+            return
         if kind != "resource_updated":
             self.lists.changed(connection, kind)
         elif uri is not None:

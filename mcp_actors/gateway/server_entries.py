@@ -239,13 +239,17 @@ class ServerEntries:
     servers: Mapping[str, ServerEntry]
     """By their names, in the order of the configuration, with those that are disabled."""
     gateway: GatewaySection = attrs.field(factory=GatewaySection)
+    malformed: Mapping[str, ConfigurationError] = attrs.field(factory=dict)
+    """What is wrong with the entries that were left out, by their names."""
 
     def __iter__(self) -> Iterator[ServerEntry]:
         """Iterates over the servers that are not disabled."""
         return (entry for entry in self.servers.values() if not entry.disabled)
 
 
-def read_server_entries(source: str | os.PathLike[str] | Mapping[str, Any]) -> ServerEntries:
+def read_server_entries(
+    source: str | os.PathLike[str] | Mapping[str, Any], *, leaves_out: bool = False
+) -> ServerEntries:
     """Reads a configuration: ``mcpServers`` of Claude, Cursor or Windsurf, or ``servers`` of Visual Studio Code.
 
     In the settings of Visual Studio Code, ``servers`` and ``inputs`` are in an object ``mcp``, which is read as well.
@@ -253,30 +257,32 @@ def read_server_entries(source: str | os.PathLike[str] | Mapping[str, Any]) -> S
 
     Args:
         source: The path of a file, its text (a `str` with a brace in it), or the mapping that it contains.
+        leaves_out: Whether a malformed entry costs itself alone, and is in `ServerEntries.malformed`; by default it is
+            raised.
 
     Raises:
         ConfigurationError: It cannot be read, names no servers, or a member is of a wrong type; the message names file,
             server and member.
     """
     if isinstance(source, Mapping):
-        return _EntryReader(ConfigSource("the configuration")).read(source)
+        return _EntryReader(ConfigSource("the configuration"), leaves_out).read(source)
     if isinstance(source, str) and "{" in source:
-        return _read_text(source, ConfigSource("the configuration"))
+        return _read_text(source, ConfigSource("the configuration"), leaves_out)
     path = Path(source).expanduser()
     where = ConfigSource(str(path), _project_of(path))
     try:
         text = read_file(path, MAX_CONFIG_BYTES)
     except UnusableFile as error:
         raise ConfigurationError(str(error), file=where.name) from error
-    return _read_text(text, where)
+    return _read_text(text, where, leaves_out)
 
 
-def _read_text(text: str, source: ConfigSource) -> ServerEntries:
+def _read_text(text: str, source: ConfigSource, leaves_out: bool) -> ServerEntries:
     try:
         value = read_json(text)
     except NotReadable as error:
         raise ConfigurationError(str(error), file=source.name) from error
-    return _EntryReader(source).read(value)
+    return _EntryReader(source, leaves_out).read(value)
 
 
 def _project_of(path: Path) -> Path:
@@ -287,8 +293,9 @@ def _project_of(path: Path) -> Path:
 class _EntryReader:
     """Reads one configuration."""
 
-    def __init__(self, source: ConfigSource) -> None:
+    def __init__(self, source: ConfigSource, leaves_out: bool) -> None:
         self._source = source
+        self._leaves_out = leaves_out
 
     def read(self, value: Mapping[str, Any]) -> ServerEntries:
         within = value.get("mcp")
@@ -297,6 +304,7 @@ class _EntryReader:
             value = {"gateway": value.get("gateway"), **within}
         self._source = attrs.evolve(self._source, inputs=_inputs(value.get("inputs")))
         servers: dict[str, ServerEntry] = {}
+        malformed: dict[str, ConfigurationError] = {}
         found = [name for name in _SECTIONS if value.get(name) is not None]
         if not found:
             self._fail(
@@ -311,10 +319,15 @@ class _EntryReader:
             if len(servers) + len(entries) > MAX_SERVERS:
                 self._fail(f"it has more than {MAX_SERVERS} servers", None, section)
             for name, entry in entries.items():
-                if not isinstance(name, str) or not name or name in servers:
-                    self._fail("two servers have this name, or it is empty", str(name), section)
-                servers[name] = self._entry(name, entry)
-        return ServerEntries(self._source, servers, self._section(value.get("gateway")))
+                try:
+                    if not isinstance(name, str) or not name or name in servers:
+                        self._fail("two servers have this name, or it is empty", str(name), section)
+                    servers[name] = self._entry(name, entry)
+                except ConfigurationError as error:
+                    if not self._leaves_out:
+                        raise
+                    malformed[str(name)] = error
+        return ServerEntries(self._source, servers, self._section(value.get("gateway")), malformed)
 
     def _entry(self, name: str, entry: Any) -> ServerEntry:
         if not isinstance(entry, Mapping):
@@ -323,6 +336,9 @@ class _EntryReader:
         urls = [member for member in ("url", "serverUrl", "httpUrl") if member in given]
         if len(urls) + ("command" in given) != 1:
             self._fail("it needs either a command (with args) or a url", name, None)
+        outside = list(given.get("rename", {}).values())
+        if len(set(outside)) < len(outside) or "" in outside:
+            self._fail("two names are renamed to the same one, or one to nothing", name, "rename")
         members: dict[str, Any] = {
             "gateway": GatewayMembers(**_gateway_members(given)),
             "disabled": given.get("disabled", False) or not given.get("enabled", True),

@@ -1,8 +1,9 @@
 """One server of a configuration, and what a client connects to for it.
 
 Variables are put into its texts when they are needed. ``${VAR}``, ``${VAR:-default}`` and ``${env:VAR}`` are those of
-the environment, ``${input:ID}`` is one, too, and Visual Studio Code and Cursor have names for some places. ``envFile``
-names a file with ``NAME=VALUE`` in each line. No value of a variable is shown anywhere.
+the environment, ``${input:ID}`` is one, too, and Visual Studio Code and Cursor have names for some places.
+``${cmd:PROGRAM ARG}`` is the output of a command, which is run once. ``envFile`` names a file with ``NAME=VALUE`` in
+each line. No value of a variable is shown anywhere.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import os
 import re
 import stat
+import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import IO, Any, Literal, NoReturn
 from urllib.parse import quote, urlsplit
 
 import attrs
@@ -22,17 +25,23 @@ from mcp_actors.abc import ClientTransport
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConfigurationError, McpError, MissingVariable, TransportNotFound
 from mcp_actors.supervision.logging import write_to_stderr
-from mcp_actors.supervision.platform import join_words
+from mcp_actors.supervision.platform import join_words, split_line
 
 __all__ = [
+    "COMMAND_TIMEOUT",
+    "MAX_COMMAND_BYTES",
     "MAX_ENV_FILE_BYTES",
     "WITHIN",
     "WITH_HEADERS",
+    "CommandOutputs",
     "ConfigSource",
     "Expansion",
     "GatewayMembers",
+    "NotExpanded",
     "ServerEntry",
     "UnusableFile",
+    "Variables",
+    "commands_in",
     "input_variable",
     "read_env_file",
     "read_file",
@@ -48,7 +57,176 @@ _EXPRESSION = re.compile(r"\$\{([^{}]*)\}|\$\{")
 # Windows has names such as ProgramFiles(x86).
 _VARIABLE = re.compile(r"(?:env:)?([A-Za-z_][\w().]*)(?::-(.*))?", re.DOTALL)
 _INPUT = re.compile(r"input:([\w.-]+)")
-_KNOWN = "known are ${VAR}, ${VAR:-default}, ${env:VAR}, ${input:ID}, ${userHome} and ${workspaceFolder}"
+_COMMAND = "cmd:"
+_KNOWN = (
+    "known are ${VAR}, ${VAR:-default}, ${env:VAR}, ${cmd:PROGRAM ARG}, ${input:ID}, ${userHome} and"
+    " ${workspaceFolder}"
+)
+# Seconds that a command may take: the agent of a password store may have to ask a person for its key.
+COMMAND_TIMEOUT = 30.0
+# Bytes of the output of a command, far more than any key or token has.
+MAX_COMMAND_BYTES = 64 * 1024
+
+
+class NotExpanded(Exception):
+    """A text has something between ``${`` and ``}`` that has no value. The message shows no value.
+
+    Args:
+        problem: A clause that says what is wrong, and what to write.
+        variable: The environment variable that is not set, if that is what is wrong.
+    """
+
+    def __init__(self, problem: str, variable: str | None = None) -> None:
+        super().__init__(problem)
+        self.variable = variable
+
+
+class CommandOutputs:
+    """The outputs of the commands of one configuration, each of which is run once, when its output is first needed."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, str | NotExpanded] = {}
+
+    def __repr__(self) -> str:
+        # The outputs are secrets.
+        return f"<CommandOutputs {len(self._found)}>"
+
+    def of(self, line: str) -> str:
+        """Returns what a command has written to its standard output, without the line breaks at its end.
+
+        The first call for a line runs it and waits for it, `COMMAND_TIMEOUT` seconds at most. No shell is asked, the
+        command reads nothing, and what it writes to its standard error is dropped: that may have a secret too.
+
+        Args:
+            line: The program and its arguments.
+
+        Raises:
+            NotExpanded: It cannot be started, fails, takes too long, or writes too much or what is not UTF-8. Later
+                calls raise the same.
+        """
+        if line not in self._found:
+            try:
+                self._found[line] = _output_of(line)
+            except NotExpanded as problem:
+                self._found[line] = problem
+        found = self._found[line]
+        if isinstance(found, NotExpanded):
+            raise NotExpanded(str(found))
+        return found
+
+
+def _output_of(line: str) -> str:
+    try:
+        words = split_line(line)
+    except ValueError:
+        raise NotExpanded("the command of ${cmd:...} has a quotation mark without another one") from None
+    if not words:
+        raise NotExpanded("${cmd:} has no command: write ${cmd:PROGRAM ARG}")
+    # Its arguments may be secrets.
+    name = os.path.basename(words[0])
+    try:
+        process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it has a NUL character"
+        raise NotExpanded(f"the command {name} cannot be run ({reason})") from None
+    # A thread, because a pipe cannot be waited for with a time limit on every system.
+    output: list[bytes] = []
+    reader = threading.Thread(target=_read_all, args=(process.stdout, output), daemon=True)
+    reader.start()
+    reader.join(COMMAND_TIMEOUT)
+    if output and len(output[0]) <= MAX_COMMAND_BYTES:
+        try:
+            return _text_of(name, output[0], process.wait(COMMAND_TIMEOUT))
+        except subprocess.TimeoutExpired:
+            output.clear()
+    process.kill()
+    process.wait()
+    much = (
+        f"writes more than {MAX_COMMAND_BYTES} bytes" if output else f"takes more than {COMMAND_TIMEOUT:g} s"
+    )
+    raise NotExpanded(f"the command {name} {much}")
+
+
+def _read_all(pipe: IO[bytes], output: list[bytes]) -> None:
+    with pipe:
+        output.append(pipe.read(MAX_COMMAND_BYTES + 1))
+
+
+def _text_of(name: str, output: bytes, code: int) -> str:
+    if code != 0:
+        raise NotExpanded(
+            f"the command {name} has failed with exit code {code}; nothing that it writes is shown: run it to see why"
+        )
+    try:
+        return output.decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise NotExpanded(f"the output of the command {name} is not UTF-8") from None
+
+
+def input_variable(name: str) -> str:
+    """Returns the environment variable that has the value of an input: ``INPUT_API_KEY`` for ``api-key``."""
+    return "INPUT_" + re.sub(r"\W", "_", name).upper()
+
+
+def commands_in(text: str) -> list[str]:
+    """Returns the commands that a text wants the output of."""
+    found = (each[1] for each in _EXPRESSION.finditer(text))
+    return [each.removeprefix(_COMMAND) for each in found if each is not None and each.startswith(_COMMAND)]
+
+
+@attrs.frozen(repr=False)
+class Variables:
+    """The values that are put in for ``${...}`` in the texts of one configuration."""
+
+    environ: Mapping[str, str]
+    commands: CommandOutputs
+    folder: Path | None = None
+    """The folder of the configuration, ``None`` if it has none."""
+    inputs: Mapping[str, str | None] = attrs.field(factory=dict)
+    """The inputs that the configuration declares, with their defaults."""
+
+    def expand(self, text: str) -> str:
+        """Returns a text with the values of its variables.
+
+        Raises:
+            NotExpanded: A variable is not set, a command has no output, or there is something else between ``${`` and
+                ``}``.
+        """
+        return _EXPRESSION.sub(lambda found: self._value(found[1]), text)
+
+    def _value(self, expression: str | None) -> str:
+        if expression is None:
+            raise NotExpanded("a ${ has no }, or stands inside of another one")
+        if expression.startswith(_COMMAND):
+            return self.commands.of(expression.removeprefix(_COMMAND))
+        if expression in _PLACES:
+            if self.folder is None and expression.startswith("workspace"):
+                raise NotExpanded(f"${{{expression}}} is known only in a file")
+            return _PLACES[expression](self.folder or Path())
+        if found := _INPUT.fullmatch(expression):
+            return self._input(found[1])
+        if not (found := _VARIABLE.fullmatch(expression)):
+            # What follows the first word may be a secret.
+            word = re.match(r"[\w:.-]{0,32}", expression.partition(":-")[0])
+            raise NotExpanded(f"'${{{word[0] if word else ''}' cannot be expanded; {_KNOWN}")
+        name, default = found.groups()
+        value = self.environ.get(name, default)
+        if value is None:
+            raise NotExpanded(
+                f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}", name
+            )
+        return value
+
+    def _input(self, name: str) -> str:
+        variable = input_variable(name)
+        value = self.environ.get(variable, self.inputs.get(name))
+        if value is None:
+            raise NotExpanded(
+                f"nobody is asked for the input {name!r}; set the environment variable {variable}", variable
+            )
+        return value
 
 
 @attrs.frozen
@@ -61,11 +239,8 @@ class ConfigSource:
     """The folder that relative paths begin at: that of the file, or of the project whose settings it has."""
     inputs: Mapping[str, str | None] = attrs.field(factory=dict, repr=False)
     """The inputs that the file declares, with their defaults."""
-
-
-def input_variable(name: str) -> str:
-    """Returns the environment variable that has the value of an input: ``INPUT_API_KEY`` for ``api-key``."""
-    return "INPUT_" + re.sub(r"\W", "_", name).upper()
+    commands: CommandOutputs = attrs.field(factory=CommandOutputs, repr=False, eq=False)
+    """What its commands have written."""
 
 
 @attrs.frozen(repr=False)
@@ -85,9 +260,16 @@ class Expansion:
 
         Raises:
             MissingVariable: A variable is not set.
-            ConfigurationError: There is something else between ``${`` and ``}``.
+            ConfigurationError: A command has no output, or there is something else between ``${`` and ``}``.
         """
-        return _EXPRESSION.sub(lambda found: self._value(found[1], member), text)
+        source = self.source
+        try:
+            return Variables(self.environ, source.commands, source.folder, source.inputs).expand(text)
+        except NotExpanded as problem:
+            where = {"file": source.name, "server": self.server, "member": member}
+            if problem.variable is not None:
+                raise MissingVariable(problem.variable, str(problem), **where) from None
+            raise ConfigurationError(str(problem), **where) from None
 
     def path(self, text: str, member: str) -> str:
         """Returns a path: ``~`` is the folder of the user, and a relative one begins at the configuration's folder.
@@ -101,44 +283,6 @@ class Expansion:
     def fail(self, problem: str, member: str) -> NoReturn:
         """Raises `ConfigurationError` for a member of the entry."""
         raise ConfigurationError(problem, file=self.source.name, server=self.server, member=member)
-
-    def _value(self, expression: str | None, member: str) -> str:
-        if expression is None:
-            self.fail("a ${ has no }, or stands inside of another one", member)
-        if expression in _PLACES:
-            folder = self.source.folder
-            if folder is None and expression.startswith("workspace"):
-                self.fail(f"${{{expression}}} is known only in a file", member)
-            return _PLACES[expression](folder or Path())
-        if found := _INPUT.fullmatch(expression):
-            return self._input(found[1], member)
-        if not (found := _VARIABLE.fullmatch(expression)):
-            # What follows the first word may be a secret.
-            word = re.match(r"[\w:.-]{0,32}", expression.partition(":-")[0])
-            self.fail(f"'${{{word[0] if word else ''}' cannot be expanded; {_KNOWN}", member)
-        name, default = found.groups()
-        value = self.environ.get(name, default)
-        if value is None:
-            self._missing(
-                name,
-                f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}",
-                member,
-            )
-        return value
-
-    def _input(self, name: str, member: str) -> str:
-        variable = input_variable(name)
-        value = self.environ.get(variable, self.source.inputs.get(name))
-        if value is None:
-            self._missing(
-                variable,
-                f"nobody is asked for the input {name!r}; set the environment variable {variable}",
-                member,
-            )
-        return value
-
-    def _missing(self, variable: str, problem: str, member: str) -> NoReturn:
-        raise MissingVariable(variable, problem, file=self.source.name, server=self.server, member=member)
 
 
 _PLACES: Mapping[str, Callable[[Path], str]] = {
@@ -304,6 +448,23 @@ class ServerEntry:
             ConfigurationError: It has something else that cannot be expanded.
         """
         return None if self.url is None else self._url(self._expansion(environ))
+
+    def command_outputs(self) -> Mapping[str, str | None]:
+        """Runs each command whose output the entry wants, unless it has run already, and waits for it.
+
+        Returns:
+            Their outputs, which are secrets, by the commands; ``None`` for one that has failed, which connecting to the
+            server will report.
+        """
+        texts = [self.command, self.url, self.env_file, self.cwd, *self.args]
+        texts += [*self.env.values(), *self.headers.values()]
+        found: dict[str, str | None] = {}
+        for line in (line for text in texts if text is not None for line in commands_in(text)):
+            try:
+                found[line] = self.source.commands.of(line)
+            except NotExpanded:
+                found[line] = None
+        return found
 
     def _url(self, expansion: Expansion) -> str:
         # What a program has written into a variable often ends in a newline.

@@ -10,11 +10,11 @@ needed, and at once where all callers share it; a `CircuitBreaker` says when it 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import attrs
 import trio
@@ -23,6 +23,13 @@ from mcp_actors._eras.era import EventKind
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors.abc import ClientTransport, Telemetry
+from mcp_actors.abc.telemetry import (
+    CallEnding,
+    Observation,
+    ObservedRequest,
+    ObservedSession,
+    OutboundObservation,
+)
 from mcp_actors.client import Client, ClientPool, Target
 from mcp_actors.errors import (
     ConnectFailed,
@@ -83,6 +90,9 @@ class UpstreamObserver(Protocol):
     circle: GatewayCircle
     """The gateways that none of these upstreams may be."""
 
+    def is_current(self, actor: UpstreamActor) -> bool:
+        """Whether calls still go to an upstream: it was not taken out, and no other one is in its place."""
+
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """A connection was made."""
 
@@ -93,6 +103,75 @@ class UpstreamObserver(Protocol):
         self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None
     ) -> None:
         """A list has changed on the server, or a resource."""
+
+    def is_listed(self, actor: UpstreamActor, method: str, name: str) -> bool:
+        """Whether the server has listed a tool or prompt, which is called by ``method``."""
+
+
+# Names of tools and prompts of one upstream by which telemetry tells calls apart.
+MOST_LABELS = 1000
+
+
+class UpstreamTelemetry(Telemetry):
+    """Passes on what happens at one upstream, with its name: equal names of tools at two upstreams are two tools.
+
+    Args:
+        inner: Receives it.
+        upstream: The name of the upstream.
+        is_listed: Says of a method and a name whether the upstream has listed what is called so.
+    """
+
+    def __init__(self, inner: Telemetry, upstream: str, is_listed: Callable[[str, str], bool]) -> None:
+        self._inner = inner
+        self._upstream = upstream
+        self._is_listed = is_listed
+        self._labels: set[tuple[str, str]] = set()
+
+    def __repr__(self) -> str:
+        return f"<UpstreamTelemetry of {self._upstream} labels={len(self._labels)}>"
+
+    def inbound(self, request: ObservedRequest) -> Observation | None:
+        """Receives what the upstream asks."""
+        return self._inner.inbound(request)
+
+    def outbound(self, request: ObservedRequest) -> OutboundObservation | None:
+        """Receives a request for the upstream."""
+        request.upstream = self._upstream
+        self.name(request)
+        observation = self._inner.outbound(request)
+        return None if observation is None else _UpstreamObservation(self, request, observation)
+
+    def session_began(self, side: Literal["server", "client"]) -> None:
+        self._inner.session_began(side)
+
+    def session_ended(self, session: ObservedSession) -> None:
+        self._inner.session_ended(session)
+
+    def name(self, request: ObservedRequest) -> None:
+        """Notes in a request whether its target is a name that the upstream has listed, of a bounded number."""
+        if request.target is not None:
+            key = request.method, request.target
+            if key not in self._labels and len(self._labels) < MOST_LABELS and self._is_listed(*key):
+                self._labels.add(key)
+            request.is_registered = key in self._labels
+
+
+class _UpstreamObservation(OutboundObservation):
+    """Observes one request for an upstream, which may list its tools while that is on its way."""
+
+    __slots__ = ("_observation", "_request", "_telemetry")
+
+    def __init__(
+        self, telemetry: UpstreamTelemetry, request: ObservedRequest, observation: OutboundObservation
+    ) -> None:
+        super().__init__(getattr(observation, "meta", None))
+        self._telemetry = telemetry
+        self._request = request
+        self._observation = observation
+
+    def ended(self, ending: CallEnding) -> None:
+        self._telemetry.name(self._request)
+        self._observation.ended(ending)
 
 
 @attrs.define(eq=False)
@@ -155,6 +234,7 @@ class Lease:
         connection.idle_since = trio.current_time()
         upstream.load.end(self.caller)
         upstream.give_back(connection)
+        upstream.close_if_over()
 
 
 class UpstreamActor:
@@ -183,6 +263,10 @@ class UpstreamActor:
         self._nursery = nursery
         self._pool = pool
         self._observer = observer
+        telemetry, is_listed = observer.telemetry, partial(observer.is_listed, self)
+        self._telemetry = (
+            None if telemetry is None else UpstreamTelemetry(telemetry, settings.name, is_listed)
+        )
         self._attempts: dict[object, _OpenAttempt] = {}
         # Whether one connection serves all callers; None as long as that is unknown.
         self._shares: bool | None = {"auto": None, "shared": True, "own": False}[settings.sessions]
@@ -207,13 +291,14 @@ class UpstreamActor:
             UpstreamUnavailable: The upstream has failed too often, and is not tried for a while.
         """
         caller = caller_of(ctx)
-        self.load.begin(caller)
         connection: UpstreamConnection | None = None
-        try:
-            connection = self._take(ctx)
-        finally:
-            if connection is None:
-                self.load.end(caller)
+        with self.health.counting_refusals():
+            self.load.begin(caller)
+            try:
+                connection = self._take(ctx)
+            finally:
+                if connection is None:
+                    self.load.end(caller)
         return None if connection is None else Lease(self, connection, ctx, caller)
 
     async def wait_for_lease(self, ctx: Context[Any], held: HeldCall | None) -> Lease:
@@ -228,12 +313,14 @@ class UpstreamActor:
             UpstreamUnavailable: A connection could not be made.
         """
         caller = caller_of(ctx)
-        self.load.begin(caller)
-        try:
-            connection = await self._connect(ctx)
-        except BaseException:
-            self.load.end(caller)
-            raise
+        with self.health.counting_refusals():
+            self.load.begin(caller)
+            try:
+                connection = await self._connect(ctx)
+            except BaseException:
+                self.load.end(caller)
+                self.close_if_over()
+                raise
         return Lease(self, connection, ctx, caller, held)
 
     @asynccontextmanager
@@ -241,11 +328,13 @@ class UpstreamActor:
         """Yields a connection for a caller, for what the gateway itself asks there: this is not counted as a call.
 
         Raises:
-            UpstreamUnavailable: A connection could not be made.
+            UpstreamUnavailable: A connection could not be made, or another upstream has taken the place of this one.
             Overloaded: There are too many connections.
         """
         connection = await self._connect(ctx)
         try:
+            if not self._observer.is_current(self):
+                raise UpstreamUnavailable(self.settings.name, "its settings have changed meanwhile")
             yield connection
         finally:
             self.give_back(connection)
@@ -342,7 +431,7 @@ class UpstreamActor:
         with trio.move_on_after(FIRST_CALLER):
             while self.met is None and not self._attempts:
                 await self._news.park()
-        while self._shares is not False or self.met is None:
+        while self._observer.is_current(self) and (self._shares is not False or self.met is None):
             if self._attempts or self.connections.take(SHARED) is not None:
                 await self._news.park()
             elif (left := self.health.breaker.seconds_left()) is not None:
@@ -353,6 +442,20 @@ class UpstreamActor:
                 await attempt.done.wait()
                 if attempt.failure is not None:
                     await trio.sleep(TRY_AGAIN)
+
+    def retire(self) -> None:
+        """Called when no new calls go to it: its connections are closed when its calls in flight have ended.
+
+        Each of these ends in its own time, at the latest by the cap of calls.
+        """
+        self._news.unpark_all()
+        self.close_if_over()
+
+    def close_if_over(self) -> None:
+        """Closes all connections if no new calls go to it, and no call of it is in flight."""
+        if not self.load.in_flight and not self._observer.is_current(self):
+            for each in self.connections:
+                self._close(each)
 
     async def _ask_alive(self, connection: UpstreamConnection) -> None:
         try:
@@ -367,8 +470,8 @@ class UpstreamActor:
             self._asking_alive = False
 
     async def sweep(self) -> None:
-        """Closes connections that were not used for a while. Never returns."""
-        while True:
+        """Closes connections that were not used for a while. Returns when no calls go to it any more."""
+        while self._observer.is_current(self):
             await trio.sleep(SWEEP_INTERVAL)
             for each in self.connections.idle_for(IDLE_TIMEOUT):
                 self._close(each)
@@ -409,10 +512,13 @@ class UpstreamActor:
             self.connections.put(key, connection)
             self.met = connection
             attempt.failure = None
-            self.health.is_away = False
+            if self.health.connected():
+                # As loud as the line on its absence, so that whoever reads that reads this.
+                log.warning("an upstream is connected again", upstream=self.settings.name)
             if isinstance(key, PeerSession):
                 key.on_end(self, lambda: self._close(connection))
             self._observer.connected(self, connection)
+            self.close_if_over()
         except Exception as error:
             self._not_opened(attempt, error)
             if not isinstance(error, McpError):
@@ -431,6 +537,7 @@ class UpstreamActor:
         else:
             self.health.failed(str(error))
         # It is tried for as long as it is away: one line says so, and not one for each attempt.
+        self.health.failed_connects += 1
         level = log.info if self.health.is_away else log.warning
         level(
             "an upstream cannot be connected to",
@@ -467,7 +574,7 @@ class UpstreamActor:
                 cap=settings.cap,
                 auth=settings.auth,
                 answer_input=False,
-                telemetry=self._observer.telemetry,
+                telemetry=self._telemetry,
                 on_lost=partial(self._was_lost, connection),
                 on_change=partial(self._observer.changed, self, connection),
                 **UpstreamCallbacks(connection).options(self._observer.circle.declared_in(attempt.declared)),
@@ -515,6 +622,10 @@ class UpstreamActor:
             lost=health.lost,
             retry_after=health.breaker.seconds_left(),
             last_failure=health.last_failure,
+            is_up=health.is_up,
+            limit=self.load.limit,
+            refused=health.refused_calls,
+            failed_connects=health.failed_connects,
         )
 
 

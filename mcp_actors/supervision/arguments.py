@@ -9,6 +9,8 @@ from typing import Any
 
 import trio
 
+from mcp_actors.errors.protocol import see_page
+
 __all__ = [
     "callback",
     "did_you_mean",
@@ -109,7 +111,7 @@ def require_trio(what: str, name: str) -> None:
         in_threads = f", without a loop mcp_actors.sync.{name}" if name[0].isupper() else ""
         raise RuntimeError(
             f"{what} runs on Trio, with trio.run(main): under asyncio and in notebooks use mcp_actors.asyncio.{name}"
-            f"{in_threads}"
+            f"{in_threads}; {see_page('asyncio')}"
         )
 
 

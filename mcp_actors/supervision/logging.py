@@ -161,16 +161,17 @@ class RareWarning:
 
     Args:
         event: The event.
-        over: The event that it is over, which is logged once after each line of the other one; ``None`` for none.
         clock: Returns the time in seconds; it must not be one that is set, as the time of day is.
+        over: The event that the first one is over, logged once for each time that it was logged.
     """
 
     def __init__(
-        self, event: str, over: str | None = None, clock: Callable[[], float] = time.monotonic
+        self, event: str, clock: Callable[[], float] = time.monotonic, *, over: str | None = None
     ) -> None:
         self._event = event
         self._over = over
-        self._was_logged = False
+        self._is_logged = False
+        self._details: dict[str, Any] = {}
         self._clock = clock
         self._quiet_until = -math.inf
         self._unlogged = 0
@@ -185,9 +186,10 @@ class RareWarning:
             self._unlogged += 1
             return
         self._quiet_until = now + REPEATED_AFTER
+        self._is_logged = True
+        self._details = {name: value for name, value in details.items() if name != "cause"}
         log.warning(self._event, **details, **({"again": self._unlogged} if self._unlogged else {}))
         self._unlogged = 0
-        self._was_logged = True
 
     @property
     def cause(self) -> str | None:
@@ -203,9 +205,9 @@ class RareWarning:
         What is full still has place for something small, and can be read: only a success of what failed shows that.
         """
         self._cause = None
-        if self._was_logged and self._over is not None:
-            self._was_logged = False
-            log.warning(self._over)
+        if self._is_logged and self._over is not None:
+            log.warning(self._over, **self._details)
+        self._is_logged = False
 
 
 def _has_descriptor(stream: Any) -> bool:

@@ -1,22 +1,28 @@
-"""Command lines, the encoding of output, signals and typed input, which differ between operating systems."""
+"""Command lines, the encoding of output, signals, typed input and the numbers of a process, by operating system."""
 
 from __future__ import annotations
 
 import errno
 import importlib
 import io
+import os
 import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import trio
 
+if sys.platform != "win32":
+    import resource
+
 __all__ = [
     "STOP_SIGNALS",
     "join_words",
+    "process_numbers",
     "split_line",
     "split_windows_line",
     "wait_for_input",
@@ -146,3 +152,42 @@ async def wait_for_input(descriptor: int) -> None:
             if select.select((descriptor,), (), (), 0)[0]:
                 return
             await trio.sleep(_LOOK_AGAIN)
+
+
+# -- the numbers of this process -----------------------------------------------------------------------------------
+
+
+def process_numbers() -> dict[str, float]:
+    """Returns what the system says of this process, by the standard names of Prometheus; it may block for a moment.
+
+    What it does not say is left out: on other systems than Linux, the memory, the descriptors and the start.
+    """
+    numbers: dict[str, float] = {"process_cpu_seconds_total": time.process_time()}
+    if sys.platform != "win32":
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != resource.RLIM_INFINITY:
+            numbers["process_max_fds"] = soft
+    if sys.platform == "linux":
+        try:
+            numbers |= _numbers_of_linux()
+        except (OSError, ValueError, IndexError, StopIteration):
+            return numbers  # there is no /proc here
+    return numbers
+
+
+def _numbers_of_linux() -> dict[str, float]:
+    assert sys.platform == "linux"
+    page = os.sysconf("SC_PAGE_SIZE")
+    with open("/proc/self/statm", "rb") as memory, open("/proc/self/stat", "rb") as state:
+        virtual, resident = map(int, memory.read().split()[:2])
+        # The name of the program, in brackets, may have blanks and brackets in it. See proc(5).
+        ticks = int(state.read().rpartition(b")")[2].split()[19])
+    with open("/proc/stat", "rb") as system:
+        booted = next(int(line.split()[1]) for line in system if line.startswith(b"btime "))
+    return {
+        # The descriptor with which the folder is read is among them.
+        "process_open_fds": len(os.listdir("/proc/self/fd")) - 1,
+        "process_resident_memory_bytes": resident * page,
+        "process_virtual_memory_bytes": virtual * page,
+        "process_start_time_seconds": booted + ticks / os.sysconf("SC_CLK_TCK"),
+    }

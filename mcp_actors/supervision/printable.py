@@ -12,6 +12,7 @@ __all__ = ["masked_uri", "printable", "safe", "safe_json", "spelled_out", "witho
 
 # Looked at one by one: so long as a text is ASCII, it costs nothing.
 _SUSPECT = r"[^\n\t\x20-\x7e]"
+_LINE_BREAKS = r" *+[\t\r\n][ \t\r\n]*+"
 # A URL with a host, and what follows that, but for a full stop or the like behind it.
 _PATH = r"""(?i)\b(https?|wss?)://([^\s/?\#'"]++)[/?\#](?:[^\s'"]*[^\s'":;,.)])?"""
 # What is hardly a part of a path, an address or a host's name: words of letters alone, and numbers shorter than ports.
@@ -25,9 +26,13 @@ _BLANKS = frozenset(
 
 
 def printable(text: str, longest: int) -> str:
-    """Returns the first ``longest`` characters of a text, with ``?`` for each that is not printable, as a line feed."""
+    """Returns the first ``longest`` characters of a text on one line: a blank for blanks with a line break or tabulator
+    among them, and ``?`` for each other character that is not printable.
+    """
     cut = text[:longest]
-    return cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
+    if cut.isprintable():
+        return cut
+    return "".join(each if each.isprintable() else "?" for each in re.sub(_LINE_BREAKS, " ", cut))
 
 
 def spelled_out(text: str) -> str:

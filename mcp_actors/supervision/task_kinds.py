@@ -249,6 +249,9 @@ WORKER_SLOT = TaskKind(
 WORKER_PROCESS = TaskKind(
     "worker process", "supervisor of workers", "member", "its slot, which starts another"
 )
+WORKER_PAGES = TaskKind(
+    "pages for a worker", "worker process", "nothing", "the worker: its page of metrics fails"
+)
 WORKER_SIGNALS = TaskKind("worker signals", "supervisor of workers", "nothing", "no caller", restarted=True)
 WORKER_REPLACEMENT = TaskKind(
     "replacement", "supervisor of workers", "nothing", "no caller: the workers that are there go on"

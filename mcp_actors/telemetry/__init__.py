@@ -7,6 +7,7 @@ there, so that no other program loads it. The contract, for telemetry of a progr
 from __future__ import annotations
 
 from mcp_actors.telemetry.combined import Together, add_call
-from mcp_actors.telemetry.metrics import BUCKETS, MOST_SERIES, Metrics
+from mcp_actors.telemetry.exposition import BUCKETS
+from mcp_actors.telemetry.metrics import MOST_SERIES, Metrics
 
 __all__ = ["BUCKETS", "MOST_SERIES", "Metrics", "Together", "add_call"]

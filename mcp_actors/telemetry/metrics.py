@@ -3,6 +3,9 @@
 Names that peers and models make up must not become time series without end, so the number of labels is bounded. What a
 server holds at the moment, and has counted since it began, is a table of `Gauge` objects: `Metrics` writes them as text
 for Prometheus, and `OpenTelemetry` reports them by observable instruments.
+
+A counter begins at 0, before there is anything to count, because the increase from nothing to 1 is one that Prometheus
+does not see.
 """
 
 from __future__ import annotations
@@ -13,11 +16,12 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Literal
+from typing import Literal, get_args
 
 import attrs
 
-from mcp_actors._server.runtime import ServerStatistics
+from mcp_actors._server.runtime import ServerStatistics, UpstreamStatistics
+from mcp_actors.abc import HttpRequest
 from mcp_actors.abc.telemetry import (
     CallEnding,
     EndingKind,
@@ -27,46 +31,60 @@ from mcp_actors.abc.telemetry import (
     OutboundObservation,
     Telemetry,
 )
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError
 from mcp_actors.supervision.containment import crash_log, http_refusals
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import TASKS
+from mcp_actors.telemetry.exposition import (
+    BUCKETS,
+    OTHER,
+    Family,
+    Sample,
+    page_of,
+    process_families,
+    shown,
+)
 
 __all__ = [
-    "BUCKETS",
     "GAUGES",
     "MOST_NAMES",
     "MOST_SERIES",
-    "OTHER",
     "TARGETED",
     "Gauge",
     "Key",
     "Metrics",
     "Names",
+    "Protocol",
+    "Side",
     "Value",
     "looked_at",
     "network_of",
-    "shown",
+    "protocol_of",
     "values_of",
 ]
 
 
 # -- labels --------------------------------------------------------------------------------------------
 
-# The label of every name that has no label of its own.
-OTHER = "other"
 # Names in the program's own requests that become labels: those of its few servers' tools and prompts.
 MOST_NAMES = 200
 # The most characters of a name that becomes a label.
 _LONGEST = 128
 # The methods whose target is a name, of which a server has few; a URI is one of very many.
 TARGETED = {"tools/call": "gen_ai.tool.name", "prompts/get": "gen_ai.prompt.name"}
-# The beginnings of the names of peers, with the transport that each means.
+# The beginnings of the names of peers, with the transport that each means, and the protocol of which it says so. Ours
+# speaks HTTP/1.1 alone.
 _TRANSPORTS = (
     ("stdio", "pipe"),
     ("memory:", "pipe"),
     ("unix:", "unix"),
     ("http+unix:", "unix"),
 )
+_PROTOCOLS = (
+    (("http:", "https:", "http+unix:"), ("http", "1.1")),
+    (("ws:", "wss:"), ("websocket", None)),
+)
+Protocol = tuple[str, str | None]
 
 
 class Names:
@@ -81,12 +99,15 @@ class Names:
 
         Args:
             outbound: Whether this side sends it. Its name was made up by this program then, or by a model that it asks,
-                so only the first ones become labels. One that a peer sends has to be registered here.
+                so only the first ones become labels. One that a peer sends has to be registered here, and one for an
+                upstream has to be listed there.
         """
         target = request.target
         if target is None or request.method not in TARGETED:
             return None
-        return self.bounded(target) if outbound else target if request.is_registered else OTHER
+        if outbound and request.upstream is None:
+            return self.bounded(target)
+        return target if request.is_registered else OTHER
 
     def bounded(self, name: str) -> str:
         """Returns ``name`` while there are not too many, and `OTHER` for all that come later.
@@ -100,11 +121,6 @@ class Names:
         return name
 
 
-def shown(text: str) -> str:
-    """Returns a text that can be encoded as UTF-8: lone surrogates are question marks."""
-    return text.encode(errors="replace").decode()
-
-
 @lru_cache(maxsize=2048)
 def network_of(peer: str) -> str:
     """Returns the value of ``network.transport`` for a peer; called for each call."""
@@ -112,6 +128,25 @@ def network_of(peer: str) -> str:
         if peer.startswith(beginning):
             return transport
     return "tcp"
+
+
+@lru_cache(maxsize=2048)
+def _protocol_by(peer: str) -> Protocol | None:
+    return next((protocol for schemes, protocol in _PROTOCOLS if peer.startswith(schemes)), None)
+
+
+def protocol_of(peer: str, http: HttpRequest | None = None) -> Protocol | None:
+    """Returns the name of a request's protocol, of those that carry MCP, and its version as far as that has any.
+
+    Args:
+        peer: The other end.
+        http: The HTTP request that brought it, or opened its connection.
+    """
+    if http is None:
+        return _protocol_by(peer)
+    if "websocket" in http.headers.get("upgrade", "").lower():
+        return "websocket", None
+    return "http", http.version
 
 
 # -- the numbers of a server ---------------------------------------------------------------------------
@@ -125,10 +160,14 @@ class Gauge:
     """One number, or one for each value of its labels, read from the statistics of servers."""
 
     name: str
-    """The name in Prometheus; OpenTelemetry has dots in place of the underscores."""
+    """The name in Prometheus."""
     kind: Literal["gauge", "counter"]
     help: str
     read: Callable[[ServerStatistics], Iterator[Value]]
+    together: Literal["sum", "max", "min"] = "sum"
+    """The number of several servers, made of the number of each."""
+    is_of_process: bool = False
+    """Whether it is read without a server, because the process counts it."""
 
 
 def _plain(read: Callable[[ServerStatistics], float]) -> Callable[[ServerStatistics], Iterator[Value]]:
@@ -147,12 +186,6 @@ def _in_flight(server: ServerStatistics) -> Iterator[Value]:
         yield number, {"state": state}
 
 
-def _outbox(server: ServerStatistics) -> Iterator[Value]:
-    links = [each.link for each in server.sessions if each.link is not None]
-    yield sum(each.outbox for each in links), {"of": "all"}
-    yield max((each.outbox for each in links), default=0), {"of": "fullest"}
-
-
 def _held(server: ServerStatistics) -> Iterator[Value]:
     yield server.memory.in_flight.held, {"kind": "in_flight"}
     yield server.memory.kept.held, {"kind": "kept"}
@@ -168,19 +201,26 @@ def _memory_refused(server: ServerStatistics) -> Iterator[Value]:
     yield server.memory.kept.refused, {"kind": "kept"}
 
 
-def _crashes(server: ServerStatistics) -> Iterator[Value]:
+def _crashes(_: ServerStatistics | None) -> Iterator[Value]:
     # The kinds are the rows of a table, so there are not many. Others count while they are read.
-    for kind, number in sorted(crash_log.counts.copy().items()):
-        yield number, {"kind": kind}
+    counts = crash_log.counts.copy()
+    for kind in sorted({*counts, *(each.name for each in TASKS)}):
+        yield counts[kind], {"kind": kind}
 
 
-def _http_refused(server: ServerStatistics) -> Iterator[Value]:
-    for status, number in sorted(http_refusals.copy().items()):
-        yield number, {"status": str(status)}
+# The statuses of refusals that are worth an alert.
+_REFUSALS = (400, 401, 403, 404, 408, 413, 429, 500, 503)
+
+
+def _http_refused(_: ServerStatistics | None) -> Iterator[Value]:
+    counts = http_refusals.copy()
+    for status in sorted({*counts, *_REFUSALS}):
+        yield counts[status], {"status": str(status)}
 
 
 def _repaired(server: ServerStatistics) -> Iterator[Value]:
-    for tool, number in sorted(server.repaired.items()):
+    counts = dict.fromkeys(server.names.get("tools/call", ()), 0) | dict(server.repaired)
+    for tool, number in sorted(counts.items()):
         yield number, {"tool": tool}
 
 
@@ -195,6 +235,22 @@ def _bytes(server: ServerStatistics) -> Iterator[Value]:
 
 def _counts(name: str) -> Callable[[ServerStatistics], Iterator[Value]]:
     return _plain(lambda server: getattr(server.totals.counters, name))
+
+
+def _of_upstreams(
+    read: Callable[[UpstreamStatistics], float],
+) -> Callable[[ServerStatistics], Iterator[Value]]:
+    def values(server: ServerStatistics) -> Iterator[Value]:
+        for upstream in server.upstreams:
+            yield read(upstream), {"upstream": upstream.name}
+
+    return values
+
+
+def _circuits(server: ServerStatistics) -> Iterator[Value]:
+    for upstream in server.upstreams:
+        for state in ("closed", "open", "half-open"):
+            yield int(upstream.circuit == state), {"upstream": upstream.name, "state": state}
 
 
 GAUGES: Sequence[Gauge] = (
@@ -218,6 +274,7 @@ GAUGES: Sequence[Gauge] = (
         "Places of the server taken.",
         _plain(lambda s: s.limiter.inside),
     ),
+    Gauge("mcp_actors_limiter_limit", "gauge", "Places of the server.", _plain(lambda s: s.limiter.limit)),
     Gauge(
         "mcp_actors_limiter_waiting",
         "gauge",
@@ -230,7 +287,19 @@ GAUGES: Sequence[Gauge] = (
         "Calls refused because too many were in flight.",
         _plain(lambda s: s.limiter.refused),
     ),
-    Gauge("mcp_actors_outbox_frames", "gauge", "Frames that wait to be written to clients.", _outbox),
+    Gauge(
+        "mcp_actors_outbox_frames",
+        "gauge",
+        "Frames that wait to be written to clients.",
+        _plain(lambda s: sum(each.link.outbox for each in s.sessions if each.link is not None)),
+    ),
+    Gauge(
+        "mcp_actors_outbox_fullest_frames",
+        "gauge",
+        "Frames that wait to be written to the client for which most of them wait.",
+        _plain(lambda s: max((each.link.outbox for each in s.sessions if each.link is not None), default=0)),
+        together="max",
+    ),
     Gauge(
         "mcp_actors_senders_stalled",
         "gauge",
@@ -263,8 +332,15 @@ GAUGES: Sequence[Gauge] = (
         "counter",
         "HTTP requests refused before there was a call, by status.",
         _http_refused,
+        is_of_process=True,
     ),
-    Gauge("mcp_actors_crashes_total", "counter", "Contained crashes of tasks, by kind.", _crashes),
+    Gauge(
+        "mcp_actors_crashes_total",
+        "counter",
+        "Contained crashes of tasks, by kind.",
+        _crashes,
+        is_of_process=True,
+    ),
     Gauge("mcp_actors_requests_total", "counter", "Requests that arrived.", _counts("requests")),
     Gauge(
         "mcp_actors_cancelled_total",
@@ -296,6 +372,57 @@ GAUGES: Sequence[Gauge] = (
         "gauge",
         "1 while the shared state can be used, 0 while it cannot be.",
         _shared,
+        together="min",
+    ),
+    Gauge(
+        "mcp_actors_upstream_up",
+        "gauge",
+        "1 while a server behind a gateway can be called as far as is known, 0 while it cannot be.",
+        _of_upstreams(lambda each: int(each.is_up)),
+        together="min",
+    ),
+    Gauge(
+        "mcp_actors_upstream_circuit",
+        "gauge",
+        "1 for the state that the circuit breaker of a server behind a gateway has.",
+        _circuits,
+        together="max",
+    ),
+    Gauge(
+        "mcp_actors_upstream_connections",
+        "gauge",
+        "Connections to a server behind a gateway.",
+        _of_upstreams(lambda each: each.connections),
+    ),
+    Gauge(
+        "mcp_actors_upstream_in_flight",
+        "gauge",
+        "Calls in flight at a server behind a gateway.",
+        _of_upstreams(lambda each: each.in_flight),
+    ),
+    Gauge(
+        "mcp_actors_upstream_limit",
+        "gauge",
+        "Calls that may be in flight at a server behind a gateway.",
+        _of_upstreams(lambda each: each.limit),
+    ),
+    Gauge(
+        "mcp_actors_upstream_refused_total",
+        "counter",
+        "Calls that were not sent to a server behind a gateway: it could not be called, or had too many.",
+        _of_upstreams(lambda each: each.refused),
+    ),
+    Gauge(
+        "mcp_actors_upstream_failed_connects_total",
+        "counter",
+        "Attempts to connect to a server behind a gateway that failed.",
+        _of_upstreams(lambda each: each.failed_connects),
+    ),
+    Gauge(
+        "mcp_actors_upstream_lost_total",
+        "counter",
+        "Connections to a server behind a gateway that were lost.",
+        _of_upstreams(lambda each: each.lost),
     ),
     Gauge(
         "mcp_actors_connection_bytes_total",
@@ -305,9 +432,6 @@ GAUGES: Sequence[Gauge] = (
     ),
 )
 """All of them. `docs/how-to/telemetry.md` has this table."""
-
-# The crashes are those of the process, and not of one server.
-_OF_THE_PROCESS = frozenset({"mcp_actors_crashes_total", "mcp_actors_http_refused_total"})
 
 
 def looked_at(sources: Sequence[Callable[[], ServerStatistics]]) -> list[ServerStatistics]:
@@ -323,27 +447,36 @@ def looked_at(sources: Sequence[Callable[[], ServerStatistics]]) -> list[ServerS
 
 
 def values_of(gauge: Gauge, servers: Sequence[ServerStatistics]) -> list[Value]:
-    """Returns the numbers of a gauge, added up over the servers."""
-    if gauge.name in _OF_THE_PROCESS:
-        servers = servers[:1]
+    """Returns the numbers of a gauge, put together over the servers."""
     found: dict[tuple[tuple[str, str], ...], float] = {}
-    for server in servers:
-        for number, labels in gauge.read(server):
+    read: Callable[..., Iterator[Value]] = gauge.read
+    for server in (None,) if gauge.is_of_process else servers:
+        for number, labels in read(server):
             key = tuple(labels.items())
-            found[key] = found.get(key, 0) + number
+            before = found.get(key)
+            if before is None:
+                found[key] = number
+            elif gauge.together == "sum":
+                found[key] = before + number
+            else:
+                found[key] = (max if gauge.together == "max" else min)(before, number)
     return [(number, dict(key)) for key, number in found.items()]
 
 
 # -- counts and durations of calls ---------------------------------------------------------------------
 
-BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-"""Upper bounds in seconds, as OpenTelemetry's conventions for MCP have them."""
 MOST_SERIES = 1000
 """Different sets of labels that are counted apart; those that come later are counted together."""
 
 Side = Literal["server", "client"]
-# Side, method, name of the tool or prompt, how the call ended, and the code of its error.
-Key = tuple[Side, str, str | None, EndingKind, int | None]
+# Side, method, name of the tool or prompt, how the call ended, the code of its error, and the upstream that it was for.
+Key = tuple[Side, str, str | None, EndingKind, int | None, str | None]
+# The endings that are counted from 0 on, with the code of an error, by method: of those with names, for each name.
+_FROM_ZERO: Mapping[str, Sequence[tuple[EndingKind, int | None]]] = {
+    "tools/call": (("answered", None), ("tool_error", None), ("error", INTERNAL_ERROR)),
+    "prompts/get": (("answered", None), ("error", INTERNAL_ERROR)),
+    "resources/read": (("answered", None), ("error", INTERNAL_ERROR)),
+}
 
 
 class Metrics(Telemetry):
@@ -402,12 +535,12 @@ class Metrics(Telemetry):
         """Counts a call that has ended."""
         method, kind, code = request.method, ending.kind, ending.code
         name = self._names.label_of(request, side == "client") if method in TARGETED else None
-        key: Key = side, method, name, kind, code
+        key: Key = side, method, name, kind, code, request.upstream
         with _counting:
             series = self._series.get(key)
             if series is None:
                 if len(self._series) >= MOST_SERIES:
-                    key = side, OTHER, OTHER, kind, None
+                    key = side, OTHER, OTHER, kind, None, request.upstream
                 series = self._series.setdefault(key, _Series())
             series.add(ending.seconds, ending.waited, ending.size)
 
@@ -425,57 +558,63 @@ class Metrics(Telemetry):
 
     def text(self) -> str:
         """Returns everything in the text format of Prometheus, 0.0.4. It may be called in any thread."""
-        return "\n".join(self._lines()) + "\n"
+        return page_of(self.families(), self._labels)
 
-    def _lines(self) -> Iterator[str]:
-        series = sorted(self._series.copy().items(), key=_place)
-        yield from _head("mcp_actors_calls_total", "counter", "Calls that have ended, by how they ended.")
-        for key, each in series:
-            yield self._line("mcp_actors_calls_total", each.count, {"side": key[0], **_labels_of(key)})
-        for side in ("server", "client"):
-            name = f"mcp_{side}_operation_duration_seconds"
-            yield from _head(name, "histogram", f"The duration of MCP requests as observed on the {side}.")
-            for key, each in series:
-                if key[0] == side:
-                    yield from self._histogram(name, each, _labels_of(key))
-        for side, sessions in self._sessions.items():
-            name = f"mcp_{side}_session_duration_seconds"
-            yield from _head(name, "histogram", f"The duration of MCP sessions as observed on the {side}.")
-            yield from self._histogram(name, sessions, {})
-        yield from self._totals(series)
+    def families(self) -> list[Family]:
+        """Returns everything as values, with the numbers of this process. It may be called in any thread."""
         servers = looked_at(tuple(self._sources))
+        found = [*self._of_calls(servers), *self._of_sessions()]
         for gauge in GAUGES:
-            values = values_of(gauge, servers)
-            if values:
-                yield from _head(gauge.name, gauge.kind, gauge.help)
-            for number, labels in values:
-                yield self._line(gauge.name, number, labels)
+            samples = [Sample(labels, number) for number, labels in values_of(gauge, servers)]
+            found.append(Family(gauge.name, gauge.kind, gauge.help, samples, gauge.together))
+        return found + process_families()
 
-    def _totals(self, series: list[tuple[Key, _Series]]) -> Iterator[str]:
-        waited, size = "mcp_actors_waited_seconds_total", "mcp_actors_answer_bytes_total"
-        inbound = [each for key, each in series if key[0] == "server"]
-        yield from _head(waited, "counter", "Seconds in which calls waited for a place.")
-        yield self._line(waited, sum(each.waited for each in inbound), {})
-        yield from _head(size, "counter", "Bytes of the answers to calls.")
-        yield self._line(size, sum(each.size for each in inbound), {})
-        yield from _head("mcp_actors_clients", "gauge", "Connections of clients of this process.")
-        yield self._line("mcp_actors_clients", self.clients, {})
-        yield from _head("mcp_actors_outbound_in_flight", "gauge", "Requests of this process in flight.")
-        yield self._line("mcp_actors_outbound_in_flight", self.in_flight, {})
+    def _of_calls(self, servers: Sequence[ServerStatistics]) -> Iterator[Family]:
+        series = self._series.copy()
+        counts: dict[Key, int] = {key: each.count for key, each in series.items()}
+        for key in _from_zero(servers):
+            if len(counts) >= MOST_SERIES:
+                break
+            counts.setdefault(key, 0)
+        ordered = sorted(counts.items(), key=_place)
+        calls = [Sample({"side": key[0], **_labels_of(key)}, number) for key, number in ordered]
+        yield Family("mcp_actors_calls_total", "counter", "Calls that have ended, by how they ended.", calls)
+        for side in get_args(Side):
+            samples = [
+                Sample(_labels_of(key), series[key].seconds, tuple(series[key].buckets))
+                for key, _ in ordered
+                if key[0] == side and key in series
+            ]
+            text = f"The duration of MCP requests as observed on the {side}."
+            yield Family(f"mcp_{side}_operation_duration_seconds", "histogram", text, samples)
+        inbound = [each for key, each in series.items() if key[0] == "server"]
+        waited, size = sum(each.waited for each in inbound), sum(each.size for each in inbound)
+        yield _single("mcp_actors_waited_seconds_total", "Seconds in which calls waited for a place.", waited)
+        yield _single("mcp_actors_answer_bytes_total", "Bytes of the answers to calls.", size)
 
-    def _histogram(self, name: str, series: _Series, labels: Mapping[str, str]) -> Iterator[str]:
-        below = 0
-        for bound, number in zip(BUCKETS, series.buckets, strict=False):
-            below += number
-            yield self._line(f"{name}_bucket", below, {**labels, "le": f"{bound:g}"})
-        yield self._line(f"{name}_bucket", series.count, {**labels, "le": "+Inf"})
-        yield self._line(f"{name}_sum", series.seconds, labels)
-        yield self._line(f"{name}_count", series.count, labels)
+    def _of_sessions(self) -> Iterator[Family]:
+        for side, sessions in self._sessions.items():
+            text = f"The duration of MCP sessions as observed on the {side}."
+            sample = Sample({}, sessions.seconds, tuple(sessions.buckets))
+            yield Family(f"mcp_{side}_session_duration_seconds", "histogram", text, [sample])
+        clients, waiting = self.clients, self.in_flight
+        yield _single("mcp_actors_clients", "Connections of clients of this process.", clients, "gauge")
+        yield _single(
+            "mcp_actors_outbound_in_flight", "Requests of this process in flight.", waiting, "gauge"
+        )
 
-    def _line(self, name: str, number: float, labels: Mapping[str, str]) -> str:
-        labels = {**self._labels, **labels}
-        text = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
-        return f"{name}{{{text}}} {number!r}" if text else f"{name} {number!r}"
+
+def _single(name: str, help: str, number: float, kind: Literal["counter", "gauge"] = "counter") -> Family:
+    return Family(name, kind, help, [Sample({}, number)])
+
+
+def _from_zero(servers: Sequence[ServerStatistics]) -> Iterator[Key]:
+    """Yields the labels of the calls that clients may make, before they have made any."""
+    for server in servers:
+        for method, names in server.names.items():
+            for kind, code in _FROM_ZERO[method]:
+                for name in names or (None,):
+                    yield "server", method, name, kind, code, None
 
 
 class _Series:
@@ -523,27 +662,19 @@ class _OutboundTimed(OutboundObservation):
 
 
 def _labels_of(key: Key) -> dict[str, str]:
-    _, method, target, ending, code = key
-    return {
+    _, method, target, ending, code, upstream = key
+    labels = {
         "mcp_method_name": method,
         "target": target or "",
         "ending": ending,
         "code": "" if code is None else str(code),
     }
+    return labels if upstream is None else {**labels, "upstream": upstream}
 
 
-def _place(series: tuple[Key, _Series]) -> tuple[str, ...]:
-    side, method, target, ending, code = series[0]
-    return side, method, target or "", ending, "" if code is None else str(code)
-
-
-def _head(name: str, kind: str, help: str) -> Iterator[str]:
-    yield f"# HELP {name} {help}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _escaped(value: str) -> str:
-    return shown(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _place(series: tuple[Key, object]) -> tuple[str, ...]:
+    side, method, target, ending, code, upstream = series[0]
+    return side, method, target or "", ending, "" if code is None else str(code), upstream or ""
 
 
 # Several loops, in threads of their own, may share one object. Without the interpreter's lock some of their calls would

@@ -13,7 +13,8 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
-from typing import Any, Literal
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from opentelemetry import baggage, trace
@@ -39,27 +40,38 @@ from opentelemetry.trace import (
 from mcp_actors._server.runtime import ServerStatistics
 from mcp_actors.abc.telemetry import (
     CallEnding,
+    EndingKind,
     Observation,
     ObservedRequest,
     ObservedSession,
     OutboundObservation,
     Telemetry,
 )
+from mcp_actors.errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    PARSE_ERROR,
+    UnsupportedVersion,
+)
 from mcp_actors.supervision.logging import log
+from mcp_actors.telemetry.exposition import BUCKETS, OTHER, shown
 from mcp_actors.telemetry.metrics import (
-    BUCKETS,
     GAUGES,
     TARGETED,
     Gauge,
     Metrics,
     Names,
+    Protocol,
+    Side,
     looked_at,
     network_of,
-    shown,
+    protocol_of,
     values_of,
 )
 
 __all__ = [
+    "INSTRUMENTS",
     "OPERATIONS",
     "SCOPE",
     "Described",
@@ -75,6 +87,8 @@ __all__ = [
     "error_type",
     "is_sampled",
     "meta_of",
+    "network_attributes",
+    "scope_version",
     "span_attributes",
 ]
 
@@ -86,11 +100,31 @@ _LONGEST = 1024
 
 
 class Described:
-    """The name of a span, and the attributes that all spans of such requests have: one for each kind of request."""
+    """The name of a span, and the attributes that all spans of such requests have: one for each kind of request.
+
+    Args:
+        side: The side that this process is.
+        method: The method.
+        label: The name of a tool or prompt; ``None`` for other methods, and for a name that is unknown.
+        version: The protocol version.
+        transport: The value of ``network.transport``.
+        protocol: The protocol over it, with its version.
+        upstream: The upstream that a gateway sends it to.
+    """
 
     __slots__ = ("durations", "fixed", "name")
 
-    def __init__(self, method: str, label: str | None, version: str | None, transport: str | None) -> None:
+    def __init__(
+        self,
+        side: Side,
+        method: str,
+        label: str | None,
+        version: str | None,
+        transport: str | None,
+        protocol: Protocol | None,
+        upstream: str | None,
+        peer: str,
+    ) -> None:
         self.name = method if label is None else f"{method} {label}"
         self.fixed: dict[str, Any] = {"mcp.method.name": method}
         if label is not None and method in TARGETED:
@@ -99,24 +133,40 @@ class Described:
             self.fixed["gen_ai.operation.name"] = "execute_tool"
         if version is not None:
             self.fixed["mcp.protocol.version"] = version
-        if transport is not None:
-            self.fixed["network.transport"] = transport
-        # By the type of the error: the attributes of a duration are the same objects for each call.
-        self.durations: dict[str | None, dict[str, Any]] = {None: self.fixed}
+        self.fixed |= network_attributes(transport, protocol)
+        if upstream is not None:
+            self.fixed["mcp_actors.upstream"] = upstream
+        if side == "client":
+            # A client has few servers, and a server many clients.
+            add_address(self.fixed, "server", peer)
+        # By the error and its code: the attributes of a duration are the same objects for each call.
+        self.durations: dict[tuple[str | None, int | None], dict[str, Any]] = {(None, None): self.fixed}
 
     def duration(self, error: str | None, code: int | None) -> dict[str, Any]:
         """Returns the attributes of the duration of a call that ended so."""
-        found = self.durations.get(error)
+        found = self.durations.get((error, code))
         if found is None:
-            found = {**self.fixed, "error.type": error}
+            found = dict(self.fixed)
+            if error is not None:
+                found["error.type"] = error
             if code is not None:
                 found["rpc.response.status_code"] = str(code)
             # Codes of errors are the program's own, or a peer's: their number is bounded.
             if len(self.durations) < 32:
-                self.durations[error] = found
+                self.durations[error, code] = found
             else:
-                return {**self.fixed, "error.type": "_OTHER"}
+                return self.fixed if error is None else {**self.fixed, "error.type": "_OTHER"}
         return found
+
+
+def network_attributes(transport: str | None, protocol: Protocol | None) -> dict[str, Any]:
+    """Returns the attributes of the conventions that say how messages travel."""
+    found: dict[str, Any] = {} if transport is None else {"network.transport": transport}
+    if protocol is not None:
+        found["network.protocol.name"], version = protocol
+        if version is not None:
+            found["network.protocol.version"] = version
+    return found
 
 
 def span_attributes(request: ObservedRequest, described: Described, label: str | None) -> dict[str, Any]:
@@ -158,13 +208,46 @@ def _address_of(peer: str) -> tuple[str, int | None]:
         return "", None
 
 
-def error_type(ending: CallEnding) -> str | None:
-    """Returns ``error.type`` for an ending, ``None`` unless it is an error."""
-    kind = ending.kind
+# Codes with which a server says that what it was asked is wrong: by the conventions no errors of the server. The last
+# one is that of a revision that it does not serve, by which clients find out which ones it does.
+_WRONG_QUESTIONS = frozenset(
+    (PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, -32002, UnsupportedVersion.CODE)
+)
+# By these a client finds out which revisions a server speaks. The one that is not needed any more is cancelled.
+_HANDSHAKES = frozenset(("server/discover", "initialize"))
+_LISTEN = "subscriptions/listen"
+
+
+def error_type(side: Side, method: str, kind: EndingKind, code: int | None) -> str | None:
+    """Returns ``error.type`` for the ending of a request, ``None`` unless it is an error.
+
+    ===================================================== ============================================================
+    no error, however it may look                         because
+    ===================================================== ============================================================
+    the end of ``subscriptions/listen`` by its client     it has no other end
+    on the server also with its connection                it is the same
+    ``server/discover`` refused, on the client            a server without it speaks a revision with sessions
+    a handshake that is cancelled                         the other kind of handshake was answered
+    a code of `_WRONG_QUESTIONS`, on the server           the conventions have it so
+    ===================================================== ============================================================
+
+    Args:
+        side: The side that observes it.
+        method: The method.
+        kind: How it ended.
+        code: The code of its error.
+    """
     if kind in ("answered", "input_required"):
         return None
     if kind == "error":
-        return "_OTHER" if ending.code is None else str(ending.code)
+        if code is None:
+            return "_OTHER"
+        wrong = method == "server/discover" if side == "client" else code in _WRONG_QUESTIONS
+        return None if wrong else str(code)
+    if kind == "cancelled" and (method in _HANDSHAKES or method == _LISTEN):
+        return None
+    if kind == "lost" and method == _LISTEN and side == "server":
+        return None
     return kind
 
 
@@ -174,17 +257,24 @@ class Descriptions:
     def __init__(self, most: int = 2048) -> None:
         self._names = Names()
         self._most = most
-        self._known: dict[tuple[str, str | None, str | None, str], Described] = {}
+        self._known: dict[tuple[Any, ...], Described] = {}
 
-    def of(self, request: ObservedRequest, outbound: bool) -> tuple[Described, str | None]:
-        """Returns the description of a request, and the label of its target."""
-        label = self._names.label_of(request, outbound)
-        key = request.method, label, request.version, network_of(request.peer)
+    def of(self, request: ObservedRequest, side: Side) -> tuple[Described, str | None]:
+        """Returns the description of a request, and the label of its target, ``None`` for one that is unknown."""
+        label = self._names.label_of(request, side == "client")
+        if label == OTHER and request.target != OTHER:
+            # The conventions have no word for a name that is one of too many.
+            label = None
+        peer = request.peer
+        where = _address_of(peer) if side == "client" else ""
+        protocol = protocol_of(peer, request.http)
+        network = network_of(peer)
+        key = side, request.method, label, request.version, network, protocol, request.upstream, where
         described = self._known.get(key)
         if described is None:
             if len(self._known) >= self._most:
                 self._known.clear()
-            described = self._known[key] = Described(*key)
+            described = self._known[key] = Described(*key[:-1], peer)
         return described, label
 
 
@@ -193,12 +283,15 @@ class Descriptions:
 # Seconds for which one look at the servers is good: a collection asks for each instrument, one after the other.
 _FRESH = 0.5
 
-OPERATIONS: Mapping[str, tuple[str, str]] = {
-    side: (
-        f"mcp.{side}.operation.duration",
-        f"The duration of the MCP request as observed on the {side}.",
-    )
-    for side in ("server", "client")
+OPERATIONS: Mapping[Side, tuple[str, str]] = {
+    "server": (
+        "mcp.server.operation.duration",
+        "The duration of an MCP request, from its arrival until its answer is sent.",
+    ),
+    "client": (
+        "mcp.client.operation.duration",
+        "The duration of an MCP request, from when it is sent until its answer has arrived.",
+    ),
 }
 """The names and the texts of the durations of requests, by the side that observes them."""
 
@@ -219,23 +312,21 @@ class Instruments:
             side: _histogram(
                 meter,
                 f"mcp.{side}.session.duration",
-                f"The duration of the MCP session as observed on the {side}.",
+                f"The duration of the MCP session as observed on the MCP {side}.",
             )
             for side in ("server", "client")
         }
         self._open = meter.create_up_down_counter(
-            "mcp_actors.sessions.open", "{session}", "Sessions that are open, of both sides."
+            "mcp_actors.session.active", "{session}", "Sessions that are open, of both sides."
         )
 
-    def session_began(self, side: Literal["server", "client"]) -> None:
+    def session_began(self, side: Side) -> None:
         """Counts a session that is open."""
-        self._open.add(1, {"side": side})
+        self._open.add(1, {"mcp_actors.side": side})
 
-    def session_ended(
-        self, side: Literal["server", "client"], seconds: float, attributes: dict[str, Any]
-    ) -> None:
+    def session_ended(self, side: Side, seconds: float, attributes: dict[str, Any]) -> None:
         """Counts a session as closed, and records its length."""
-        self._open.add(-1, {"side": side})
+        self._open.add(-1, {"mcp_actors.side": side})
         self._sessions[side].record(seconds, attributes)
 
 
@@ -248,16 +339,82 @@ def add_own_gauges(meter: Meter, metrics: Metrics) -> None:
 
     They always have a value: an SDK that has collected nothing does not export, and `MetricsExporter` neither then.
     """
-    numbers: Mapping[str, tuple[str, Callable[[], int]]] = {
-        "mcp_actors.clients": ("Connections of clients of this process.", lambda: metrics.clients),
-        "mcp_actors.outbound_in_flight": ("Requests of this process in flight.", lambda: metrics.in_flight),
+    numbers: Mapping[str, tuple[str, str, Callable[[], int]]] = {
+        "mcp_actors.client.active": (
+            "{connection}",
+            "Connections of clients of this process.",
+            lambda: metrics.clients,
+        ),
+        "mcp_actors.client.request.active": (
+            "{request}",
+            "Requests of this process in flight.",
+            lambda: metrics.in_flight,
+        ),
     }
-    for name, (text, read) in numbers.items():
-        meter.create_observable_gauge(name, [partial(_observed, read)], "1", text)
+    for name, (unit, text, read) in numbers.items():
+        meter.create_observable_up_down_counter(name, [partial(_observed, read)], unit, text)
 
 
 def _observed(read: Callable[[], int], options: CallbackOptions) -> Iterable[Measured]:
     return [Measured(read())]
+
+
+_COUNTER, _ACTIVE, _GAUGE = "counter", "up-down counter", "gauge"
+INSTRUMENTS: Mapping[str, tuple[str, str, str]] = {
+    "mcp_actors_sessions_total": ("session.started", _COUNTER, "{session}"),
+    "mcp_actors_calls_in_flight": ("call.active", _ACTIVE, "{call}"),
+    "mcp_actors_questions_in_flight": ("question.active", _ACTIVE, "{request}"),
+    "mcp_actors_limiter_inside": ("limiter.usage", _ACTIVE, "{call}"),
+    "mcp_actors_limiter_limit": ("limiter.limit", _ACTIVE, "{call}"),
+    "mcp_actors_limiter_waiting": ("limiter.waiting", _ACTIVE, "{call}"),
+    "mcp_actors_limiter_refused_total": ("limiter.refused", _COUNTER, "{call}"),
+    "mcp_actors_outbox_frames": ("outbox.size", _ACTIVE, "{frame}"),
+    "mcp_actors_outbox_fullest_frames": ("outbox.fullest", _GAUGE, "{frame}"),
+    "mcp_actors_senders_stalled": ("sender.stalled", _ACTIVE, "{sender}"),
+    "mcp_actors_subscriptions": ("subscription.active", _ACTIVE, "{subscription}"),
+    "mcp_actors_subscription_events_waiting": ("subscription.event.waiting", _ACTIVE, "{event}"),
+    "mcp_actors_events_published_total": ("event.published", _COUNTER, "{event}"),
+    "mcp_actors_held_bytes": ("memory.usage", _ACTIVE, "By"),
+    "mcp_actors_held_bytes_limit": ("memory.limit", _ACTIVE, "By"),
+    "mcp_actors_held_bytes_refused_total": ("memory.refused", _COUNTER, "{request}"),
+    "mcp_actors_http_refused_total": ("http.refused", _COUNTER, "{request}"),
+    "mcp_actors_crashes_total": ("task.crashed", _COUNTER, "{task}"),
+    "mcp_actors_requests_total": ("request.received", _COUNTER, "{request}"),
+    "mcp_actors_cancelled_total": ("request.cancelled", _COUNTER, "{request}"),
+    "mcp_actors_refused_total": ("request.refused", _COUNTER, "{request}"),
+    "mcp_actors_late_total": ("message.late", _COUNTER, "{message}"),
+    "mcp_actors_malformed_total": ("message.malformed", _COUNTER, "{message}"),
+    "mcp_actors_arguments_repaired_total": ("call.repaired", _COUNTER, "{call}"),
+    "mcp_actors_shared_state_up": ("shared_state.up", _GAUGE, "1"),
+    "mcp_actors_upstream_up": ("upstream.up", _GAUGE, "1"),
+    "mcp_actors_upstream_circuit": ("upstream.circuit", _GAUGE, "1"),
+    "mcp_actors_upstream_connections": ("upstream.connection.active", _ACTIVE, "{connection}"),
+    "mcp_actors_upstream_in_flight": ("upstream.call.active", _ACTIVE, "{call}"),
+    "mcp_actors_upstream_limit": ("upstream.call.limit", _ACTIVE, "{call}"),
+    "mcp_actors_upstream_refused_total": ("upstream.call.refused", _COUNTER, "{call}"),
+    "mcp_actors_upstream_failed_connects_total": ("upstream.connection.failed", _COUNTER, "{connection}"),
+    "mcp_actors_upstream_lost_total": ("upstream.connection.lost", _COUNTER, "{connection}"),
+    "mcp_actors_connection_bytes_total": ("connection.io", _COUNTER, "By"),
+}
+"""The instruments of the `GAUGES`, by their names: the name behind ``mcp_actors.``, the kind and the unit.
+
+Sessions are not among them: `Instruments` counts those of both sides.
+"""
+# Attributes that the conventions have, in place of the labels for Prometheus.
+_ATTRIBUTES = {"tool": TARGETED["tools/call"], "status": "http.response.status_code"}
+_DIRECTIONS = {"in": "receive", "out": "transmit"}
+
+
+def _attributes_of(labels: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in labels.items():
+        if name == "direction":
+            found["network.io.direction"] = _DIRECTIONS[value]
+        elif name == "status":
+            found[_ATTRIBUTES[name]] = int(value)
+        else:
+            found[_ATTRIBUTES.get(name, f"mcp_actors.{name}")] = value
+    return found
 
 
 class ServerGauges:
@@ -267,12 +424,15 @@ class ServerGauges:
         self._sources: list[Callable[[], ServerStatistics]] = []
         self._looked = -math.inf
         self._servers: list[ServerStatistics] = []
+        create: Mapping[str, Callable[..., object]] = {
+            _COUNTER: meter.create_observable_counter,
+            _ACTIVE: meter.create_observable_up_down_counter,
+            _GAUGE: meter.create_observable_gauge,
+        }
         for gauge in GAUGES:
-            name = gauge.name.removesuffix("_total").replace("mcp_actors_", "mcp_actors.")
-            create = (
-                meter.create_observable_gauge if gauge.kind == "gauge" else meter.create_observable_counter
-            )
-            create(name, [partial(self._observe, gauge)], "1", gauge.help)
+            if gauge.name in INSTRUMENTS:
+                name, kind, unit = INSTRUMENTS[gauge.name]
+                create[kind](f"mcp_actors.{name}", [partial(self._observe, gauge)], unit, gauge.help)
 
     def add(self, statistics: Callable[[], ServerStatistics]) -> Callable[[], None]:
         """Looks at one more server, until what is returned is called."""
@@ -283,7 +443,8 @@ class ServerGauges:
         if time.monotonic() - self._looked > _FRESH:
             self._servers = looked_at(tuple(self._sources))
             self._looked = time.monotonic()
-        return [Measured(number, labels) for number, labels in values_of(gauge, self._servers)]
+        found = values_of(gauge, self._servers)
+        return [Measured(number, _attributes_of(labels)) for number, labels in found]
 
 
 # -- the calls for which the SDK is asked for a span ----------------------------------------------------
@@ -461,6 +622,14 @@ SCOPE = "mcp_actors"
 """The name of the instrumentation, by which its spans and metrics are found."""
 
 
+def scope_version() -> str | None:
+    """Returns the version of the instrumentation, ``None`` where the package is not installed."""
+    try:
+        return version("mcp-actors")
+    except PackageNotFoundError:
+        return None
+
+
 class OpenTelemetry(Telemetry):
     """Traces and measures by OpenTelemetry's semantic conventions for MCP, with the program's own SDK.
 
@@ -495,8 +664,9 @@ class OpenTelemetry(Telemetry):
     ) -> None:
         asked = share is None and most_traces is None
         self._sampling = None if asked else Sampling(1.0 if share is None else share, most_traces)
-        self._tracer = trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
-        meter = get_meter(SCOPE, meter_provider=meter_provider)
+        own = scope_version()
+        self._tracer = trace.get_tracer(SCOPE, own, tracer_provider)
+        meter = get_meter(SCOPE, own or "", meter_provider)
         self._instruments = Instruments(meter)
         self._gauges = ServerGauges(meter)
         self._descriptions = Descriptions()
@@ -521,7 +691,7 @@ class OpenTelemetry(Telemetry):
             sampled = is_sampled(request.meta) if "traceparent" in request.meta else None
             if not (sampling.takes() if sampled is None else sampled):
                 return _UnsampledCall(self, request)
-        described, label = self._descriptions.of(request, False)
+        described, label = self._descriptions.of(request, "server")
         parent = context_of(request.meta)
         attributes = span_attributes(request, described, label)
         add_address(attributes, "client", request.peer)
@@ -541,7 +711,7 @@ class OpenTelemetry(Telemetry):
 
         It is linked to the request's own parent, since the call has been answered long before the task ends.
         """
-        described, label = self._descriptions.of(request, False)
+        described, label = self._descriptions.of(request, "server")
         asked = context_of(request.meta)
         here = context_api.get_current()
         parent = here if trace.get_current_span(here).get_span_context().is_valid else asked
@@ -557,35 +727,55 @@ class OpenTelemetry(Telemetry):
 
     def outbound(self, request: ObservedRequest) -> OutboundObservation:
         """Begins the span of a request of ours, below the span that is current, and sends it along."""
-        described, label = self._descriptions.of(request, True)
+        described, label = self._descriptions.of(request, "client")
         here = context_api.get_current()
         attributes = span_attributes(request, described, label)
-        add_address(attributes, "server", request.peer)
         span = self._tracer.start_span(described.name, here, SpanKind.CLIENT, attributes)
         counted = None if self.metrics is None else self.metrics.outbound(request)
         return _OutboundSpan(self, request, span, meta_of(span.get_span_context(), here), counted)
 
     def measure(
         self,
-        side: Literal["server", "client"],
+        side: Side,
         request: ObservedRequest,
         ending: CallEnding,
         context: Context,
     ) -> None:
         """Records the duration of a request that has ended, in the context of its span."""
         if self._operations is not None:
-            described, _ = self._descriptions.of(request, side == "client")
+            described, _ = self._descriptions.of(request, side)
             operations = self._operations.server if side == "server" else self._operations.client
-            attributes = described.duration(error_type(ending), ending.code)
+            error = error_type(side, request.method, ending.kind, ending.code)
+            attributes = described.duration(error, ending.code)
             operations.record(ending.seconds, attributes, context)
 
-    def session_began(self, side: Literal["server", "client"]) -> None:
+    def end(self, side: Side, request: ObservedRequest, span: Span, ending: CallEnding) -> None:
+        """Ends the span of a request, with what is known of it now."""
+        if not span.is_recording():
+            return
+        if request.target is not None and request.method in TARGETED and not request.is_task:
+            # A gateway may have learned only from the call which tools there are.
+            span.update_name(self._descriptions.of(request, side)[0].name)
+        error = error_type(side, request.method, ending.kind, ending.code)
+        if ending.code is not None:
+            span.set_attribute("rpc.response.status_code", str(ending.code))
+        if error is not None:
+            span.set_attribute("error.type", error)
+            span.set_status(Status(StatusCode.ERROR, ending.message))
+        elif ending.kind != "answered":
+            span.set_attribute("mcp_actors.ending", ending.kind)
+        span.end()
+
+    def session_began(self, side: Side) -> None:
         self._instruments.session_began(side)
         if self.metrics is not None:
             self.metrics.session_began(side)
 
     def session_ended(self, session: ObservedSession) -> None:
-        attributes: dict[str, Any] = {"network.transport": network_of(session.peer)}
+        protocol = protocol_of(session.peer) if session.protocol is None else (session.protocol, None)
+        attributes = network_attributes(network_of(session.peer), protocol)
+        if session.side == "client":
+            add_address(attributes, "server", session.peer)
         if session.version is not None:
             attributes["mcp.protocol.version"] = session.version
         if session.is_broken:
@@ -658,10 +848,9 @@ class _InboundSpan(Observation):
             if self._telemetry.metrics is not None:
                 self._telemetry.metrics.count("server", self._request, ending)
             self._telemetry.measure("server", self._request, ending, self._context)
-        if self._span.is_recording():
-            if ending.waited:
-                self._span.set_attribute("mcp_actors.waited", ending.waited)
-            _end(self._span, ending)
+        if ending.waited:
+            self._span.set_attribute("mcp_actors.waited", ending.waited)
+        self._telemetry.end("server", self._request, self._span, ending)
 
     def log_members(self) -> Mapping[str, Any]:
         return _ids(self._span)
@@ -688,22 +877,9 @@ class _OutboundSpan(OutboundObservation):
         if self._counted is not None:
             self._counted.ended(ending)
         self._telemetry.measure("client", self._request, ending, set_span_in_context(self._span, Context()))
-        if self._span.is_recording():
-            _end(self._span, ending)
+        self._telemetry.end("client", self._request, self._span, ending)
 
 
 def _ids(span: Span) -> dict[str, str]:
     context = span.get_span_context()
     return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
-
-
-def _end(span: Span, ending: CallEnding) -> None:
-    error = error_type(ending)
-    if error is not None:
-        span.set_attribute("error.type", error)
-        if ending.code is not None:
-            span.set_attribute("rpc.response.status_code", str(ending.code))
-        span.set_status(Status(StatusCode.ERROR, ending.message))
-    elif ending.kind == "input_required":
-        span.set_attribute("mcp_actors.ending", ending.kind)
-    span.end()

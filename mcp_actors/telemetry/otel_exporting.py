@@ -25,9 +25,9 @@ from opentelemetry.sdk.metrics.export import (
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-from mcp_actors.abc.telemetry import CallEnding
-from mcp_actors.telemetry.metrics import BUCKETS, Key, Metrics
-from mcp_actors.telemetry.otel import OPERATIONS, SCOPE, Described, error_type
+from mcp_actors.telemetry.exposition import BUCKETS, OTHER
+from mcp_actors.telemetry.metrics import Key, Metrics
+from mcp_actors.telemetry.otel import OPERATIONS, SCOPE, Described, error_type, scope_version
 
 __all__ = ["MetricsExporter"]
 
@@ -118,10 +118,11 @@ class MetricsExporter(MetricExporter):
         """Returns the attributes by the conventions."""
         found = self._described.get(key)
         if found is None:
-            _, method, target, kind, code = key
-            ending = CallEnding(kind, 0.0, code)
-            described = Described(method, target or None, None, None)
-            found = self._described[key] = described.duration(error_type(ending), code)
+            side, method, target, kind, code, upstream = key
+            label = None if target == OTHER else target
+            described = Described(side, method, label, None, None, None, upstream, "")
+            error = error_type(side, method, kind, code)
+            found = self._described[key] = described.duration(error, code)
         return found
 
 
@@ -133,7 +134,7 @@ def _with(metrics_data: MetricsData, durations: list[Metric]) -> MetricsData:
     scopes = [each for each in first.scope_metrics if each.scope.name != SCOPE]
     ours = next((each for each in first.scope_metrics if each.scope.name == SCOPE), None)
     if ours is None:
-        scopes.append(ScopeMetrics(InstrumentationScope(SCOPE), durations, ""))
+        scopes.append(ScopeMetrics(InstrumentationScope(SCOPE, scope_version()), durations, ""))
     else:
         scopes.append(ScopeMetrics(ours.scope, [*ours.metrics, *durations], ours.schema_url))
     resources[0] = ResourceMetrics(first.resource, scopes, first.schema_url)

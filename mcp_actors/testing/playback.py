@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import trio
 
-from mcp_actors.abc import ClientTransport, Frame, FrameChannel, NoAnswer
+from mcp_actors.abc import ClientTransport, Frame, FrameChannel, NewAccess, NoAnswer, Waiting
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConnectFailed
 from mcp_actors.server import Server
@@ -240,7 +240,10 @@ async def _play(
     async def collect() -> None:
         try:
             while True:
-                received.extend([_take(channel, frame) for frame in await channel.receive_many()])
+                frames = await channel.receive_many()
+                received.extend(
+                    [_take(channel, each) for each in frames if not isinstance(each, Waiting | NewAccess)]
+                )
                 changed.unpark_all()
         except _ENDINGS:
             ended.set()

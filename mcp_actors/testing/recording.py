@@ -9,6 +9,7 @@ The first line is ``{"recording": 1}``. Every other one has ``t`` (seconds since
 ``received``     this end received a frame; written when the engine gets it
 ``no_answer``    (client) the binding knows that a request gets no answer; with ``reason``
 ``waiting``      (client) a person begins to be asked before requests can go on, or, with ``over``, no longer
+``new_access``   (client) requests are made for another caller from now on, or with other scopes
 ``ended``        the peer ended cleanly
 ``broken``       the world broke the connection
 ``closed``       the block or the handler of this end was left
@@ -36,6 +37,7 @@ from mcp_actors.abc import (
     Frame,
     FrameChannel,
     HttpRequest,
+    NewAccess,
     NoAnswer,
     RequestId,
     ServerHandler,
@@ -351,6 +353,8 @@ class RecordingChannel(PassingChannel):
                 self._record.write(self._number, "no_answer", about=frame.about, reason=str(frame.reason))
             elif isinstance(frame, Waiting):
                 self._record.write(self._number, "waiting", over=frame.over)
+            elif isinstance(frame, NewAccess):
+                self._record.write(self._number, "new_access")
             else:
                 self._record.write(self._number, event, **_line(frame))
 
@@ -378,7 +382,9 @@ class _Line(msgspec.Struct):
 
     t: float
     connection: int
-    event: Literal["opened", "sent", "received", "no_answer", "waiting", "ended", "broken", "closed"]
+    event: Literal[
+        "opened", "sent", "received", "no_answer", "waiting", "new_access", "ended", "broken", "closed"
+    ]
     side: Side | None = None
     text: str | None = None
     base64: bytes | None = None

@@ -45,7 +45,7 @@ from tests.messages import (
 
 from .peers import Serves
 
-CONVERSATIONS = int(os.environ.get("MCP_ACTORS_CONVERSATIONS", "500"))
+CONVERSATIONS = int(os.environ.get("MCP_ACTORS_CONVERSATIONS", "200"))
 PARTS = 10
 """The conversations are divided among so many tests."""
 LONG = 6000

@@ -29,6 +29,8 @@ from tests import messages
 from tests.cli.conftest import checkout_environment
 from tests.transports.http.raw import GET, echo, eventually, post, serving
 
+pytestmark = pytest.mark.programs
+
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
 
 

@@ -43,7 +43,7 @@ SENT = b'{"t": 0.0, "connection": 1, "event": "sent", "text": "{}"}\n'
         b'{"recording": "1"}\n',
         b'{"recording": [[[[',
         b'{"recording"}\n',
-        b'{"recording"' + b"[" * 100_000 + b"\n",
+        b'{"recording": ' + b"[" * 100_000 + b"\n",
         HEAD + b"null\n",
         HEAD + b"5\n",
         HEAD + b"[]\n",

@@ -42,6 +42,8 @@ from mcp_actors.cli.bench.plan import Calls, Era, LoadError, Message, check_sums
 from mcp_actors.cli.bench.results import METRICS, Document
 from mcp_actors.cli.bench.streams import Framing, Lines, WebSocketFrames
 
+pytestmark = pytest.mark.programs
+
 # -- Every scenario at toy size, so that the suite cannot rot: it runs and gives the figures it is known for ---
 
 HERE = {"python": sys.executable}

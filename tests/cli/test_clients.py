@@ -61,17 +61,58 @@ def test_text_becomes_what_the_tool_wants(mcp: Mcp, socket_url: str) -> None:
     result = mcp("call", socket_url, "add", "a=2", "b=40")
     assert (result.returncode, result.stdout, result.stderr) == (0, "42\n", "")
     raw = mcp("call", socket_url, "add", 'a:="two"')
-    assert (raw.returncode, raw.stdout) == (1, "")
+    assert (raw.returncode, raw.stdout) == (8, "")
     assert "a: expected integer, got string" in raw.stderr
 
 
 def test_an_error_of_a_tool(mcp: Mcp, socket_url: str) -> None:
     result = mcp("call", socket_url, "refuse")
-    assert (result.returncode, result.stdout) == (1, "")
+    assert (result.returncode, result.stdout) == (8, "")
     assert result.stderr.startswith("no, because")
     as_json = mcp("call", socket_url, "refuse", "--json")
-    assert as_json.returncode == 1
+    assert as_json.returncode == 8
     assert json.loads(as_json.stdout)["isError"] is True
+
+
+def test_json_has_what_the_server_has_sent_and_nothing_else(mcp: Mcp, socket_url: str) -> None:
+    listed = json.loads(mcp("call", socket_url, "add", "a=1", "--json").stdout)
+    assert listed.keys() <= {"content", "structuredContent", "isError", "_meta", "resultType"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["call", "{url}", "nothing"], 7, "the server has no tool 'nothing'"),
+        (
+            ["call", "{url}", "wait", "begun=b", "ended=e", "--timeout", "0.5"],
+            9,
+            "no answer and no progress for 0.5 s",
+        ),
+        (["read", "{url}", "note://nothing"], 7, "note://nothing"),
+        (["prompt", "{url}", "nothing"], 7, "unknown prompt"),
+        (["tasks", "{url}", "get", "x"], 7, "method not found: tasks/get"),
+        (["list", "tcp://127.0.0.1:1"], 1, "cannot connect to tcp://127.0.0.1:1"),
+        (["inspect", "htp://x"], 2, "htp"),
+        (["call", "{url}", "add", "a=1", "--timeout", "soon"], 2, "'soon' is not a valid float"),
+        (["list", "{url}", "--no-such-option"], 2, "no such option"),
+        (["top", "unix:/nowhere"], 1, "/nowhere"),
+    ],
+)
+def test_with_json_a_failure_is_json(
+    mcp: Mcp, socket_url: str, words: list[str], code: int, says: str
+) -> None:
+    result = mcp(*(word.format(url=socket_url) for word in words), "--json")
+    assert result.returncode == code
+    error = json.loads(result.stdout)["error"]
+    assert error["exitCode"] == code
+    assert says.lower() in error["message"].lower()
+    assert "mcp-actors: " not in result.stderr
+
+
+def test_an_error_answer_has_its_code_and_data(mcp: Mcp, socket_url: str) -> None:
+    error = json.loads(mcp("read", socket_url, "note://nothing", "--json").stdout)["error"]
+    assert error["code"] in (-32602, -32002)
+    assert error["data"] == {"uri": "note://nothing"}
 
 
 def test_what_is_no_text_is_named(mcp: Mcp, socket_url: str) -> None:
@@ -96,9 +137,10 @@ def test_questions_are_declined_without_a_terminal(mcp: Mcp, socket_url: str) ->
 
 def test_the_idle_clock(mcp: Mcp, socket_url: str, tmp_path: Path) -> None:
     result = mcp("call", socket_url, "wait", f"begun={tmp_path}/b", f"ended={tmp_path}/e", "--timeout", "0.5")
-    assert result.returncode == 1
-    assert "the idle clock" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    assert result.returncode == 9
+    failed, page = result.stderr.splitlines()
+    assert "the idle clock" in failed
+    assert page == "see: mcp-actors docs troubleshooting"
 
 
 def test_read(mcp: Mcp, socket_url: str) -> None:
@@ -110,7 +152,7 @@ def test_read(mcp: Mcp, socket_url: str) -> None:
 
 def test_read_what_is_not_there(mcp: Mcp, socket_url: str) -> None:
     result = mcp("read", socket_url, "note://nothing")
-    assert result.returncode == 1
+    assert result.returncode == 7
     assert len(result.stderr.splitlines()) == 1
     assert "note://nothing" in result.stderr
 
@@ -295,7 +337,7 @@ def test_a_task_is_cancelled(
 
 def test_what_is_wrong_is_said(mcp: Callable[..., Ran], address: str) -> None:
     unknown = mcp("tasks", address, "get", "no-such-task")
-    assert (unknown.returncode, "no such task" in unknown.stderr) == (1, True)
+    assert (unknown.returncode, "no such task" in unknown.stderr) == (7, True)
     assert mcp("tasks", address, "get").returncode == 2
 
 

@@ -28,6 +28,8 @@ from mcp_transports.memory import MemoryTransport
 
 from .conftest import LIMIT, Ran, Started, Terminal
 
+pytestmark = pytest.mark.programs
+
 
 def test_the_demo_makes_calls_over_every_binding_in_both_eras(mcp: Callable[..., Ran]) -> None:
     result = mcp("demo", "--sessions", "24", "--seconds", "1", "--seed", "7")

@@ -59,8 +59,11 @@ for line in () if gone.exists() else sys.stdin:
         print(json.dumps(replies if isinstance(message, list) else replies[0]), flush=True)
 """
 
-# `{shy}`, `{broken}` and `{locked}` are URLs of servers, `{served}` is a target, and `{of_nobody}`, `{of_locked}` and
-# `{of_nothing}` are configurations.
+# Takes everything and answers nothing.
+SILENT = "import sys; sys.stdin.read()"
+
+# `{shy}`, `{broken}`, `{half}`, `{silent}` and `{locked}` are URLs of servers, `{served}` is a target, and
+# `{of_nobody}`, `{of_locked}` and `{of_nothing}` are configurations.
 CASES: dict[str, list[tuple[str, int]]] = {
     "demo": [("--sessions 0", 2)],
     "serve": [
@@ -128,18 +131,46 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("htp://x add", 2),
         ("{locked} add", 3),
         ("{served_url} add a=1 --calls 5 --warm-up 0 --fail-if 'mean>0us'", 6),
+        ("{silent} add --timeout 0.1", 9),
     ],
-    "list": [(NOBODY, 1), ("htp://x", 2), ("{locked}", 3)],
-    "call": [(f"{NOBODY} add", 1), ("htp://x add", 2), ("{locked} add", 3)],
-    "read": [(f"{NOBODY} a:b", 1), ("htp://x a:b", 2), ("{locked} a:b", 3)],
-    "prompt": [(f"{NOBODY} p", 1), ("htp://x p", 2), ("{locked} p", 3)],
-    "tasks": [(NOBODY, 1), ("htp://x", 2), ("{locked}", 3)],
+    "config": [("check nowhere.toml", 2), ("show list", 2), ("api-key 'a b'", 2)],
+    "list": [(NOBODY, 1), ("htp://x", 2), ("{locked}", 3), ("{half}", 7), ("{silent} --timeout 0.1", 9)],
+    "call": [
+        (f"{NOBODY} add", 1),
+        ("htp://x add", 2),
+        ("{locked} add", 3),
+        ("{served_url} nothing", 7),
+        ("{served_url} refuse", 8),
+        ("{silent} add --timeout 0.1", 9),
+    ],
+    "read": [
+        (f"{NOBODY} a:b", 1),
+        ("htp://x a:b", 2),
+        ("{locked} a:b", 3),
+        ("{served_url} note://nothing", 7),
+        ("{silent} a:b --timeout 0.1", 9),
+    ],
+    "prompt": [
+        (f"{NOBODY} p", 1),
+        ("htp://x p", 2),
+        ("{locked} p", 3),
+        ("{served_url} nothing", 7),
+        ("{silent} p --timeout 0.1", 9),
+    ],
+    "tasks": [
+        (NOBODY, 1),
+        ("htp://x", 2),
+        ("{locked}", 3),
+        ("{served_url} get nothing", 7),
+        ("{silent} --timeout 0.1", 9),
+    ],
     "login": [(NOBODY, 1), ("htp://x", 2)],
     "logout": [("stdio:x", 2)],
     "whoami": [("htp://x", 2), (NOBODY, 3)],
 }
-# A failure of the demo is one of the engine: `tests/cli/test_demo.py` has what it does then.
-ELSEWHERE = {"demo": {1}}
+# A failure of the demo is one of the engine: `tests/cli/test_demo.py` has what it does then. A task ends as its tool
+# does, which `tests/cli/test_clients.py` shows.
+ELSEWHERE = {"demo": {1}, "tasks": {8}}
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -179,7 +210,7 @@ def test_the_code_of_a_command(
     serving_words = [sys.executable, "-m", "mcp_actors", "serve", str(SERVED)]
     places = {"served": str(SERVED), "locked": locked}
     places["served_url"] = shlex.quote(f"stdio:{shlex.join(serving_words)}")
-    for name, program in (("shy", SHY), ("broken", BROKEN)):
+    for name, program in (("shy", SHY), ("broken", BROKEN), ("half", HALF), ("silent", SILENT)):
         (tmp_path / f"{name}.py").write_text(program)
         places[name] = shlex.quote(f"stdio:{shlex.join([sys.executable, str(tmp_path / name)])}.py")
     for name, url in (("nobody", NOBODY), ("locked", locked), ("nothing", 1)):
@@ -410,12 +441,12 @@ def test_a_failed_tool_is_seen_at_the_end_in_red(terminal: Callable[..., Termina
         "@server.tool\ndef fail() -> str:\n    raise OSError('disk full')\nserver.run()\n"
     )
     session = terminal("call", f"stdio:{shlex.quote(sys.executable)} fails.py", "fail")
-    assert session.wait() == 1
+    assert session.wait() == 8
     assert session.text.endswith("fail: OSError: disk full\n")
     assert session.text.index("[fails] OSError: disk full") < session.text.rindex("fail: ")
     assert b"\x1b[31mfail: OSError: disk full" in session.screen
     plain = terminal("call", f"stdio:{shlex.quote(sys.executable)} fails.py", "fail", NO_COLOR="1")
-    assert plain.wait() == 1
+    assert plain.wait() == 8
     assert b"\x1b[31m" not in plain.screen
 
 
@@ -441,7 +472,7 @@ def test_what_a_server_prints_is_shown_with_its_name(mcp: Mcp, tmp_path: Path) -
 
 def test_list_shows_what_can_be_listed(mcp: Mcp) -> None:
     result = mcp("list", python(HALF))
-    assert result.returncode == 1
+    assert result.returncode == 7
     assert "  hello()" in result.stdout.splitlines()
     assert [line.partition(" could not be listed: ")[0] for line in result.stderr.splitlines()] == [
         "mcp-actors: resources",
@@ -449,7 +480,7 @@ def test_list_shows_what_can_be_listed(mcp: Mcp) -> None:
         "prompts",
     ]
     as_json = mcp("list", python(HALF), "--json")
-    assert as_json.returncode == 1
+    assert (as_json.returncode, as_json.stderr) == (7, "")
     found = json.loads(as_json.stdout)
     assert [tool["name"] for tool in found["tools"]] == ["hello"]
     assert list(found["failures"]) == ["resources", "resource templates", "prompts"]
@@ -457,7 +488,7 @@ def test_list_shows_what_can_be_listed(mcp: Mcp) -> None:
 
 def test_an_unknown_tool_is_answered_with_a_known_one(mcp: Mcp, url: str) -> None:
     result = mcp("call", url, "ehco")
-    assert result.returncode == 1
+    assert result.returncode == 7
     first, second = result.stderr.splitlines()
     assert first == "mcp-actors: the server has no tool 'ehco'; did you mean 'echo'?"
     assert second.startswith("its tools: add, ask, ")
@@ -484,7 +515,7 @@ def test_a_timeout_names_the_option_that_the_command_has(options: list[click.Par
             raise CallTimeout("initialize", "idle", 30)
 
     result = CliRunner().invoke(click.Command("hang", params=options, callback=hang))
-    assert result.exit_code == 1
+    assert result.exit_code == 9
     assert ("--timeout sets it" in result.output) == bool(options)
     assert "no answer and no progress for 30 s" in result.output
 

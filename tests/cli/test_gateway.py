@@ -8,8 +8,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +165,9 @@ def test_what_is_no_configuration_is_wrong_usage(mcp: Mcp, tmp_path: Path) -> No
     assert result.stderr.endswith("; for one server: mcp-actors bridge http://127.0.0.1:1/mcp TO\n")
     result = mcp("gateway", written(tmp_path, {"one": {"command": ["npx", "-y"]}}), "--check")
     assert result.returncode == 2
-    assert result.stderr.endswith("mcp.json, server 'one', command: it has to be a text\n")
+    wrong, page = result.stderr.splitlines()
+    assert wrong.endswith("mcp.json, server 'one', command: it has to be a text")
+    assert page.startswith("see: mcp-actors docs gateway")
 
 
 def test_a_gateway_over_stdio_passes_calls_on(tmp_path: Path, inner: Path) -> None:
@@ -203,6 +209,164 @@ def test_a_stored_login_is_used_and_its_lack_is_told(
     bridged = f"stdio:{sys.executable} -m mcp_actors bridge {issued.resource} stdio: --era legacy"
     assert mcp("call", bridged, "hello").stdout == "hello\n"
     assert len(issued.authorizations) == 1
+
+
+def test_one_malformed_entry_costs_itself(mcp: Mcp, tmp_path: Path, inner: Path) -> None:
+    servers: dict[str, Any] = {
+        "good": {"command": sys.executable, "args": [str(inner)]},
+        "listed": {"command": ["npx", "-y"]},
+        "both": {"command": "x", "url": "http://a.example/mcp"},
+        "renamed": {"command": "x", "rename": {"a": "c", "b": "c"}},
+        "none": 5,
+    }
+    config = written(tmp_path, servers)
+    result = mcp("gateway", config, "--check")
+    assert result.returncode == 1
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["server", "good"]
+    head, *lines = result.stderr.splitlines()
+    assert head == "mcp-actors: 4 of 5 servers cannot be used"
+    assert [line.partition(": ")[0] for line in lines] == ["listed", "both", "renamed", "none"]
+    assert "server 'listed', command: it has to be a text" in lines[0]
+    served = mcp("call", f"stdio:{sys.executable} -m mcp_actors gateway {config}", "good_key")
+    assert served.stdout == "none\n"
+    for name in ("listed", "both", "renamed", "none"):
+        assert re.search(rf"a server of the configuration is left out.*upstream={name}", served.stderr)
+
+
+def test_its_version_is_that_of_the_package(tmp_path: Path, inner: Path) -> None:
+    config = written(tmp_path, {"one": {"command": sys.executable, "args": [str(inner)]}})
+    with Client([sys.executable, "-m", "mcp_actors", "gateway", config]) as client:
+        assert client.server_info.version == version("mcp-actors")
+
+
+# -- the configuration is read again --------------------------------------------------------------------------------
+
+# A call that is in flight for as long as a file is not there.
+SLOW = """
+import os, trio
+from mcp_actors import Server
+server = Server("slow")
+
+@server.tool
+async def until(file: str) -> int:
+    while not os.path.exists(file):
+        await trio.sleep(0.01)
+    return os.getpid()
+
+@server.tool
+def pid() -> int:
+    return os.getpid()
+
+server.run()
+"""
+
+
+def becomes(client: Any, tools: set[str]) -> bool:
+    """Waits until the tools of a gateway are these."""
+    for _ in range(LIMIT * 10):
+        if {tool.name for tool in client.tools() if tool.name.endswith("_pid")} == tools:
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def has_ended(pid: int) -> bool:
+    """Waits until a process has ended."""
+    for _ in range(LIMIT * 10):
+        if not is_there(pid):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("asked", ["by SIGHUP", "by a change of the file"])
+def test_only_what_has_changed_in_the_configuration_is_begun_or_ended(
+    started: Started, tmp_path: Path, asked: str
+) -> None:
+    slow = tmp_path / "slow.py"
+    slow.write_text(SLOW)
+    entry: dict[str, Any] = {"command": sys.executable, "args": [str(slow)], "era": "modern"}
+    token = tmp_path / "token"
+    token.write_text("1")
+    told = f"${{cmd:{sys.executable} -c 'print(open(\"{token}\").read())'}}"
+    # Another time and length where the file counts, and the very same ones where only the signal does.
+    servers = {"kept": entry, "ended": entry, "changed": entry, "told": {**entry, "env": {"TOKEN": told}}}
+    config = written(tmp_path, servers)
+    with serving(started, "gateway", config, "--listen", "http://127.0.0.1:0/mcp") as (process, (place,)):
+        with Client(place) as client, ThreadPoolExecutor(1) as calls:
+            assert becomes(client, {"kept_pid", "ended_pid", "changed_pid", "told_pid"})
+            before = {name: client.call_tool(f"{name}_pid", returns=int) for name in servers}
+            done = tmp_path / "done"
+            call = calls.submit(client.call_tool, "kept_until", {"file": str(done)}, returns=int)
+            token.write_text("2")
+            if asked == "by SIGHUP":
+                found = os.stat(config)
+                written(tmp_path, servers)
+                os.utime(config, ns=(found.st_atime_ns, found.st_mtime_ns))
+                process.send_signal(signal.SIGHUP)
+                after = {"kept", "ended", "changed", "told"}
+            else:
+                del servers["ended"]
+                servers |= {"changed": {**entry, "env": {"A": "b"}}, "new": entry}
+                written(tmp_path, servers)
+                after = {"kept", "changed", "told", "new"}
+            ended = before.keys() - ({"kept"} if asked != "by SIGHUP" else {"kept", "ended", "changed"})
+            for name in ended:
+                assert has_ended(before[name])
+            assert becomes(client, {f"{name}_pid" for name in after})
+            pids = {name: client.call_tool(f"{name}_pid", returns=int) for name in after}
+            assert {name for name in after if pids[name] == before.get(name)} == before.keys() - ended
+            done.touch()
+            assert call.result(LIMIT) == before["kept"]
+    assert not any(map(is_there, pids.values()))
+
+
+def test_a_configuration_that_cannot_be_used_changes_nothing(
+    started: Started, tmp_path: Path, inner: Path
+) -> None:
+    entry: dict[str, Any] = {"command": sys.executable, "args": [str(inner)]}
+    config = written(tmp_path, {"one": entry, "two": entry})
+    with serving(started, "gateway", config, "--listen", "http://127.0.0.1:0/mcp") as (process, (place,)):
+        with Client(place) as client:
+            pids = [client.call_tool(f"{name}_pid", returns=int) for name in ("one", "two")]
+            for text, says in (
+                ('{"mcpServers": {', "line 1, column 17"),
+                ('{"mcpServers": {}}', "has no server that is not disabled"),
+                (
+                    json.dumps({"mcpServers": {"one": entry, "two": {"command": 5}}}),
+                    "'two', command: it has to be",
+                ),
+            ):
+                Path(config).write_text(text)
+                line = ""
+                while says not in line:
+                    line = process.stderr.readline()
+                    assert line
+            assert [client.call_tool(f"{name}_pid", returns=int) for name in ("one", "two")] == pids
+
+
+def test_workers_of_a_gateway_share_sessions_and_read_the_configuration_again(
+    started: Started, tmp_path: Path, inner: Path
+) -> None:
+    entry: dict[str, Any] = {"command": sys.executable, "args": [str(inner)], "era": "modern"}
+    config = written(tmp_path, {"one": entry})
+    words = ["gateway", config, "--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
+    with serving(started, *words, "--health", "/up") as (process, (place,)):
+        pids = set()
+        for _ in range(LIMIT):
+            with Client(place, era="modern") as client:
+                pids.add(client.call_tool("one_pid", returns=int))
+            if len(pids) == 2:
+                break
+        assert len(pids) == 2
+        with urllib.request.urlopen(place.replace("/mcp", "/up")) as answer:
+            assert json.load(answer)["ready"] is True
+        written(tmp_path, {"two": entry})
+        process.send_signal(signal.SIGHUP)
+        for pid in pids:
+            assert has_ended(pid)
+        with Client(place, era="modern") as client:
+            assert becomes(client, {"two_pid"})
 
 
 # -- bridge ---------------------------------------------------------------------------------------------------------

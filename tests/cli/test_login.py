@@ -256,8 +256,9 @@ def test_a_store_that_others_can_read_is_not_used(
     file.chmod(0o644)
     result = mcp("call", issued.resource, "hello", "--era", "legacy")
     assert result.returncode == 1
-    assert f"chmod 600 {file}" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
+    failed, page = result.stderr.splitlines()
+    assert f"chmod 600 {file}" in failed
+    assert page.startswith("see: mcp-actors docs authorization")
 
 
 def test_what_is_stored_is_for_its_owner_only(terminal: Terminals, issued: Issued, home: Path) -> None:

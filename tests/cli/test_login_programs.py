@@ -20,9 +20,9 @@ import pytest
 from mcp_actors.examples.issuer.__main__ import approve, serve
 from tests.cli.conftest import LIMIT, Mcp, Terminal
 from tests.interop.servers import free_port
-from tests.pages import ROOT, programs
+from tests.pages import ROOT, programs, python_path
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.programs, pytest.mark.long]
 
 PAGE = (ROOT / "docs/how-to/authorization.md").read_text()
 ISSUE, SERVE = "127.0.0.1:9000", "127.0.0.1:8000"
@@ -142,6 +142,7 @@ def pasted(walk: Walk, session: Terminal) -> str:
 
 @pytest.fixture
 def walk(tmp_path: Path, environment: dict[str, str]) -> Walk:
+    environment["PYTHONPATH"] = python_path()
     return Walk(tmp_path, environment)
 
 

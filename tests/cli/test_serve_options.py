@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from mcp_actors.cli import main
-from mcp_actors.cli.serve_options import EVERY, sections_of
+from mcp_actors.cli.serve_options import EVERY, known_limits, sections_of
+from mcp_actors.errors import McpError, Overloaded
+from mcp_actors.sync import Client
+from tests.cli.conftest import ROOT, Mcp, Started
+from tests.cli.test_gateway import serving
 
 SECONDS = 60
 # What is run at the start of every Python process of the test: one more option, and a note where it arrives.
@@ -58,13 +65,13 @@ def arrived(folder: Path, words: list[str], addresses: int = 1) -> list[str]:
 URL = "http://127.0.0.1:0/mcp"
 
 
-def test_it_arrives_at_serve_with_and_without_workers(tmp_path: Path) -> None:
-    alone, several = tmp_path / "alone", tmp_path / "several"
-    alone.mkdir()
-    several.mkdir()
+def test_it_arrives_at_serve(tmp_path: Path) -> None:
+    assert arrived(tmp_path, ["serve", "one.py", "--listen", URL]) == ["here None"]
 
-    assert arrived(alone, ["serve", "one.py", "--listen", URL]) == ["here None"]
-    assert arrived(several, ["serve", "one.py", "--listen", URL, "--workers", "2"]) == ["here 1", "here 2"]
+
+def test_it_arrives_at_each_worker_of_serve(tmp_path: Path) -> None:
+    words = ["serve", "one.py", "--listen", URL, "--workers", "2"]
+    assert arrived(tmp_path, words) == ["here 1", "here 2"]
 
 
 def test_it_arrives_at_a_gateway_and_a_bridge(tmp_path: Path) -> None:
@@ -89,3 +96,140 @@ def test_the_help_has_each_option_in_its_section(command: str, capsys: pytest.Ca
     for section in sections_of(command):
         assert f"{section.title}:" in shown
         assert all(f"  {name} " in shown for name in section.options)
+
+
+# -- ``--limit`` and ``--middleware`` -----------------------------------------------------------------------------
+
+MIDDLEWARE = """
+async def louder(ctx, call_next):
+    result = await call_next()
+    if ctx.method == "tools/call":
+        result.content[0].text += "!"
+    return result
+
+def sync(ctx, call_next):
+    return None
+"""
+GREETS = """
+from mcp_actors import Server
+server = Server("greets")
+
+@server.tool
+def greet() -> str:
+    return "hello"
+
+@server.tool
+def limits() -> dict[str, float]:
+    return {"beat": server.limits.beat, "in_flight": server.limits.max_in_flight}
+"""
+
+
+def test_limits_and_middleware_arrive_with_and_without_workers(
+    started: Started, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "greets.py").write_text(GREETS)
+    (tmp_path / "louder.py").write_text(MIDDLEWARE)
+    (tmp_path / "mcp-actors.toml").write_text(
+        "[serve.limit]\nbeat = 2.5\nmax_in_flight = 7\nhttp.body_bytes = '4KiB'\n"
+    )
+    words = ["serve", "greets.py", "--listen", URL, "--middleware", "louder:louder"]
+    for more in ([], ["--workers", "1"]):
+        with serving(started, *words, *more) as (_, (place,)), Client(place) as client:
+            assert client.call_tool("greet").text == "hello!"
+            assert client.call_tool("limits").structured_content == {"beat": 2.5, "in_flight": 7}
+            with pytest.raises(McpError):
+                client.call_tool("greet", {"much": "x" * 5000})
+
+
+def test_those_of_upstreams_arrive_at_a_gateway(
+    started: Started, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slow.py").write_text(
+        "import os, trio\nfrom mcp_actors import Server\nserver = Server('slow')\n"
+        "@server.tool\nasync def wait() -> str:\n    open('begun', 'w').close()\n"
+        "    while not os.path.exists('done'):\n        await trio.sleep(0.01)\n    return 'done'\n"
+        "@server.tool\ndef now() -> str:\n    return 'now'\nserver.run()\n"
+    )
+    upstream = {"command": sys.executable, "args": ["slow.py"], "era": "modern"}
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"one": upstream}}))
+    words = ["gateway", "mcp.json", "--listen", URL, "--limit", "upstream.max_in_flight=1"]
+    with serving(started, *words) as (_, (place,)), Client(place) as client, ThreadPoolExecutor(1) as calls:
+        assert client.call_tool("one_now").text == "now"
+        call = calls.submit(client.call_tool, "one_wait")
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        with pytest.raises(Overloaded):
+            client.call_tool("one_now")
+        (tmp_path / "done").touch()
+        assert call.result(SECONDS).text == "done"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ["--limit", "max_inflight=1"],
+            "--limit: there is no limit 'max_inflight'; did you mean 'max_in_flight'?",
+        ),
+        (
+            ["--limit", "body_bytes=1"],
+            "--limit: there is no limit 'body_bytes'; did you mean 'http.body_bytes'?",
+        ),
+        (["--limit", "beat"], "--limit beat: write beat=VALUE with a number, such as 0.5 or inf"),
+        (["--limit", "beat=soon"], "--limit beat: write beat=VALUE with a number, such as 0.5 or inf"),
+        (
+            ["--limit", "max_in_flight=0.5"],
+            "--limit max_in_flight: write max_in_flight=VALUE with a whole number",
+        ),
+        (
+            ["--limit", "max_in_flight=inf"],
+            "--limit max_in_flight: write max_in_flight=VALUE with a whole number",
+        ),
+        (
+            ["--listen", URL, "--limit", "http.body_bytes=0"],
+            "--limit http.body_bytes must be greater than zero, not 0",
+        ),
+        (["--middleware", "louder"], "--middleware takes MODULE:FUNCTION, not 'louder'"),
+        (["--middleware", "nowhere:f"], "--middleware nowhere:f: there is no module nowhere"),
+        (["--middleware", "louder:quieter"], "--middleware louder:quieter: louder has no quieter"),
+        (["--middleware", "louder:sync"], "--middleware louder:sync: "),
+    ],
+)
+def test_a_limit_or_a_middleware_that_cannot_be_is_wrong_usage(
+    mcp: Mcp, tmp_path: Path, words: list[str], says: str
+) -> None:
+    (tmp_path / "greets.py").write_text(GREETS)
+    (tmp_path / "louder.py").write_text(MIDDLEWARE)
+    result = mcp("serve", "greets.py", *words)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert says in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+def test_each_documented_limit_of_a_server_has_a_name() -> None:
+    """The page names them by the class of which they are arguments."""
+    page = (ROOT / "docs" / "reference" / "limits.md").read_text()
+    known = set(known_limits())
+    prefixes = {
+        "Limits": "",
+        "HttpLimits": "http.",
+        "HttpServerTransport": "http.",
+        "WebSocketServerTransport": "websocket.",
+        "TcpTransport": "sockets.",
+    }
+    named = re.findall(r"`(\w+)(?:\.(\w+)|\(([\w=, ]+)\))`", page)
+    found = {
+        prefixes[name] + each
+        for name, member, arguments in named
+        if name in prefixes
+        for each in ([member] if member else re.findall(r"(\w+)=", arguments))
+    }
+    # That is what has the others.
+    found -= {"http.limits"}
+    assert len(found) > 30
+    assert found <= known
+    upstream = re.findall(r"`Upstream\((max_\w+)=\)`", page)
+    assert {f"upstream.{each}" for each in upstream} <= known

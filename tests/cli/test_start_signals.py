@@ -29,6 +29,7 @@ import pytest
 from tests.cli.conftest import LIMIT, checkout_environment
 
 pytestmark = [
+    pytest.mark.programs,
     pytest.mark.long,
     pytest.mark.skipif(
         sys.platform != "linux", reason="looks into /proc, and forks in the middle of everything"
@@ -284,6 +285,27 @@ def test_what_is_ignored_stays_ignored(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.close()
         assert ending(process, tmp_path) == (0, "")
+
+
+ENDS = """
+import os, signal
+from mcp_actors.cli.start import Start
+
+class Last:
+    def __del__(self, kill=os.kill, own=os.getpid()):
+        kill(own, {number})
+
+Start(["serve", "good.py", "--workers=2"]).catch()
+# It is destroyed when Python takes the modules apart, behind all that is called at the end.
+last = Last()
+"""
+
+
+@pytest.mark.parametrize("number", [SIGTERM, SIGINT, SIGHUP])
+def test_a_signal_while_the_interpreter_ends_changes_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(ENDS.format(number=int(number)))
+    ended = subprocess.run([sys.executable, "ends.py"], cwd=tmp_path, env=environment(tmp_path), check=False)
+    assert ended.returncode == 0
 
 
 # -- real processes, at random moments --------------------------------------------------------------------

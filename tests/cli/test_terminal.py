@@ -25,6 +25,8 @@ from mcp_actors.cli.progress import answer_field
 from .conftest import CTRL_C, LIMIT, SERVED, Started, Terminal
 from .hostile import EVIL
 
+pytestmark = pytest.mark.programs
+
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_ctrl_c_cancels_the_call(

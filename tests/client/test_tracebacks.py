@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import trustme
 
+pytestmark = pytest.mark.programs
+
 TRIO = """
 import trio
 from mcp_actors import Client

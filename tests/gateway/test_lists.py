@@ -564,11 +564,38 @@ async def test_a_slow_server_delays_one_list_by_a_bound_and_comes_in_later(
             began = trio.current_time()
             assert await names_of(client) == ["v_x"]
             assert trio.current_time() == pytest.approx(began)
-            async with client.listen(tools=True) as listener:
-                assert (await anext(listener)).kind == "tools"
+            with trio.fail_after(60):
+                async with client.listen(tools=True) as listener:
+                    assert (await anext(listener)).kind == "tools"
             assert await names_of(client) == ["slow_x", "v_x"]
     missing = [each for each in logs if "not complete" in each["event"]]
     assert [(each["upstream"], each["list"]) for each in missing] == [("slow", "tools")]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_list_before_is_shown_while_a_server_does_not_answer(
+    era: str, autojump_clock: MockClock
+) -> None:
+    upstream = make_server("u", "x")
+    hangs = False
+
+    @upstream.middleware
+    async def late(ctx: Any, call_next: Any) -> Any:
+        if ctx.method == "tools/list" and hangs:
+            await trio.sleep(60)
+        return await call_next()
+
+    gateway = Gateway([Upstream(name="u", target=upstream, era=era)], wait=5)
+    with capture_logs(), trio.fail_after(300):
+        async with Client(gateway, timeout=100) as client:
+            assert await names_of(client) == ["u_x"]
+            hangs = True
+            upstream.add_tool(lambda: "y", name="y", description="Another tool.")
+            async with client.listen(tools=True) as listener:
+                assert (await anext(listener)).kind == "tools"
+                assert await names_of(client) == ["u_x"]
+                assert (await anext(listener)).kind == "tools"
+            assert await names_of(client) == ["u_x", "u_y"]
 
 
 @pytest.mark.parametrize("wait", [-1, float("nan")])

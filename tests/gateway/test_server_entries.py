@@ -620,7 +620,7 @@ def test_the_members_of_an_entry_are_the_settings_of_its_upstream() -> None:
 def test_names_that_cannot_be_are_told_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "mcp.json"
     path.write_text('{"mcpServers": {"one": {"command": "x", "rename": {"a": "c", "b": "c"}}}}')
-    with pytest.raises(ConfigurationError, match=r"mcp\.json: .*'one'"):
+    with pytest.raises(ConfigurationError, match=r"mcp\.json, server 'one', rename: two names"):
         configured_gateway(path)
 
 

@@ -263,7 +263,7 @@ async def in_a_notebook(what: str) -> None:
 def test_under_asyncio_one_line_names_what_to_use(what: str) -> None:
     text = complaint(lambda: asyncio.run(in_a_notebook(what)), RuntimeError)
     if what == "serve":
-        assert text.endswith("use mcp_actors.asyncio.serve")
+        assert text.endswith("use mcp_actors.asyncio.serve; see: mcp-actors docs asyncio")
     else:
         assert "use mcp_actors.asyncio.Client" in text
         assert "without a loop mcp_actors.sync.Client" in text
@@ -284,7 +284,7 @@ def test_run_under_asyncio_names_serve_there() -> None:
         Server("s").run("memory:")
 
     text = complaint(lambda: asyncio.run(main()), RuntimeError)
-    assert text.endswith("use 'await mcp_actors.asyncio.serve(server, ...)'")
+    assert text.endswith("use 'await mcp_actors.asyncio.serve(server, ...)'; see: mcp-actors docs asyncio")
 
 
 def test_a_plain_with_names_the_client_without_a_loop() -> None:

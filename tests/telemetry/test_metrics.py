@@ -391,7 +391,7 @@ async def test_the_command_line(trouble: str | None, tmp_path: Path) -> None:
         assert (names, services) == ({"server/discover", "tools/call add"}, {"served"})
         # What is left is sent at the end of the process.
         assert [(point.count, len(point.bucket_counts)) for point in durations] == [(1, 15), (1, 15)]
-        assert "mcp_actors.clients" in collector.metrics
+        assert "mcp_actors.client.active" in collector.metrics
         assert {value.value.string_value for point in durations for value in point.attributes} == {
             "server/discover",
             "tools/call",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -27,10 +29,13 @@ import mcp_actors.sync
 from mcp_actors import Client, Context, Server
 from mcp_actors.abc.telemetry import CallEnding, EndingKind, ObservedRequest
 from mcp_actors.errors import RpcError
+from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.telemetry import BUCKETS, Metrics
-from mcp_actors.telemetry.otel import OpenTelemetry, Sampling, Unsampled, context_of, meta_of
+from mcp_actors.telemetry.metrics import GAUGES
+from mcp_actors.telemetry.otel import INSTRUMENTS, OpenTelemetry, Sampling, Unsampled, context_of, meta_of
 from mcp_actors.telemetry.otel_exporting import MetricsExporter
 from mcp_actors.types import ElicitResult
+from mcp_transports.http.server import HttpServerTransport
 
 from .spans import Traced, parent_id, span_id, tree
 
@@ -108,7 +113,8 @@ async def test_prompts_resources_and_errors() -> None:
         assert failed.status.description == "no such thing"
         attributes = failed.attributes or {}
         assert (attributes["error.type"], attributes["rpc.response.status_code"]) == ("-32050", "-32050")
-    unknown = traced.one("tools/call other", "SERVER")
+    # By the conventions the name of a span has none of those that are too many.
+    unknown = next(each for each in traced.spans if (each.name, each.kind.name) == ("tools/call", "SERVER"))
     assert len(str((unknown.attributes or {})["gen_ai.tool.name"])) == 1024
 
 
@@ -195,9 +201,14 @@ async def test_durations_and_gauges() -> None:
         with pytest.raises(RpcError):
             await client.call_tool("fail")
         found = await trio.to_thread.run_sync(traced.metrics)
-    (sessions,) = found["mcp_actors.sessions"].data.data_points
-    assert sessions.value == 1
-    assert {point.attributes["state"] for point in found["mcp_actors.calls_in_flight"].data.data_points}
+    sessions = found["mcp_actors.session.active"].data.data_points
+    assert {point.attributes["mcp_actors.side"]: point.value for point in sessions} == {
+        "server": 1,
+        "client": 1,
+    }
+    assert {
+        point.attributes["mcp_actors.state"] for point in found["mcp_actors.call.active"].data.data_points
+    }
     for side in ("server", "client"):
         durations = found[f"mcp.{side}.operation.duration"]
         assert durations.unit == "s"
@@ -359,7 +370,7 @@ def test_a_name_that_cannot_be_encoded_does_not_spoil_what_is_exported(name: str
     traced.telemetry.outbound(request).ended(CallEnding("error", 0.1))
     traced.telemetry.inbound(request).ended(CallEnding("error", 0.1))
     for span in traced.spans:
-        assert span.name == "tools/call other"
+        assert span.name == "tools/call"
         assert len(str((span.attributes or {})["gen_ai.tool.name"]).encode()) <= 1024
 
 
@@ -492,7 +503,7 @@ async def test_counted_durations_take_the_place_of_those_of_the_sdk() -> None:
             await client.call_tool("add", {"a": 1, "b": 2})
             names.append(set(traced.metrics()))
     assert names[0] - names[1] == {"mcp.server.operation.duration", "mcp.client.operation.duration"}
-    assert {"mcp_actors.sessions.open", "mcp_actors.sessions"} <= names[1]
+    assert {"mcp_actors.session.active", "mcp_actors.session.started"} <= names[1]
     assert metrics is not None
     page = metrics.text()
     for side in ("server", "client"):
@@ -562,7 +573,7 @@ def test_a_histogram_by_the_conventions() -> None:
     # An answer that asks the client something is no error, and has the same attributes.
     count(metrics, 1000.0, "input_required")
     count(metrics, 0.5, "tool_error")
-    count(metrics, 0.25, "error", -32602)
+    count(metrics, 0.25, "error", -32603)
     count(metrics, 0.25, "error")
     assert meters.force_flush()
     points = {point.attributes.get("error.type"): point for point in kept.points(NAME)}
@@ -571,10 +582,10 @@ def test_a_histogram_by_the_conventions() -> None:
     assert points[None].explicit_bounds == BUCKETS
     assert points[None].bucket_counts == (0, 1, *[0] * 12, 1)
     assert points["tool_error"].attributes == {**ADD, "error.type": "tool_error"}
-    code = {"error.type": "-32602", "rpc.response.status_code": "-32602"}
-    assert points["-32602"].attributes == {**ADD, **code}
-    assert set(points) == {None, "tool_error", "-32602", "_OTHER"}
-    assert kept.points("mcp_actors.clients")[0].value == 0
+    code = {"error.type": "-32603", "rpc.response.status_code": "-32603"}
+    assert points["-32603"].attributes == {**ADD, **code}
+    assert set(points) == {None, "tool_error", "-32603", "_OTHER"}
+    assert kept.points("mcp_actors.client.active")[0].value == 0
 
 
 @pytest.mark.parametrize(
@@ -630,3 +641,162 @@ def test_metrics_of_others_are_left_as_they_are() -> None:
     (resource,) = kept.sent[0].resource_metrics
     assert resource.resource == data.resource_metrics[0].resource
     assert [each.name for scope in resource.scope_metrics for each in scope.metrics] == ["theirs"]
+
+
+# -- by today's conventions for MCP, RPC and metrics ----------------------------------------------------
+
+
+async def test_every_instrument_has_one_kind_a_unit_and_a_name_of_its_own() -> None:
+    traced = Traced(metrics=Metrics())
+    reader = InMemoryMetricReader()
+    meters = MeterProvider([reader], shutdown_on_exit=False)
+    gateway = Gateway([Upstream(name="a", target=serving(traced))])
+    gateway.telemetry = OpenTelemetry(meter_provider=meters)
+    async with Client(gateway, telemetry=gateway.telemetry) as client:
+        await client.list_tools()
+        await client.call_tool("a_add", {"a": 1, "b": 2})
+        data: Any = await trio.to_thread.run_sync(reader.get_metrics_data)
+    (scope,) = data.resource_metrics[0].scope_metrics
+    assert (scope.scope.name, scope.scope.version) == ("mcp_actors", importlib.metadata.version("mcp-actors"))
+    found = {each.name: each for each in scope.metrics}
+    # A name that is there twice is two kinds of instrument, or two units, of one thing.
+    assert len(found) == len(scope.metrics)
+    names = set(found)
+    assert not {each for each in names if any(other.startswith(f"{each}.") for other in names)}
+    units = {name: each.unit for name, each in found.items()}
+    assert {name: unit for name, unit in units.items() if not UNIT.fullmatch(unit)} == {}
+    assert {name for name, unit in units.items() if unit == "1"} == {
+        "mcp_actors.shared_state.up",
+        "mcp_actors.upstream.up",
+        "mcp_actors.upstream.circuit",
+    }
+    assert {name for name, unit in units.items() if unit == "By"} == {
+        "mcp_actors.memory.usage",
+        "mcp_actors.memory.limit",
+        "mcp_actors.connection.io",
+    }
+    assert units["mcp_actors.session.active"] == units["mcp_actors.session.started"] == "{session}"
+    for name, each in found.items():
+        for point in each.data.data_points:
+            known = ("mcp", "gen_ai", "network", "server", "error", "rpc", "http", "mcp_actors")
+            assert {key.partition(".")[0] for key in point.attributes} <= set(known), name
+
+
+# A unit of UCUM that is used here, or one thing in braces.
+UNIT = re.compile(r"1|s|By|\{[a-z]+\}")
+
+
+def test_every_number_for_prometheus_has_an_instrument() -> None:
+    assert {each.name for each in GAUGES} - set(INSTRUMENTS) == {"mcp_actors_sessions"}
+    assert {each.name: each.kind == "counter" for each in GAUGES if each.name in INSTRUMENTS} == {
+        name: kind == "counter" for name, (_, kind, _) in INSTRUMENTS.items()
+    }
+
+
+def ended_badly(traced: Traced) -> list[str]:
+    return [
+        f"{each.name} {each.kind.name}" for each in traced.spans if each.status.status_code.name == "ERROR"
+    ]
+
+
+@pytest.mark.parametrize("how", ["client", "server", "both"])
+async def test_the_end_of_a_subscription_is_no_error(how: str, nursery: trio.Nursery) -> None:
+    traced = Traced()
+    server = serving(traced)
+    transport = HttpServerTransport("http://127.0.0.1:0/mcp")
+    (url,) = await nursery.start(server.serve, transport)
+    async with Client(url, era=MODERN, telemetry=traced.telemetry) as client:
+        async with client.listen(tools=True):
+            if how == "server":
+                server.stop()
+                while not [each for each in traced.spans if each.name == "subscriptions/listen"]:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            elif how == "both":
+                nursery.cancel_scope.cancel()
+    while len([each for each in traced.spans if each.name == "subscriptions/listen"]) < 2:  # noqa: ASYNC110
+        await trio.sleep(0.01)
+    assert ended_badly(traced) == []
+    nursery.cancel_scope.cancel()
+
+
+async def test_finding_out_the_era_is_no_error() -> None:
+    traced = Traced()
+    server = Server("old", versions=[LEGACY], telemetry=traced.telemetry)
+    async with Client(server, telemetry=traced.telemetry) as client:
+        assert client.version == LEGACY
+    discovered = [each for each in traced.spans if each.name == "server/discover"]
+    assert {each.kind.name for each in discovered} >= {"CLIENT"}
+    assert ended_badly(traced) == []
+    (asked,) = [each for each in discovered if each.kind.name == "CLIENT"]
+    assert (asked.attributes or {})["rpc.response.status_code"].startswith("-32")  # type: ignore[union-attr]
+
+
+async def test_a_wrong_question_is_an_error_of_the_client_alone() -> None:
+    traced = Traced()
+    async with Client(serving(traced), era=MODERN, telemetry=traced.telemetry) as client:
+        with pytest.raises(RpcError):
+            await client.call_tool("nothing of this name")
+        with pytest.raises(RpcError):
+            await client.call_tool("fail")
+    assert ended_badly(traced) == [
+        "tools/call nothing of this name CLIENT",
+        "tools/call fail SERVER",
+        "tools/call fail CLIENT",
+    ]
+    (there,) = [each for each in traced.spans if (each.name, each.kind.name) == ("tools/call", "SERVER")]
+    assert "error.type" not in (there.attributes or {})
+    assert (there.attributes or {})["rpc.response.status_code"] == "-32602"
+
+
+@pytest.mark.parametrize(
+    ("url", "protocol"),
+    [
+        ("http://127.0.0.1:0/mcp", {"network.protocol.name": "http", "network.protocol.version": "1.1"}),
+        ("ws://127.0.0.1:0/ws", {"network.protocol.name": "websocket"}),
+        ("tcp://127.0.0.1:0", {}),
+    ],
+)
+@ERAS
+async def test_spans_and_durations_name_the_protocol_that_carries_them(
+    url: str, protocol: dict[str, str], era: str, nursery: trio.Nursery
+) -> None:
+    traced = Traced()
+    server = serving(traced)
+    (url,) = await nursery.start(server.serve, url)
+    async with Client(url, era=era, telemetry=traced.telemetry) as client:
+        await client.call_tool("add", {"a": 1, "b": 2})
+    nursery.cancel_scope.cancel()
+    expected = {**protocol, "network.transport": "tcp"}
+    for kind in ("SERVER", "CLIENT"):
+        assert network(traced.one("tools/call add", kind).attributes) == expected
+    found = await trio.to_thread.run_sync(traced.metrics)
+    for side in ("server", "client"):
+        for point in found[f"mcp.{side}.operation.duration"].data.data_points:
+            assert network(point.attributes) == expected
+        if side == "client" or era == LEGACY:
+            (ended,) = found[f"mcp.{side}.session.duration"].data.data_points
+            assert network(ended.attributes).get("network.protocol.name") == protocol.get(
+                "network.protocol.name"
+            )
+
+
+def network(attributes: Any) -> dict[str, object]:
+    return {name: value for name, value in (attributes or {}).items() if name.startswith("network.")}
+
+
+async def test_equal_names_of_two_upstreams_are_two_series() -> None:
+    traced = Traced()
+    upstreams = [Upstream(name=name, target=serving(Traced())) for name in ("a", "b")]
+    async with Client(Gateway(upstreams, telemetry=traced.telemetry)) as client:
+        # The first call of a tool, of which nobody knows the name before.
+        await client.call_tool("a_add", {"a": 1, "b": 2})
+        await client.call_tool("b_add", {"a": 1, "b": 2})
+        found = await trio.to_thread.run_sync(traced.metrics)
+    points = found["mcp.client.operation.duration"].data.data_points
+    named = [
+        (point.attributes["mcp_actors.upstream"], point.attributes.get("gen_ai.tool.name"))
+        for point in points
+    ]
+    assert {("a", "add"), ("b", "add")} <= set(named)
+    assert [each.kind.name for each in traced.spans if each.name == "tools/call a_add"] == ["SERVER"]
+    assert [each.kind.name for each in traced.spans if each.name == "tools/call add"] == ["CLIENT", "CLIENT"]

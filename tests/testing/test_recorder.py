@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, ConnectFailed, ConnectionLost, Server
-from mcp_actors.abc import Frame, FrameChannel, NoAnswer, ServerTransport
+from mcp_actors.abc import Frame, FrameChannel, NewAccess, NoAnswer, ServerTransport, Waiting
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.testing import (
     Faults,
@@ -26,6 +26,7 @@ from mcp_actors.testing import (
     check_transport,
     play_to_server,
 )
+from mcp_actors.testing.recording import PassingChannel
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
 from mcp_transports.memory import MemoryTransport, memory_channel_pair
@@ -112,7 +113,9 @@ async def test_bytes_that_are_no_text_endings_and_no_answers(tmp_path: Path) -> 
     async with recorder.recorded(here, "client") as channel:
         channel.send_nowait(Frame(b"\xff\x00", request=7, metadata={"mcp-method": "x"}, last=True))
         await there.send(NoAnswer(b"", about=7, reason=ConnectionLost("gone")))
-        await channel.receive()
+        await there.send(NewAccess(b""))
+        for _ in range(2):
+            await channel.receive()
         await there.aclose()
         for _ in range(2):
             with pytest.raises(trio.EndOfChannel):
@@ -120,7 +123,9 @@ async def test_bytes_that_are_no_text_endings_and_no_answers(tmp_path: Path) -> 
     text = (tmp_path / "tape").read_text()
     assert '"base64":"/wA="' in text
     recording = Recording.load(tmp_path / "tape")
-    assert [event.event for event in recording.events] == ["opened", "sent", "no_answer", "ended", "closed"]
+    assert [event.event for event in recording.events] == [
+        *("opened", "sent", "no_answer", "new_access", "ended", "closed")
+    ]
     assert recording.events[1].frame == Frame(b"\xff\x00", request=7, metadata={"mcp-method": "x"}, last=True)
 
 
@@ -184,6 +189,30 @@ async def test_played_to_another_server(tmp_path: Path, autojump_clock: Clock) -
         recording, calculator("goodbye"), normal=lambda data: data.replace(b"goodbye", b"hello")
     )
     assert report.same
+
+
+class Login(PassingChannel):
+    """A channel on which a person was asked for access before the first answer came."""
+
+    reports: tuple[Frame, ...] = (Waiting(b""), Waiting(b"", over=True), NewAccess(b""))
+
+    async def receive_many(self) -> list[Frame]:
+        reports, self.reports = self.reports, ()
+        return [*reports, *await self._inner.receive_many()]
+
+
+async def test_what_is_said_of_access_counts_as_no_frame(tmp_path: Path, autojump_clock: Clock) -> None:
+    recording, inner = await record(tmp_path / "tape", "modern"), MemoryTransport()
+
+    class Protected:
+        @asynccontextmanager
+        async def connect(self) -> AsyncIterator[FrameChannel]:
+            async with inner.connect() as channel:
+                yield Login(channel)
+
+    async with served(calculator(), inner):
+        report = await play_to_server(recording, Protected(), exact=True)
+    assert report.same, str(report)
 
 
 async def test_played_to_a_client(tmp_path: Path, autojump_clock: Clock) -> None:

@@ -101,14 +101,13 @@ async def test_a_torn_frame_breaks_the_connection(ends: tuple[socket.socket, soc
             return super().send(data[:5])
 
     one, peer = ends
-    stream = ConnectedSocket(Torn(fileno=one.detach()))
-    assert not stream.send_at_once(b"more than five")
-    with pytest.raises(trio.BrokenResourceError):
-        await stream.send_all(b"and on")
-    with trio.fail_after(20), pytest.raises(trio.BrokenResourceError):
-        await stream.receive_some()
-    assert drain(peer) == b"more "
-    await stream.aclose()
+    async with ConnectedSocket(Torn(fileno=one.detach())) as stream:
+        assert not stream.send_at_once(b"more than five")
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.send_all(b"and on")
+        with trio.fail_after(20), pytest.raises(trio.BrokenResourceError):
+            await stream.receive_some()
+        assert drain(peer) == b"more "
 
 
 async def test_an_end_that_did_not_take_what_was_sent_is_a_break(pair: Pair) -> None:

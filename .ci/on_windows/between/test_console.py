@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
@@ -49,6 +49,7 @@ def test_ctrl_break_lets_a_child_end_in_order(windows: Windows) -> None:
 
 # -- A login ---------------------------------------------------------------------------------------
 
+KEPT = "AppData/Local/mcp-actors"
 AUTHORIZE = re.compile(r"http://\S+/authorize\?\S+&scope=[\w%]+")
 
 
@@ -58,10 +59,13 @@ def issued() -> Iterator[Issued]:
         yield servers
 
 
-def test_a_login_is_kept_for_other_commands(windows: Windows, issued: Issued, tmp_path: Path) -> None:
-    settings = {"LOCALAPPDATA": in_wine(tmp_path)}
-    variables = windows.environment.variables(**settings)
-    before = windows.mcp("call", issued.resource, "hello", **settings)
+def test_a_login_is_kept_for_other_commands(windows: Windows, issued: Issued) -> None:
+    variables = windows.environment.variables()
+    # Wine gives each program the folder of local data that is in the profile, whatever LOCALAPPDATA is outside.
+    profiles = windows.environment.home / "prefix" / "drive_c" / "users"
+    for left in profiles.glob(f"*/{KEPT}"):
+        shutil.rmtree(left)
+    before = windows.mcp("call", issued.resource, "hello")
     assert before.code == 3, before.output
     with terminal(
         windows.command("-m", "mcp_actors", "login", issued.resource), variables, PATIENCE
@@ -73,12 +77,10 @@ def test_a_login_is_kept_for_other_commands(windows: Windows, issued: Issued, tm
         urlopen(shown[0], timeout=PATIENCE).close()
         assert session.wait() == 0, session.text
         assert "logged in to" in session.text
-    assert sorted(each.name for each in (tmp_path / "mcp-actors").iterdir()) == [
-        "tokens.json",
-        "tokens.json.lock",
-    ]
-    called = windows.mcp("call", issued.resource, "hello", **settings)
+    (tokens,) = profiles.glob(f"*/{KEPT}/tokens.json")
+    assert tokens.stat().st_size
+    called = windows.mcp("call", issued.resource, "hello")
     assert (called.code, called.output.strip()) == (0, "hello")
-    assert windows.mcp("whoami", issued.resource, **settings).code == 0
-    assert windows.mcp("logout", issued.resource, **settings).code == 0
-    assert windows.mcp("call", issued.resource, "hello", **settings).code == 3
+    assert windows.mcp("whoami", issued.resource).code == 0
+    assert windows.mcp("logout", issued.resource).code == 0
+    assert windows.mcp("call", issued.resource, "hello").code == 3

@@ -100,6 +100,11 @@ class Authorization:
         return self._held.tokens
 
     @property
+    def access(self) -> object:
+        """Equal to an earlier value if requests are still made for the same caller with the same scopes."""
+        return self._held.access
+
+    @property
     def refresh_due(self) -> bool:
         """Whether the token ends soon and another one can be had without a person."""
         tokens = self._held.tokens

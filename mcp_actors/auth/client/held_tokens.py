@@ -24,7 +24,7 @@ from mcp_actors.auth.client.registration import (
     read_tokens,
     replace,
 )
-from mcp_actors.auth.client.settings import AuthorizationCode, OAuth
+from mcp_actors.auth.client.settings import AuthorizationCode, ClientCredentials, OAuth, WorkloadIdentity
 from mcp_actors.auth.client.token_endpoint import INVALID_RESPONSE, Prover, TokenAnswer, ask_for_token
 from mcp_actors.auth.effects import Lock, Steps, SwapRecord, Unlock
 from mcp_actors.auth.metadata import AuthorizationServer
@@ -61,11 +61,30 @@ class HeldTokens:
         self._last: LastIssuer | None = None
         # Whether the store could not be given what is held: it has older tokens then.
         self._is_unsaved = False
+        # How often tokens were held that may be another caller's than those before.
+        self._logins = 0
 
     @property
     def token(self) -> str | None:
         """The access token of the moment."""
         return None if self.tokens is None else self.tokens.access_token
+
+    @property
+    def access(self) -> object:
+        """Equal to an earlier value if the tokens are still those of the same caller with the same scopes.
+
+        A person may log in as somebody else, and what another process has stored may be of another login.
+        """
+        tokens = self.tokens
+        if tokens is None:
+            return (self._logins,)
+        return (
+            self._logins,
+            tokens.server.issuer,
+            tokens.resource,
+            tokens.client.client_id,
+            set(tokens.granted),
+        )
 
     def was_issued(self, token: str | None) -> bool:
         """Returns whether a token is that of the moment, and was issued to this program."""
@@ -155,6 +174,7 @@ class HeldTokens:
         is_usable = self.prover.thumbprint is not None if tokens.is_bound else self.settings.dpop is not True
         self.tokens = tokens if is_usable else None
         self._is_issued = False
+        self._logins += 1
 
     def adopt(self, tokens: Tokens) -> Steps[None]:
         """Holds tokens that the store had.
@@ -176,6 +196,8 @@ class HeldTokens:
             TokenStoreFailed: The store cannot be written.
         """
         made = self._made(tokens, answer)
+        if not isinstance(self.settings.grant, ClientCredentials | WorkloadIdentity):
+            self._logins += 1
         key = self.key(made.server.issuer, made.resource, made.client.client_id)
         yield from replace(key, made.as_record())
         self._is_unsaved = False

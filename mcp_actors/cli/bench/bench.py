@@ -24,7 +24,7 @@ import click
 from mcp_actors.cli.bench.plan import LoadPlan, PlannedCall, Stage, ramp_stages, read_calls
 from mcp_actors.cli.bench.results import milliseconds
 from mcp_actors.cli.bench.targets import look_at
-from mcp_actors.cli.connection_options import BENCH, CommandWithSections, ConnectionOptions, client_options
+from mcp_actors.cli.connection_options import BENCH, ConfigurableCommand, ConnectionOptions, client_options
 from mcp_actors.cli.failures import (
     EXIT_CROSSED,
     EXIT_INTERRUPTED,
@@ -44,7 +44,7 @@ _MOST_SESSIONS, _MOST_WINDOW, _MOST_RATE, _MOST_SECONDS = 20_000, 10_000, 1_000_
 _MOST_CALLS = 10**9
 
 
-class _BenchCommand(CommandWithSections):
+class _BenchCommand(ConfigurableCommand):
     """The command, which with ``--compare`` runs nothing and takes neither a URL nor a tool."""
 
     def make_context(

@@ -352,7 +352,7 @@ def summary(load: DemoLoad, width: int) -> str:
 
 
 def _latencies_in_words(latencies: DemoLatencies, steady_rate: int) -> str:
-    """What was measured: a load that was ended early has only a part of it."""
+    """Returns the measured latencies in words; a load that was ended early has only a part of them."""
     named = (
         (latencies.alone, "alone"),
         (latencies.steady, f"at {steady_rate} calls/s"),

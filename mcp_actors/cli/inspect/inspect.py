@@ -103,18 +103,28 @@ def command(
                 echo(line)
     if report.violates:
         raise click.exceptions.Exit(EXIT_VIOLATES)
+    failure = _failure_of(report, connection)
+    if failure is not None and as_json:
+        raise click.exceptions.Exit(failure.exit_code)  # the report says why
+    if failure is not None:
+        raise failure
+
+
+def _failure_of(report: ServerReport, connection: ConnectionOptions) -> CommandFailure | None:
+    """Returns what a person has to know beside the report, and what the exit code is."""
     if not report.eras:
         if report.authorization is not None:
-            raise LoginNeeded(f"the server asks for authorization; run: mcp-actors login {connection.url}")
-        raise CommandFailure(
+            return LoginNeeded(f"the server asks for authorization; run: mcp-actors login {connection.url}")
+        return CommandFailure(
             f"there is no MCP server, or it speaks nothing that is known here; {report.stopped}"
         )
-    if report.unchecked:
-        hint = "; --cap sets the seconds" if report.seconds >= connection.cap else ""
-        raise _Unchecked(
-            f"{len(report.unchecked)} of {len(report.outcomes)} rules could not be checked, and the server may violate "
-            f"them: {report.stopped or report.unchecked[0].reason}{hint}"
-        )
+    if not report.unchecked:
+        return None
+    hint = "; --cap sets the seconds" if report.seconds >= connection.cap else ""
+    return _Unchecked(
+        f"{len(report.unchecked)} of {len(report.outcomes)} rules could not be checked, and the server may violate "
+        f"them: {report.stopped or report.unchecked[0].reason}{hint}"
+    )
 
 
 async def _inspect(

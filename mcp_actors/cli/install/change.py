@@ -142,8 +142,21 @@ class Configuration:
             raise self.left_alone(str(error)) from error
 
     def without_entry(self, config: ConfigText, name: str) -> str:
-        """Returns the text without an entry, which is there."""
-        return without_entry(config, self.client.section, name)
+        """Returns the text without an entry, which is there.
+
+        If putting the entry there was the last change of the file, it is the text from before that, to the character.
+        """
+        before = self._before_entry(name)
+        return without_entry(config, self.client.section, name) if before is None else before
+
+    def _before_entry(self, name: str) -> str | None:
+        file = self.opened()
+        kept = FileHistory(file.path).last()
+        if kept is None or file.data is None:
+            return None
+        change, copy = kept
+        is_last = change.name == name and change.before is None and _hash(file.data) == change.written
+        return attrs.evolve(file, data=copy).text() if is_last and copy is not None else None
 
     def change(self, name: str, edit: Edit, manner: Manner) -> bool:
         """Changes an entry, and keeps what it takes to undo that.

@@ -493,6 +493,11 @@ def _removed(config: ConfigText, members: Members, member: Member) -> list[_Spli
     place = members.each.index(member)
     is_last = place == len(members.each) - 1
     end = member.value.end if member.comma is None else member.comma + 1
+    inside = text[members.start + 1 : member.key.start], text[member.value.end : members.end - 1]
+    left = inside[0] + inside[1].replace(",", "", member.comma is not None)
+    if len(members.each) == 1 and not left.strip() and "\n" in left.replace("\r", "\n"):
+        # The line breaks came with the entry: an empty object is on one line where people and programs write one.
+        return [_Splice(members.start + 1, members.end - 1, "")]
     if not is_last:
         # The blanks before it stay, because the text before them may be a comment that ends with its line. A
         # comment between it and its comma stays too.

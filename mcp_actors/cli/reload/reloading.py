@@ -58,6 +58,7 @@ class Reloading:
         first: The server that was loaded from it.
         folders: Folders in which every change counts, beside the files that were imported.
         offer: Says in a line what a server has.
+        equip: Gives a server that was loaded again what the first one was given, beside its own.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Reloading:
         first: Server,
         folders: Sequence[str],
         offer: Callable[[Server], str],
+        equip: Callable[[Server], object] = lambda server: None,
         *,
         bound: float = IMPORT_BOUND,
         tell: Callable[[str], None] | None = None,
@@ -79,6 +81,7 @@ class Reloading:
         """The server to serve."""
         self._target = target
         self._offer = offer
+        self._equip = equip
         self._tell = tell or _tell_person
         modules = OwnModules(target)
         self._importer = Importer(target, args, modules, bound)
@@ -117,6 +120,7 @@ class Reloading:
         begun = trio.current_time()
         try:
             async with self._importer.load() as server:
+                self._equip(server)
                 with trio.move_on_after(BEGIN_BOUND) as bound:
                     await self.server.replace(server)
                 if bound.cancelled_caught:
@@ -162,7 +166,8 @@ class OwnModules:
 
     def loaded(self) -> dict[str, ModuleType]:
         """Returns the modules that are imported now, by name."""
-        return {name: each for name, each in list(sys.modules.items()) if self._is_own(name, each)}
+        # One step: a list of the items may start the collector, and code that it runs may import something.
+        return {name: each for name, each in sys.modules.copy().items() if self._is_own(name, each)}
 
     def files(self) -> list[str]:
         """Returns the files of the modules that are imported now."""

@@ -42,6 +42,9 @@ def serve_with_workers(
     count: int,
     announce: Callable[[Ready], object],
     admin: Any = None,
+    *,
+    reloads: bool = False,
+    measured: bool = False,
 ) -> None:
     """Opens the sockets of the URLs and keeps workers that accept from them, until a signal ends it.
 
@@ -51,17 +54,25 @@ def serve_with_workers(
         count: How many workers there are.
         announce: Called once all of them are ready, with what the first said of itself.
         admin: A `mcp_transports.admin.AdminTransport` at which all workers are looked at; ``None`` for none.
+        reloads: As `WorkerSupervisor` has it.
+        measured: Whether the workers have a page of metrics.
 
     Raises:
         CommandFailure: The workers cannot serve; `WrongUsage` if the command line is the reason.
         TransportNotFound: A URL cannot be served by several processes.
         ConnectFailed: An address cannot be listened at.
     """
-    trio.run(_serve, words, urls, count, announce, admin)
+    trio.run(_serve, words, urls, count, announce, admin, reloads, measured)
 
 
 async def _serve(
-    words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object], admin: Any
+    words: Sequence[str],
+    urls: Sequence[str],
+    count: int,
+    announce: Callable[[Ready], object],
+    admin: Any,
+    reloads: bool,
+    measured: bool,
 ) -> None:
     # The supervisor catches these signals while there are workers. Before that and behind it, a signal ends what is
     # going on, and closes what was opened: a name is looked up, or the admin endpoint ends.
@@ -70,7 +81,7 @@ async def _serve(
             start_again(
                 nursery, WORKER_SIGNALS, _cancel_on, signals, nursery.cancel_scope, about="at the start"
             )
-            await _supervise(words, urls, count, announce, admin)
+            await _supervise(words, urls, count, announce, admin, reloads, measured)
             nursery.cancel_scope.cancel(reason="every worker has ended")
 
 
@@ -80,7 +91,13 @@ async def _cancel_on(signals: AsyncIterator[int], everything: trio.CancelScope) 
 
 
 async def _supervise(
-    words: Sequence[str], urls: Sequence[str], count: int, announce: Callable[[Ready], object], admin: Any
+    words: Sequence[str],
+    urls: Sequence[str],
+    count: int,
+    announce: Callable[[Ready], object],
+    admin: Any,
+    reloads: bool,
+    measured: bool,
 ) -> None:
     listening = importlib.import_module("mcp_transports.listening")
     try:
@@ -107,6 +124,8 @@ async def _supervise(
         close=close,
         counts=counts,
         watched=admin is not None,
+        reloads=reloads,
+        measured=measured,
     )
     try:
         async with _viewed(supervisor, admin):
@@ -153,10 +172,13 @@ class StateOfSeveral:
 
     Args:
         server: A server that several processes serve.
+        without_tasks: Called where the processes have no place in common for tasks, for a server that can do without;
+            by default one whose tools make tasks is refused.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, without_tasks: Callable[[], object] | None = None) -> None:
         self._inner: SharedState = server.shared
+        self._without_tasks = without_tasks
         names = [each.tool.name for each in server.tools]
         self._with_tasks = [each for each in names if server.tools.task_rules(each) is not None]
 
@@ -171,7 +193,9 @@ class StateOfSeveral:
             WrongUsage: Tools make tasks, which the other processes would not find.
         """
         async with self._inner.open(name) as state:
-            if self._with_tasks and not state.tasks.spans_processes:
+            if self._without_tasks is not None and not state.tasks.spans_processes:
+                self._without_tasks()
+            elif self._with_tasks and not state.tasks.spans_processes:
                 raise WrongUsage(
                     f"the tool {self._with_tasks[0]} makes tasks, and several workers need one place for them: "
                     "add --shared with a store that all of them reach, as sqlite:///PATH, or serve with --workers 1"

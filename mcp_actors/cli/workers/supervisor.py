@@ -2,7 +2,8 @@
 
 ================ ======================================================================================================
 SIGTERM, SIGINT   every worker drains and ends; a second one ends them at once
-SIGHUP            each worker in turn: a new one gets ready, then the old one retires
+SIGHUP            each worker in turn: a new one gets ready, then the old one retires; workers that read their
+                  configuration again themselves get the signal
 a worker dies     it is started again after a pause, which grows as long as it keeps dying soon
 ================ ======================================================================================================
 """
@@ -13,7 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -22,11 +23,17 @@ import msgspec
 import trio
 
 from mcp_actors.cli.start import has_terminal
-from mcp_actors.cli.workers.view import ViewedWorker, WorkerState
+from mcp_actors.cli.workers.view import ViewedWorker, WorkersMetrics, WorkerState
 from mcp_actors.cli.workers.worker import ASSIGNMENT, RETIRE, Assignment, Failed, Ready
-from mcp_actors.supervision.containment import crash_log, start, start_again
+from mcp_actors.supervision.containment import crash_log, one_error, start, start_again
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import WORKER_PROCESS, WORKER_REPLACEMENT, WORKER_SIGNALS, WORKER_SLOT
+from mcp_actors.supervision.task_kinds import (
+    WORKER_PAGES,
+    WORKER_PROCESS,
+    WORKER_REPLACEMENT,
+    WORKER_SIGNALS,
+    WORKER_SLOT,
+)
 
 __all__ = ["Worker", "WorkerSupervisor", "WorkerTimes", "WorkersFailed"]
 
@@ -103,6 +110,8 @@ class WorkerSupervisor:
         key: The key of all workers where their environment has none, as hexadecimal digits; by default each has its
             own.
         watched: Whether `states` is used, so that workers can be looked at.
+        reloads: Whether workers read their configuration again at SIGHUP, so that they are not replaced.
+        measured: Whether the workers have a page of metrics, which is that of all.
         times: See `WorkerTimes`.
     """
 
@@ -118,9 +127,12 @@ class WorkerSupervisor:
         counts: int = -1,
         key: str = "",
         watched: bool = False,
+        reloads: bool = False,
+        measured: bool = False,
         times: WorkerTimes | None = None,
     ) -> None:
         self._announce = announce
+        self._reloads = reloads
         self._close = close
         self._times = times = times or WorkerTimes()
         self._run_worker = partial(
@@ -132,7 +144,9 @@ class WorkerSupervisor:
             key=key,
             watched=watched,
             linger=times.linger,
+            page=self._page if measured else None,
         )
+        self._metrics = WorkersMetrics(self._measured, self._states, count)
         self._slots = [_Slot(number) for number in range(1, count + 1)]
         self._workers: set[Worker] = set()
         self._failure: WorkersFailed | None = None
@@ -149,6 +163,17 @@ class WorkerSupervisor:
     def states(self) -> list[WorkerState]:
         """Returns the places of the workers, and how to look at those that are ready."""
         return [_state(each) for each in self._slots]
+
+    def _page(self) -> Awaitable[str]:
+        return self._metrics.text()
+
+    def _measured(self) -> list[ViewedWorker]:
+        """Returns all workers that are ready, also those whose place another one has by now."""
+        return [each.view for each in self._workers if each.view is not None and each.ready is not None]
+
+    def _states(self) -> dict[str, int]:
+        ready = sum(_state(each).view is not None for each in self._slots)
+        return {"ready": ready, "starting": len(self._slots) - ready}
 
     async def run(self) -> None:
         """Runs the workers until SIGTERM or SIGINT. Cancelled, it kills them.
@@ -213,6 +238,7 @@ class WorkerSupervisor:
                 continue
             slot.current = None
             deaths += 1
+            self._metrics.died(slot.number)
             if not self._was_ready and (isinstance(worker.said, Failed) or deaths >= _FIRST_TRIES):
                 self._give_up(worker, deaths)
                 return
@@ -247,6 +273,8 @@ class WorkerSupervisor:
             await self._run_worker(worker)
         finally:
             self._workers.discard(worker)
+            if worker.view is not None:
+                self._metrics.ended(worker.view)
 
     def _give_up(self, worker: Worker, deaths: int) -> None:
         if isinstance(worker.said, Failed):
@@ -261,7 +289,13 @@ class WorkerSupervisor:
     async def _obey(self, signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         had_terminal = has_terminal()
         async for number in signals:
-            if number == signal.SIGHUP and (has_terminal() or not had_terminal):
+            is_asked = number == signal.SIGHUP and (has_terminal() or not had_terminal)
+            if is_asked and self._reloads:
+                for worker in self._workers:
+                    if worker.ready is not None:
+                        worker.signal(signal.SIGHUP)
+                continue
+            if is_asked:
                 self._rounds = min(self._rounds + 1, 2)
                 if self._rounds == 1:
                     start(nursery, WORKER_REPLACEMENT, self._replace_all, nursery)
@@ -333,6 +367,7 @@ class WorkerSupervisor:
             return False
         older, slot.current = slot.current, younger
         self._was_ready = True
+        self._metrics.replaced()
         if older is not None and not older.ended.is_set():
             older.gone.set()
             try:
@@ -353,6 +388,8 @@ def _state(slot: _Slot) -> WorkerState:
 
 # -- One worker: a child process, and the socket that reports what became of it ------------------------
 
+# Seconds for what a process has said to be read, once it has ended.
+_LAST_WORDS = 1.0
 # Seconds for the kernel to end a process that was killed.
 _KILLED = 2.0
 # Bytes of the one message of a worker, far more than URLs and a reason need.
@@ -403,6 +440,7 @@ class Worker:
         linger: float,
         key: str,
         watched: bool = False,
+        page: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
         """Starts the process and returns when it has ended. Cancelled, or when anything fails, it kills it.
 
@@ -414,13 +452,14 @@ class Worker:
             linger: Seconds in which it still answers on idle connections, once it has to retire.
             key: The key of all workers, as hexadecimal digits.
             watched: Whether the supervisor looks at its workers.
+            page: Returns the metrics of all workers; ``None`` if they have no page of them.
 
         Raises:
             OSError: The process cannot be started.
         """
         ours, theirs = socket.socketpair()
         try:
-            with theirs, self._viewed(watched) as viewed:
+            with theirs, self._viewed(watched or page is not None, page is not None) as (viewed, pages):
                 assignment = Assignment(
                     self.number,
                     self.of,
@@ -430,13 +469,18 @@ class Worker:
                     {name: [list(each) for each in several] for name, several in sockets.items()},
                     key,
                     viewed,
+                    pages,
                 )
                 inherited = [fd for several in sockets.values() for each in several for fd in each]
                 self.process = await trio.lowlevel.open_process(
                     list(command),
                     stdin=subprocess.DEVNULL,
                     env={**environment, ASSIGNMENT: msgspec.json.encode(assignment).decode()},
-                    pass_fds=[theirs.fileno(), *inherited, *(each for each in (counts, viewed) if each >= 0)],
+                    pass_fds=[
+                        theirs.fileno(),
+                        *inherited,
+                        *(each for each in (counts, viewed, pages) if each >= 0),
+                    ],
                     # Ctrl-C is for the supervisor alone, which signals the workers: they would get it twice.
                     process_group=0,
                 )
@@ -444,8 +488,11 @@ class Worker:
                 self.process.send_signal(self._signal)
             ours.setblocking(False)
             self._control = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-            await self._listen(self._control)
-            await self.process.wait()
+            if page is None or self.view is None:
+                await self._listen(self._control)
+                await self.process.wait()
+            else:
+                await self._measured(self._control, self.process, self.view, page)
         finally:
             if self.process is not None and self.process.returncode is None:
                 self.process.kill()
@@ -460,16 +507,47 @@ class Worker:
             self.gone.set()
             self.ended.set()
 
+    async def _measured(
+        self,
+        control: trio.SocketStream,
+        process: trio.Process,
+        view: ViewedWorker,
+        page: Callable[[], Awaitable[str]],
+    ) -> None:
+        """Listens to the worker until it has ended, and gives it the page of metrics meanwhile."""
+        with one_error():
+            async with trio.open_nursery() as nursery:
+                done = trio.Event()
+
+                async def serve() -> None:
+                    try:
+                        await view.serve_pages(page)
+                    finally:
+                        done.set()
+
+                start(nursery, WORKER_PAGES, serve, about=f"{self.number}")
+                await self._listen(control)
+                await process.wait()
+                # What it has said last may not be read yet.
+                with trio.move_on_after(_LAST_WORDS):
+                    await done.wait()
+                nursery.cancel_scope.cancel(reason="the worker has ended")
+
     @contextmanager
-    def _viewed(self, watched: bool) -> Iterator[int]:
-        """Yields the descriptor of the worker's side of `view`, -1 without one."""
+    def _viewed(self, watched: bool, measured: bool) -> Iterator[tuple[int, int]]:
+        """Yields the descriptors of the worker's sides of `view`, -1 where there is none."""
         if not watched:
-            yield -1
+            yield -1, -1
             return
         ours, theirs = socket.socketpair()
         self.view = ViewedWorker(ours)
         with theirs:
-            yield theirs.fileno()
+            if not measured:
+                yield theirs.fileno(), -1
+                return
+            self.view.pages, others = socket.socketpair()
+            with others:
+                yield theirs.fileno(), others.fileno()
 
     async def _listen(self, control: trio.SocketStream) -> None:
         """Takes the worker's message; returns when the worker has closed its side, as its end does."""

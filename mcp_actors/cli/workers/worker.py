@@ -53,6 +53,8 @@ class Assignment(msgspec.Struct, frozen=True):
     """The key that all workers have in common where their environment has none, as hexadecimal digits."""
     view: int = -1
     """The descriptor of the socket over which the supervisor looks at the worker; -1 if it does not."""
+    pages: int = -1
+    """The descriptor of the socket over which the worker asks for the metrics of all workers; -1 if it does not."""
 
     def __repr__(self) -> str:
         return f"<Assignment {self.number} of {self.of}>"
@@ -124,15 +126,31 @@ class Employment:
             self._listening.inherit_counts(assignment.counts, assignment.number - 1, assignment.of)
         self._token: trio.lowlevel.TrioToken | None = None
         self._assignment = assignment
-        if assignment.view >= 0:
-            os.set_inheritable(assignment.view, False)
+        self._pages: Any = None
+        for descriptor in (assignment.view, assignment.pages):
+            if descriptor >= 0:
+                os.set_inheritable(descriptor, False)
         structlog.contextvars.bind_contextvars(worker=assignment.number)
         threading.Thread(target=self._obey, name="mcp-actors supervisor", daemon=True).start()
 
-    def view(self) -> Any:
-        """Returns the companion of the transports through which the supervisor looks at this worker."""
+    def pages(self, metrics: Any) -> Any:
+        """Returns the metrics of all workers, for the page of one.
+
+        Args:
+            metrics: The `mcp_actors.telemetry.Metrics` of this worker.
+        """
+        if self._assignment.pages < 0:
+            return metrics
         view = importlib.import_module("mcp_actors.cli.workers.view")
-        return view.WorkerView(self._assignment.view, self._assignment.number)
+        self._pages = view.WorkerPages(self._assignment.pages, metrics)
+        return self._pages
+
+    def companions(self) -> list[Any]:
+        """Returns the companions of the transports through which the supervisor looks at this worker, if it does."""
+        if self._assignment.view < 0:
+            return []
+        view = importlib.import_module("mcp_actors.cli.workers.view")
+        return [view.WorkerView(self._assignment.view, self._assignment.number, self._pages)]
 
     def status(self, server: Server, offer: str) -> trio.TaskStatus[Sequence[object]]:
         """Returns a task status for `Server.run` that tells the supervisor when the server accepts connections."""

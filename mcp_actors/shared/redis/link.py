@@ -189,14 +189,12 @@ class RedisLink:
         self._cause = f"there was no connection within {redis.timeout:g} s"
         self._refused = _Refusals(
             "redis refuses what is asked of it: calls that need it are refused",
-            over="redis does again what is asked of it",
+            over="redis does what is asked of it again",
         )
-        self.outage = _Outage(redis.place)
-        """Tells the log; several connections of one node have one."""
         self.connected_at: float | None = None
         """When the present connection was made, ``None`` while there is none."""
-        self.on_connect: Callable[[], object] = lambda: None
-        """Is called in the event loop for each connection that is made."""
+        self.on_change: Callable[[], object] = lambda: None
+        """Is called in the event loop when a connection was made, or was lost."""
 
     def __repr__(self) -> str:
         return f"<RedisLink {self._redis.place} {'down' if self._connection is None else 'up'}>"
@@ -254,22 +252,22 @@ class RedisLink:
 
     def _up(self, connection: BaseConnection) -> None:
         if self._cause:
-            log.info("redis is connected", redis=self._redis.place)
-        self.outage.over(self)
+            log.debug("redis is connected", redis=self._redis.place)
         self._connection = connection
         self._cause = ""
         self.connected_at = trio.current_time()
         self._notify()
-        self.on_connect()
+        self.on_change()
 
     def _down(self) -> None:
         if self._connection is not None:
             self._cause = self._cause or "the connection was lost"
-            self.outage.begins(self, self._cause)
+            log.debug("a connection to redis was lost", redis=self._redis.place, cause=self._cause)
             self._connection = None
             self.connected_at = None
             self._lost_at = trio.current_time()
             self._notify()
+            self.on_change()
 
     def _notify(self) -> None:
         self._changed.set()
@@ -342,6 +340,10 @@ class RedisLink:
             self.drop("redis has lost its scripts")
             raise SharedStateUnavailable(role, "redis has lost its scripts") from None
         except Exception as error:
+            if not connection.usable:
+                if connection is self._connection:
+                    self.drop(reason_of(error))
+                raise SharedStateUnavailable(role, reason_of(error)) from None
             # It is there, and has refused: it is full, for example, or may only be read.
             self._refused(reason_of(error), redis=self._redis.place, role=role)
             self._refused.kind = _kind_of(command)
@@ -381,34 +383,6 @@ class RedisLink:
         else:
             self._refused(reason_of(refusal), redis=self._redis.place, role=role)
         return answers
-
-
-class _Outage:
-    """The loss of connections to one server, and the end of it: one line each, however many connections there are.
-
-    Args:
-        place: The server.
-    """
-
-    def __init__(self, place: str) -> None:
-        self._place = place
-        self._lost: set[object] = set()
-        self._began = 0.0
-
-    def begins(self, link: object, cause: str) -> None:
-        """Notes that a connection was lost."""
-        if not self._lost:
-            self._began = trio.current_time()
-            log.warning("redis was lost", redis=self._place, cause=cause)
-        self._lost.add(link)
-
-    def over(self, link: object) -> None:
-        """Notes that a connection is there, perhaps for the first time."""
-        if link in self._lost:
-            self._lost.discard(link)
-            if not self._lost:
-                seconds = round(trio.current_time() - self._began, 1)
-                log.warning("redis is there again", redis=self._place, seconds=seconds)
 
 
 class _Refusals(RareWarning):

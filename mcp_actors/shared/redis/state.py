@@ -71,7 +71,6 @@ class RedisState:
             RedisLink(redis, name),
         )
         link, writing, reading = self._links
-        writing.outage = reading.outage = link.outage
         self.sessions = RedisSessionDirectory(link, keys, self.node)
         self.events = RedisEventLog(writing, keys, redis.timeout)
         self.bus = RedisBus(link, reading, keys, self.node)
@@ -79,7 +78,11 @@ class RedisState:
         self.replays = RedisReplayGuard(link, keys)
         self._lease = NodeLease(link, keys, self.node, lease)
         self._lease.on_lost += [self.sessions.lost, self.events.lost, self.bus.lost]
-        link.on_connect = self._lease.wake
+        self._place = redis.place
+        self._has_begun = self._was_lost = False
+        for each in self._links:
+            each.on_change = self._look
+        link.on_change = self._look_and_renew
 
     @property
     def failure(self) -> str | None:
@@ -88,6 +91,23 @@ class RedisState:
 
     def __repr__(self) -> str:
         return f"<RedisState {self.node}>"
+
+    def _look_and_renew(self) -> None:
+        if self._links[0].is_up:
+            self._lease.wake()
+        self._look()
+
+    def _look(self) -> None:
+        """Logs one line when the first connection was lost, and one when all are there again."""
+        lost = next((each for each in self._links if not each.is_up), None)
+        if lost is not None and not self._was_lost and self._has_begun:
+            log.warning(
+                "redis was lost: calls that need it are refused", redis=self._place, cause=lost.failure
+            )
+            self._was_lost = True
+        elif lost is None and self._was_lost:
+            log.warning("redis is connected again", redis=self._place)
+            self._was_lost = False
 
     async def begin(self, nursery: trio.Nursery) -> None:
         """Makes this process a node, and keeps it one as long as ``nursery`` is there.
@@ -107,6 +127,7 @@ class RedisState:
         start_again(nursery, STORE_UPKEEP, self.bus.read, about="reader")
         start_again(nursery, STORE_UPKEEP, self.events.run, about="log of events")
         start_again(nursery, STORE_UPKEEP, self.events.refresh, about="heads of streams")
+        self._has_begun = True
 
     async def end(self) -> None:
         """Ends this node for the others: what waits is sent, then its lease ends.

@@ -97,9 +97,9 @@ class ChannelHandler:
         """Has nothing of ``part``: the checks end a transport by cancelling it."""
         return nullcontext()
 
-    def missing(self) -> dict[str, str]:
+    def missing(self) -> Sequence[str]:
         """Returns nothing."""
-        return {}
+        return ()
 
     def key_for(self, purpose: str) -> bytes:
         """Returns the key of one purpose, which is not a secret here."""

@@ -1,4 +1,4 @@
-"""Checks of what moves from a node that ends to the others: sessions, their streams, what changes meanwhile, requests."""
+"""Checks of what moves from a node that ends to the others: sessions, their streams, what changes, and requests."""
 
 from __future__ import annotations
 

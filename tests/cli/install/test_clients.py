@@ -252,6 +252,8 @@ def test_an_entry_comes_and_goes_and_the_rest_stays(text: str) -> None:
         '{\n\t"mcpServers": {\n\t\t"theirs": {}, // c\n\t}\n}',
         '{"mcpServers": {"theirs": 1}}',
         '{"mcpServers": {}}',
+        '{\n  "mcpServers": {}\n}\n',
+        '{\r\n  "mcpServers": {}\r\n}',
     ],
 )
 def test_what_was_put_in_leaves_nothing_behind(text: str) -> None:

@@ -85,6 +85,19 @@ def test_a_client_starts_what_was_installed_and_it_comes_and_goes(
         assert config.read_bytes() == expected
 
 
+@pytest.mark.parametrize(
+    "text", ["{}", '{\n  "a": 1\n}', '{\n  "mcpServers": {}\n}\n', '{\r\n  "mcpServers": {\r\n  }\r\n}\r\n']
+)
+def test_what_was_installed_and_taken_out_leaves_the_file_as_it_was(
+    mcp: Mcp, config: Path, text: str
+) -> None:
+    config.write_bytes(text.encode())
+    assert install_install(mcp, "--yes", "--name", "w", "weather.py").returncode == 0
+    assert config.read_bytes() != text.encode()
+    assert mcp("uninstall", "w", "--client", "cursor", "--yes").returncode == 0
+    assert config.read_bytes() == text.encode()
+
+
 def test_a_client_starts_a_gateway(
     mcp: Mcp, config: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -7,21 +7,34 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
+import httpx2
 import msgspec
 import pytest
 import trio
 import trio.testing
 from structlog.testing import capture_logs
+from trio.testing import MockClock
 
-from mcp_actors.cli.workers.view import Question, ViewedWorker, WorkerAnswer, WorkerState, WorkersView
+from mcp_actors import Client
+from mcp_actors.cli.workers.view import (
+    Question,
+    ViewedWorker,
+    WorkerAnswer,
+    WorkersMetrics,
+    WorkerState,
+    WorkersView,
+)
+from mcp_actors.telemetry.exposition import Family, Sample
 from mcp_actors.telemetry.live_view import Action, ActionOutcome
 from mcp_actors.telemetry.snapshot import NodeSnapshot
 from mcp_transports.admin import AdminClient
-from tests.cli.conftest import Started
+from tests.cli.conftest import LIMIT, Started
+from tests.telemetry.test_metrics import read, value
 
-from .test_workers import SERVER
+from .test_workers import SERVER, children, replace_workers, serving, until
 
 
 def snapshot(worker: int) -> NodeSnapshot:
@@ -144,3 +157,101 @@ async def test_the_supervisor_shows_all_workers_and_why_one_was_started_again(
         process.send_signal(signal.SIGTERM)
         assert await trio.to_thread.run_sync(process.wait) == 0
     assert not await trio.Path(where.removeprefix("unix:")).exists()
+
+
+# -- the metrics of all workers ------------------------------------------------------------------------
+
+
+def measured(number: int, calls: int) -> Callable[[Question], bytes]:
+    def answer(question: Question) -> bytes:
+        assert question.metrics
+        families = [
+            Family("calls_total", "counter", "", [Sample({"target": "a"}, calls)]),
+            Family("inside", "gauge", "", [Sample({}, number)]),
+        ]
+        return msgspec.json.encode(WorkerAnswer(question.number, families=families)) + b"\n"
+
+    return answer
+
+
+async def test_workers_that_end_or_hang_take_nothing_from_the_sum(autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        hangs = trio.Event()
+
+        def sometimes(question: Question) -> bytes:
+            return b"" if hangs.is_set() else measured(2, 10)(question)
+
+        states = [scripted(1, nursery, measured(1, 100)), scripted(2, nursery, sometimes)]
+        views = [each.view for each in states if each.view is not None]
+        left = list(views)
+        metrics = WorkersMetrics(lambda: left, lambda: {"ready": len(left), "starting": 2 - len(left)}, 2)
+        page = await metrics.text()
+        assert (value(page, "calls_total", target="a"), value(page, "inside")) == (110, 3)
+        assert value(page, "mcp_actors_worker_deaths_total", worker="1") == 0
+        assert value(page, "mcp_actors_workers", state="silent") == 0
+        hangs.set()
+        page = await metrics.text()
+        assert (value(page, "calls_total"), value(page, "inside")) == (110, 1)
+        assert value(page, "mcp_actors_workers", state="silent") == 1
+        metrics.died(1)
+        metrics.ended(left.pop(0))
+        page = await metrics.text()
+        assert value(page, "calls_total") == 110
+        assert "inside" not in read(page)
+        assert value(page, "mcp_actors_worker_deaths_total", worker="1") == 1
+        assert value(page, "mcp_actors_workers", state="starting") == 1
+        nursery.cancel_scope.cancel()
+    for each in views:
+        each.close()
+
+
+async def scraped(url: str) -> str:
+    async with httpx2.AsyncClient(timeout=LIMIT) as http:
+        answer = await http.get(url.replace("/mcp", "/metrics"))
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+@pytest.mark.long
+async def test_a_scrape_is_the_sum_of_all_workers_with_those_that_have_ended(
+    started: Started, tmp_path: Path
+) -> None:
+    (tmp_path / "several.py").write_text(SERVER)
+    words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2", "--metrics", "/metrics"]
+    async with serving(started, str(tmp_path / "several.py"), *words) as (url, process):
+
+        async def call(workers: int) -> int:
+            """Calls until so many workers have answered, and returns how many calls that took."""
+            pids: set[str] = set()
+            for number in count(1):
+                async with Client(url, era="modern") as client:
+                    pids.add((await client.call_tool("pid")).text)
+                if len(pids) == workers:
+                    return number
+            raise AssertionError
+
+        calls = await call(2)
+        page = await scraped(url)
+        assert value(page, "mcp_actors_calls_total", target="pid", ending="answered") == calls
+        assert value(page, "mcp_server_operation_duration_seconds_count", target="pid") == calls
+        assert value(page, "mcp_actors_workers", state="ready") == 2
+        assert value(page, "mcp_actors_worker_deaths_total") == 0
+        assert value(page, "process_resident_memory_bytes") > 3e7
+        assert all("worker" not in labels for labels, _ in read(page)["mcp_actors_calls_total"])
+        # What a worker has counted when it was killed is what it said last.
+        killed = children(process.pid)[0]
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda: len(set(children(process.pid)) - {killed}) == 2)
+        while value(page := await scraped(url), "mcp_actors_workers", state="ready") < 2:  # noqa: ASYNC110
+            await trio.sleep(0.05)
+        assert value(page, "mcp_actors_worker_deaths_total") == 1
+        assert value(page, "mcp_actors_calls_total", target="pid", ending="answered") == calls
+        # One that retires has said everything, also what no scrape has asked for.
+        calls += await call(2)
+        await replace_workers(process)
+        calls += await call(2)
+        page = await scraped(url)
+        assert value(page, "mcp_actors_calls_total", target="pid", ending="answered") == calls
+        assert value(page, "mcp_actors_worker_replacements_total") == 2
+        process.send_signal(signal.SIGTERM)
+        assert await trio.to_thread.run_sync(process.wait) == 0

@@ -17,7 +17,7 @@ import trio
 from mcp_transports.auth import FileTokenStore
 
 pytestmark = pytest.mark.long
-PROCESSES, ROTATIONS = 4, 500
+PROCESSES, ROTATIONS = 4, 100
 PATIENCE = 240
 
 # The authorization server is a file that has the one refresh token which is valid. Two uses of one token revoke all.

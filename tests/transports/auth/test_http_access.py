@@ -15,12 +15,14 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from mcp_actors import Client
-from mcp_actors.abc import Waiting
+from mcp_actors.abc import NewAccess, Waiting
 from mcp_actors.auth import AuthorizationCode, BearerToken, ClientCredentials, MemoryTokenStore, OAuth
+from mcp_actors.auth.effects import Fetch
 from mcp_actors.errors import AuthorizationError, AuthorizationFailed, ConnectionLost, LoginFailed, McpError
+from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.testing import RecordingTransport
 from mcp_transports.http.client import AccessRefused, HttpClientTransport, HttpRefused
-from tests.messages import initialize_result, result
+from tests.messages import discover_result, initialize_result, result
 from tests.transports.http.scripted import (
     URL,
     Asked,
@@ -71,6 +73,7 @@ async def test_a_stream_that_is_resumed_has_the_token_of_the_moment(autojump_clo
 
     async with connected(serve, auth=BearerToken(lambda: next(tokens)), listen=False) as (channel, script):
         await channel.send(request(7, metadata={"mcp-protocol-version": "2025-11-25"}))
+        assert isinstance(await channel.receive(), NewAccess)
         assert json.loads((await channel.receive()).data)["id"] == 7
     assert [asked.headers["authorization"] for asked in script.of("GET")] == ["Bearer first", "Bearer second"]
 
@@ -361,3 +364,123 @@ async def test_no_secret_is_shown_anywhere(
     secrets = issuer.secrets | person.secrets
     assert len(secrets) >= 6
     assert [secret for secret in secrets if any(secret in text for text in shown)] == []
+
+
+# -- What is kept of answers when requests are made with other access -------------------------------------------------
+
+
+class Listing(Protected):
+    """A server whose lists and resources are good for an hour; it says which token it has answered."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        super().__init__(issuer)
+        self.asked: list[str] = []
+
+    async def __call__(self, asked: Asked) -> httpx2.Response:
+        message = json.loads(asked.body) if asked.body else {}
+        method, token = message.get("method"), asked.headers.get("authorization", "").partition(" ")[2]
+        if (
+            method not in ("server/discover", "tools/list", "resources/read")
+            or token not in self.issuer.valid
+        ):
+            return await super().__call__(asked)
+        stamps = {"resultType": "complete", "ttlMs": 3_600_000, "cacheScope": "private"}
+        if method == "server/discover":
+            found = discover_result({"tools": {"listChanged": True}, "resources": {}}, ttlMs=0)
+            return httpx2.Response(200, json=result(message, found))
+        self.asked.append(method)
+        tools = [{"name": f"known_to_{token[-1]}", "inputSchema": {"type": "object"}}]
+        contents = [{"uri": "x://mine", "text": token}]
+        body = {"tools": tools} if method == "tools/list" else {"contents": contents}
+        return httpx2.Response(200, json=result(message, {**body, **stamps}))
+
+
+async def kept(client: Client) -> tuple[str, str]:
+    """What the client says that the server lists, and has in a resource."""
+    tools = [each.name async for each in client.tools()]
+    return tools[0], (await client.read_resource("x://mine")).text
+
+
+def lacks(issuer: Issuer, server: Protected, name: str) -> None:
+    """Refuses calls of a tool until another token is asked for."""
+    server.lacking = {name: f'Bearer error="insufficient_scope", scope="{name}"'}
+
+    def asked(fetch: Fetch) -> None:
+        if fetch.url.endswith("/token"):
+            server.lacking = {}
+
+    issuer.before = asked
+
+
+async def test_answers_are_dropped_when_requests_are_made_with_more_scopes(
+    issuer: Issuer, autojump_clock: trio.abc.Clock
+) -> None:
+    server, person, changes = Listing(issuer), Person(), list[str]()
+    async with httpx2.AsyncClient(transport=Script(server)) as http:
+        transport = HttpClientTransport(URL, client=http, auth=OAuth(AuthorizationCode(browser=person)))
+        async with Client(
+            transport, era="modern", on_change=lambda kind, uri: changes.append(kind)
+        ) as client:
+            for _ in range(2):
+                assert await kept(client) == ("known_to_1", "access-secret-1")
+            assert server.asked == ["tools/list", "resources/read"]
+            lacks(issuer, server, "write")
+            await client.call_tool("write")
+            await trio.testing.wait_all_tasks_blocked()
+            assert sorted(changes) == ["resources", "tools"]
+            for _ in range(2):
+                assert await kept(client) == ("known_to_2", "access-secret-2")
+    assert server.asked == ["tools/list", "resources/read"] * 2
+
+
+async def test_answers_are_kept_when_a_token_was_refreshed(
+    issuer: Issuer, autojump_clock: trio.abc.Clock
+) -> None:
+    server, person, changes = Listing(issuer), Person(), list[str]()
+    async with httpx2.AsyncClient(transport=Script(server)) as http:
+        transport = HttpClientTransport(URL, client=http, auth=OAuth(AuthorizationCode(browser=person)))
+        async with Client(
+            transport, era="modern", on_change=lambda kind, uri: changes.append(kind)
+        ) as client:
+            assert await kept(client) == ("known_to_1", "access-secret-1")
+            issuer.revoke_all()
+            await client.call_tool("any")
+            assert issuer.grants["refresh_token"] == 1
+            assert await kept(client) == ("known_to_1", "access-secret-1")
+    assert (person.logins, changes) == (1, [])
+
+
+async def test_answers_are_dropped_when_a_program_has_another_token(
+    issuer: Issuer, autojump_clock: trio.abc.Clock
+) -> None:
+    server = Listing(issuer)
+    issuer.valid = {"ann-1"}
+    tokens = iter(["ann-1", "bob-2"])
+    async with httpx2.AsyncClient(transport=Script(server)) as http:
+        transport = HttpClientTransport(URL, client=http, auth=BearerToken(lambda: next(tokens)))
+        async with Client(transport, era="modern") as client:
+            assert await kept(client) == ("known_to_1", "ann-1")
+            issuer.valid = {"bob-2"}
+            await client.call_tool("any")
+            assert await kept(client) == ("known_to_2", "bob-2")
+
+
+async def test_clients_of_a_gateway_are_told_when_it_has_other_access(
+    issuer: Issuer, autojump_clock: trio.abc.Clock
+) -> None:
+    server, person, changed = Listing(issuer), Person(), trio.Event()
+    async with httpx2.AsyncClient(transport=Script(server)) as http:
+        transport = HttpClientTransport(URL, client=http, auth=OAuth(AuthorizationCode(browser=person)))
+        gateway = Gateway([Upstream(name="u", target=lambda: transport, era="modern")])
+
+        def changes(kind: str, uri: str | None) -> None:
+            if kind == "tools":
+                changed.set()
+
+        async with Client(gateway, era="legacy", on_change=changes) as client:
+            assert [each.name async for each in client.tools()] == ["u_known_to_1"]
+            lacks(issuer, server, "known_to_1")
+            await client.call_tool("u_known_to_1")
+            with trio.fail_after(60):
+                await changed.wait()
+            assert [each.name async for each in client.tools()] == ["u_known_to_2"]

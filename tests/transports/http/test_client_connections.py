@@ -380,6 +380,7 @@ async def test_a_proof_of_possession_is_not_sent_twice(name: bytes, connections:
         nursery.start_soon(end_each)
         with pytest.raises(ConnectionLost):
             await requester.send("GET", [(name, b"x")], None, None)
+        nursery.cancel_scope.cancel()
     assert len(address.far) == connections
 
 

@@ -80,6 +80,10 @@ class AccessMachine(Protocol):
     @property
     def token(self) -> str | None: ...
     @property
+    def access(self) -> object:
+        """Equal to an earlier value if requests are still made for the same caller with the same scopes."""
+
+    @property
     def refresh_due(self) -> bool: ...
     def restore(self) -> Steps[None]: ...
     def renew(self) -> Steps[None]: ...
@@ -165,6 +169,11 @@ class Authorizer:
         self._nursery = nursery
         self._begun: Flight | None = None
         self._is_closed = False
+        # The token and the access with which a request was accepted last.
+        self._accepted_token: str | None = None
+        self._accepted: object = None
+        self.on_new_access: Callable[[], object] = lambda: None
+        """Is called when a request was accepted with other access than those before it."""
         if isinstance(auth, BearerToken):
             performer = Performer(Fetcher(UrlPolicy(), server_url), MemoryTokenStore())
             self._access = SharedAccess(BearerAccess(auth, server_url), performer, None)
@@ -227,6 +236,16 @@ class Authorizer:
             access.is_restored = True
 
         return self._begin(RESTORE, restore())
+
+    def accepted_with(self, token: str | None) -> None:
+        """Takes note of the token with which a request was accepted."""
+        if token == self._accepted_token and self._accepted is not None:
+            return
+        access = self._access.machine.access
+        if token == self.token:
+            former, self._accepted_token, self._accepted = self._accepted, token, access
+            if former is not None and former != access:
+                self.on_new_access()
 
     def accepted(self, url: str, nonce: str | None, operation: str | None) -> None:
         """Takes note of a response that is not a refusal; ``operation`` is needed if `is_stepping_up`."""
@@ -420,6 +439,11 @@ class BearerAccess:
     """
 
     refresh_due = False
+
+    @property
+    def access(self) -> object:
+        """Equal to an earlier value if requests are still made for the same caller with the same scopes."""
+        return (self.token,)
 
     def __init__(self, settings: BearerToken, server: str) -> None:
         self.token: str | None = None

@@ -538,7 +538,11 @@ class FrameWriter:
         )
 
     def write_now(self, data: bytes) -> bool:
-        """Writes all with one system call, or nothing, or a part, whose remainder is then written before all else."""
+        """Writes all with one system call, or nothing, or a part, whose remainder is then written before all else.
+
+        Raises:
+            NothingSent: the connection is broken.
+        """
         try:
             sent = os.write(self._descriptor, data)
         except BlockingIOError:

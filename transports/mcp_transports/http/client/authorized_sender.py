@@ -74,6 +74,7 @@ class AuthorizedSender:
             given = [(name.encode("ascii"), value.encode("ascii")) for name, value in own]
             response = await self._inner.send(method, [*headers, *given], body)
             if response.status not in (401, 403):
+                authorizer.accepted_with(token)
                 if len(given) >= HEADERS_WITH_PROOF or authorizer.is_stepping_up:
                     self._accepted(response, waiter)
                 return response

@@ -57,6 +57,8 @@ MAX_EVENTS = 1000
 class Authorizing(Protocol):
     """The access of one channel, seen from the transport: `mcp_transports.auth.authorizer.Authorizer`."""
 
+    on_new_access: Callable[[], object]
+
     def close(self) -> None: ...
 
 
@@ -150,6 +152,8 @@ class HttpClientTransport:
                         sender, max_message_bytes=self._max_message_bytes, peer=self._peer
                     )
                     state = SessionState(requester, ReceiveQueue(self._max_message_bytes), self._options)
+                    if authorizer is not None:
+                        authorizer.on_new_access = state.has_new_access
                     channel = HttpChannel(state)
                     await start_and_wait(
                         nursery, HTTP_CHANNEL, channel.run, about=self._peer, on_crash=state.end_after_crash

@@ -24,6 +24,7 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     Unavailable,
 )
+from mcp_actors.errors.protocol import see_page
 from mcp_transports._sockets import advice_about, enable_keepalive
 from mcp_transports.http.client.senders import (
     AccessWaiter,
@@ -517,7 +518,7 @@ def error_for_status(
     if status == 401:
         message = (
             f"{peer} asks for authorization (HTTP 401{quoted}); give Client(auth=OAuth()), "
-            "or auth=BearerToken(…) for a key of the server's own"
+            f"or auth=BearerToken(…) for a key of the server's own; {see_page('authorization')}"
         )
         return AccessRefused(message, status=status, www_authenticate=challenge, text=text)
     if status == 403:

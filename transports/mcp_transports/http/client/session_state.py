@@ -10,7 +10,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from mcp_actors.abc import Frame, NoAnswer, Waiting
+from mcp_actors.abc import Frame, NewAccess, NoAnswer, Waiting
 from mcp_actors.auth.client.settings import ClientAuth
 from mcp_actors.errors import (
     ConnectionLost,
@@ -257,6 +257,10 @@ class SessionState:
         self._held -= 1
         if not self._held:
             self.receive_queue.put_at_once(Waiting(b"", over=True))
+
+    def has_new_access(self) -> None:
+        """Reports to the engine that requests are made for another caller from now on, or with other scopes."""
+        self.receive_queue.put_at_once(NewAccess(b""))
 
     def fail_request(self, id: int | str, error: McpError) -> None:
         """Reports to the engine that a request gets no answer."""

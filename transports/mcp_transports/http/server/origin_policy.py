@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import NamedTuple
 
+from mcp_actors.errors.protocol import see_page
+
 __all__ = ["ALLOWED_HEADERS", "ALLOWED_METHODS", "EXPOSED_HEADERS", "OriginPolicy", "Verdict"]
 
 ALLOWED_METHODS = "GET, POST, DELETE"
@@ -157,10 +159,11 @@ class OriginPolicy:
             if self.refuses_all:
                 return Verdict(
                     "Forbidden: this server listens on all addresses and was not told its names; "
-                    "list them in the setting allowed_hosts"
+                    f"list them in the setting allowed_hosts; {see_page('troubleshooting')}"
                 )
             return Verdict(
-                f"Forbidden: Host {_shown(host)} is not allowed; the setting allowed_hosts lists those that are"
+                f"Forbidden: Host {_shown(host)} is not allowed; the setting allowed_hosts lists those that are; "
+                f"{see_page('troubleshooting')}"
             )
         if origin is None:
             return _ALLOWED
@@ -170,7 +173,8 @@ class OriginPolicy:
         parsed = _parse_origin(origin)
         if parsed is None or not self._origin_is_allowed(*parsed):
             return Verdict(
-                f"Forbidden: Origin {_shown(origin)} is not allowed; the setting allowed_origins lists those that are"
+                f"Forbidden: Origin {_shown(origin)} is not allowed; the setting allowed_origins lists those that "
+                f"are; {see_page('troubleshooting')}"
             )
         # The Origin is written anew from its checked parts: no text of the peer gets into a header as it came.
         return Verdict(None, (*_cors(_origin_text(*parsed)), ("Vary", "Origin")))

@@ -138,8 +138,8 @@ class HealthRoute:
     - ``live``: always true, since it was answered.
     - ``draining``: whether the server was stopped: at first it still takes everything
       (`mcp_actors.Limits.drain_delay`), then it lets calls in flight end.
-    - ``missing``: what the server needs and cannot use at the moment, where there is something, with the cause:
-      ``shared`` is the shared state, ``upstreams`` all servers behind a gateway. Paths, hosts and ports are left out.
+    - ``missing``: what the server needs and cannot use at the moment, where there is something: the shared state, or
+      all servers behind a gateway. Paths, hosts and ports are left out.
     - ``ready``: whether it is not draining, and nothing is missing. It is never false at the start, because a listener
       accepts connections only once everything was started.
 

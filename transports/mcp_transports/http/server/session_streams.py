@@ -258,6 +258,7 @@ class StandaloneStream(SessionStream):
     """
 
     __slots__ = ("_held", "_pass_on", "_waits")
+    protocol = "http"
 
     def __init__(self, session: StreamOwner) -> None:
         super().__init__(session)
