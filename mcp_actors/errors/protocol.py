@@ -129,11 +129,13 @@ class Unavailable(RemoteProtocolError):
     Args:
         message: What happened.
         retry_after: The seconds to wait that the server asked for; ``None`` if it did not say.
+        never_run: Whether the request was refused before anything of it was begun.
     """
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after: float | None = None, never_run: bool = False) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.never_run = never_run
 
 
 # -- error responses: one class for each code that a program may want to catch -------------------------------------
