@@ -717,16 +717,22 @@ class Server(Generic[StateT]):
         served: AsgiServer = find_application("asgi")(self, path=path, websocket=websocket, **settings)
         return served
 
-    def stop(self) -> None:
+    def stop(self, delay: float | None = None) -> None:
         """Takes no new work, lets calls in flight end, then ends every `serve`. Never waits itself.
 
-        After `Limits.drain_grace` and `Limits.close_timeout` seconds the calls that are left are cancelled. Safe from
-        any task and any thread, and idempotent. The server can be served again later.
+        At first it goes on for ``delay`` seconds: it says that it is not ready, and ends each connection of HTTP with
+        its next answer, so that clients and proxies go elsewhere. Then calls have `Limits.drain_grace` seconds; those
+        that are left are cancelled and answered with `ServerStopping`, and after `Limits.close_timeout` all is over.
+        Safe from any task and any thread; a second time it does nothing, but for ending the delay where that is 0. The
+        server can be served again later.
+
+        Args:
+            delay: Seconds; by default `Limits.drain_delay`.
 
         Raises:
             LocalProtocolError: The event loop in which the server is served is blocked, or has broken down.
         """
-        self._runtime.stop()
+        self._runtime.stop(delay)
 
     @property
     def stopping(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from mcp_actors.shared import MemoryState
@@ -41,7 +41,15 @@ class LocalBus:
         for _, missed in tuple(self._takes.values()):
             missed()
 
-    async def send(self, address: str, message: bytes) -> bool:
+    position = ""
+
+    async def since(self, position: str) -> Sequence[tuple[str, str]]:
+        return ()
+
+    async def shut(self, address: str) -> None:
+        pass
+
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
         for bus in self._nodes.buses:
             if address.startswith(f"{bus._node}/"):
                 if (take := bus._mailboxes.get(address)) is not None:

@@ -63,6 +63,11 @@ class ProgressReports:
     def __repr__(self) -> str:
         return f"<ProgressReports of {self._call!r}, last value {self._last_value!r}>"
 
+    @property
+    def last(self) -> tuple[float, float | None] | None:
+        """The progress and the total of the last report of the call's function, ``None`` before the first."""
+        return None if self._reported == -math.inf else (self._reported, self._total)
+
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
         """Sends a report of the call's function, unless ``progress`` is not greater than in its last one.
 

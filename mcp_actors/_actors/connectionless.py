@@ -112,8 +112,8 @@ class ConnectionlessSession:
             dispatcher.pool.read_at = trio.current_time()
             dispatcher.dispatch(arrival.message, outlet)
 
-    def stop(self) -> None:
-        """Lets calls in flight end, then closes."""
+    def stop(self, grace: float | None = None) -> None:
+        """Lets calls in flight end, then closes. The server, which knows of no connection here, keeps the ``grace``."""
         self._stopping = True
         self.dispatcher.drain()
         if not self.dispatcher.calls:

@@ -256,6 +256,30 @@ class Subscription:
         if waiting != event:
             self._pending[key] = Event(event.kind, subscribed)
 
+    def put_all(self) -> None:
+        """Makes pending that everything has changed that was subscribed to, but for keys of extensions."""
+        for kind in sorted(self.kinds):
+            self.put(Event(kind), None)
+        for uri in self.uris:
+            self.put(Event("resource_updated", uri), uri)
+
+    def put_published(self, topic: str, key: str) -> None:
+        """Makes an event pending that was published before this began, if it covers the event."""
+        if topic == "resource_updated":
+            above = next(iter(uris_above(key, self.known_uris)), None)
+            if above is not None:
+                self.put(Event("resource_updated", key), above)
+        else:
+            for kind in self.kinds:
+                if kind == topic:
+                    self.put(Event(kind), None)
+
+    def hand_over(self) -> list[tuple[EventKind, str | None, str | None]]:
+        """Closes it, and returns what was pending, each with the uri that was subscribed to."""
+        pending = [(event.kind, event.uri, above) for (_, above), event in self._pending.items()]
+        self.close()
+        return pending
+
     def __enter__(self) -> Subscription:
         return self
 
@@ -402,10 +426,7 @@ class EventBus:
         for kind in self.changes:
             self.changes[kind] += 1
         for subscription in tuple(self._subscriptions):
-            for kind in sorted(subscription.kinds):
-                subscription.put(Event(kind), None)
-            for uri in subscription.uris:
-                subscription.put(Event("resource_updated", uri), uri)
+            subscription.put_all()
             for topic, key in sorted(subscription.known_keys):
                 subscription.put_key(topic, key)
 

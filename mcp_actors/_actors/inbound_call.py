@@ -298,6 +298,11 @@ class InboundCall(msgspec.Struct, eq=False):
             self.replacement = error
             self._unwind(error.message)
 
+    def answer_with(self, error: RpcError) -> None:
+        """Sends the peer ``error`` now, whatever the handler still does, if nothing was sent. Never waits."""
+        if self.state != "answered":
+            self.end_now(failure_frame(self.invocation, error))
+
     def _unwind(self, reason: str) -> None:
         if self.scope is not None:
             self.scope.cancel(reason=reason)

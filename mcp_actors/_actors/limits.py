@@ -79,8 +79,12 @@ class Limits(ValueRecord):
     cache_bytes: int = 16 * MIB
     """Bytes of answers that a client keeps because the server said how long they are good for; the oldest go first."""
 
+    drain_delay: float = 0.0
+    """How long a server that is to stop serves on, unready, so that proxies send nothing more: longer than two of their
+    checks. Nobody asks for it where there is no proxy."""
+
     drain_grace: float = 5.0
-    """How long calls in flight may go on after the server begins to stop."""
+    """How long calls in flight may go on after that. What is left then is answered with `ServerStopping`."""
 
     end_grace: float = 0.8
     """How long calls in flight may go on after the peer has ended its input, if ``drain_grace`` is not shorter: with

@@ -38,6 +38,8 @@ __all__ = ["KINDS", "CallKinds", "OutboundCalls"]
 
 # How much of what came instead of messages is remembered: enough to recognize a banner or a stray print.
 MAX_REMEMBERED = 3
+# Ids that one node has for the requests of a session before another one goes on with it.
+IDS_OF_A_NODE = 1 << 20
 
 
 class CallCarrier(Protocol):
@@ -93,6 +95,15 @@ class OutboundCalls:
     def is_plain(self) -> bool:
         """Whether a request may be sent by `begin` and `finish`: there is a session, and no telemetry observes it."""
         return self._carrier is not None
+
+    @property
+    def last_id(self) -> int:
+        """The last id that was used; 0 before the first."""
+        return self._last_id
+
+    def go_on_behind(self, last_id: int) -> None:
+        """Goes on with ids far behind ``last_id``: another node may use some more for calls that it still has."""
+        self._last_id = (last_id // IDS_OF_A_NODE + 1) * IDS_OF_A_NODE
 
     def next_id(self) -> int:
         """Ids count up and are never used again: the legacy rule, and right for both eras."""

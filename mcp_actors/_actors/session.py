@@ -111,6 +111,7 @@ class Session:
         self._writing: trio.CancelScope | None = None
         self._nursery: trio.Nursery | None = None
         self._breaking: BaseException | None = None
+        self._stop_grace = limits.drain_grace
 
     def __repr__(self) -> str:
         dispatcher = self.dispatcher
@@ -192,11 +193,16 @@ class Session:
         """Ends the connection as if it had broken, for ``reason``; calls raise `ConnectionLost`. Legal at any time."""
         self._broken(trio.BrokenResourceError(reason))
 
-    def stop(self) -> None:
+    def stop(self, grace: float | None = None) -> None:
         """Takes no new work, lets calls in flight end within the grace, then closes. Legal from any task, any time.
 
         Calls that a peer has left behind by ending its input have had their grace: they are cancelled at once.
+
+        Args:
+            grace: Seconds of the grace; by default `Limits.drain_grace`.
         """
+        if grace is not None:
+            self._stop_grace = grace
         if self._peer_left and self._nursery is not None:
             self._nursery.cancel_scope.cancel(reason="the peer has left, and the session is stopping")
         self._reading.cancel(reason="the session is stopping")
@@ -208,7 +214,7 @@ class Session:
 
     def _grace(self) -> float:
         limits = self.limits
-        return min(limits.end_grace, limits.drain_grace) if self._peer_left else limits.drain_grace
+        return min(limits.end_grace, limits.drain_grace) if self._peer_left else self._stop_grace
 
     async def _read(self) -> BaseException | None:
         """Reads to the end; returns what broke the link, or ``None`` for a clean end."""

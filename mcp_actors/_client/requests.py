@@ -6,7 +6,7 @@
 2. A fresh answer in `ResponseCache` is the result (MCP 2026-07-28, Caching).
 3. `Requests.send` sends the request in the present session, or waits for the session that is on its way. Where the
    channel carries headers, `HeaderMirroring` repeats parts of the request in them (MCP 2026-07-28, Streamable HTTP,
-   Standard and Custom Headers). A request that was refused without being run is sent once more.
+   Standard and Custom Headers). A request of which nothing was begun is sent again (`Repetition`).
 4. A result of an extension's kind is finished by the extension. A result that asks for input is answered by the
    client's handlers, and the request is sent again with the answers, `ClientOptions.max_rounds` times at most
    (MCP 2026-07-28, Multi Round-Trip Requests).
@@ -28,6 +28,7 @@ from mcp_actors._client.client_extension import AnsweredCall, Extensions
 from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.options import ClientCall, ClientOptions, guarded, sent_through
 from mcp_actors._client.pages import FEW_PAGES, AllPages
+from mcp_actors._client.repetition import REFUSALS, Repetition, may_be_repeated
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.tool_results import ListedSchemas
 from mcp_actors._eras.era import Era, Event, EventKind, Method, read_result
@@ -36,14 +37,12 @@ from mcp_actors._wire.codec import decode_value, encode_value
 from mcp_actors.errors import (
     INVALID_PARAMS,
     URL_ELICITATION_REQUIRED,
-    ConnectionLost,
     HeaderMismatch,
     InputRequired,
     LocalProtocolError,
     ProtocolError,
     RemoteProtocolError,
     RpcError,
-    SessionExpired,
 )
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import InputRequest, InputResponse, ListToolsResult, Tool
@@ -54,7 +53,6 @@ __all__ = [
     "ResponseCache",
     "call_options",
     "callers_meta",
-    "may_be_repeated",
 ]
 
 T = TypeVar("T")
@@ -263,39 +261,37 @@ class Requests:
         """
         outbound = session.outbound
         read = self._spoken().read_tool_result if method == "tools/call" else None
+        pending = None
         try:
             pending, outlet = outbound.begin(method, params, options)
             return await outbound.finish(pending, outlet, options, read=read)
-        except SessionExpired as expired:
-            if not expired.never_run:
+        except REFUSALS as refusal:
+            if not may_be_repeated(refusal):
                 raise
-        except ConnectionLost as loss:
-            if not (loss.never_run and self._connectivity.restarts):
-                raise
-        return await self.send(method, params, options, session)
+            repetition = Repetition(
+                options, self._connectivity, None if pending is None else pending.deadline
+            )
+            options = await repetition.wait(refusal, session)
+        return await self.send(method, params, options, repetition)
 
     async def send(
         self,
         method: str,
         params: dict[str, Any],
         options: CallOptions,
-        lost: Session | None = None,
+        repetition: Repetition | None = None,
     ) -> dict[str, Any]:
         """Sends any request and returns its result as the server sent it; raises as `call` does.
 
-        What a forgotten session refused was not run: it is sent once more in the new session, for which all who met
-        the same refusal wait together. A request of which nothing had been sent when the connection broke is sent in
-        the next one, where lost connections are made again. A call of a tool that the server refuses for what was
-        mirrored of it is sent once more after the tools were listed.
+        It is sent again while nothing of it was begun, within the time of the call: see `Repetition`. A call of a tool
+        that the server refuses for what was mirrored of it is sent once more after the tools were listed.
 
         Args:
-            lost: The session in which that has happened already.
+            repetition: The attempts that were made before.
         """
-        may_wait = may_list = True
-        waits_until: float | None = None
-        if lost is not None:
-            may_wait = False
-            await self._connectivity.live_session(options.idle, lost)
+        if repetition is None:
+            repetition = Repetition(options, self._connectivity)
+        may_list = True
         while True:
             session, mirroring = self._session, self._mirroring
             if session is None or session.outbound.ended:
@@ -313,17 +309,8 @@ class Requests:
                     await self._list_tools_again(mirroring, listings, options)
                 except (RpcError, ProtocolError):
                     raise mismatch from None
-            except SessionExpired as expired:
-                if not expired.never_run or not may_wait:
-                    raise
-                may_wait = False
-                await self._connectivity.live_session(options.idle, session)
-            except ConnectionLost as loss:
-                now = trio.current_time()
-                waits_until = now + options.idle if waits_until is None else waits_until
-                if not (loss.never_run and self._connectivity.restarts) or now >= waits_until:
-                    raise
-                await self._connectivity.live_session(waits_until - now, session)
+            except REFUSALS as refusal:
+                options = await repetition.wait(refusal, session)
 
     def begin(
         self, method: str, params: dict[str, Any], options: CallOptions
@@ -443,13 +430,6 @@ def call_options(
 def callers_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Returns what a caller may add to a request's ``_meta``: all but what is the engine's own."""
     return {key: value for key, value in meta.items() if key not in ENVELOPE}
-
-
-def may_be_repeated(error: Exception) -> bool:
-    """Whether a request failed in a way for which `Requests.send` may send it again: it was not run."""
-    if isinstance(error, SessionExpired | ConnectionLost):
-        return error.never_run
-    return isinstance(error, HeaderMismatch)
 
 
 def _page(cursor: str | None) -> dict[str, Any]:

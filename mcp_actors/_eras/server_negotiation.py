@@ -319,6 +319,30 @@ class LegacySessionState:
         if name in INITIALIZED:
             self._move(NEXT_STATE.get((self.state, LifecycleEvent.INITIALIZED), self.state))
 
+    def go_on(
+        self, version: str, capabilities: dict[str, Any], info: Any, log_level: str | None, *, operates: bool
+    ) -> None:
+        """Goes on with a session that was begun at another node, with what its client has said of itself there.
+
+        Args:
+            version: The revision, which is served here.
+            capabilities: Those of the client.
+            info: Its description of itself.
+            log_level: The least severe level that it wants to hear, ``None`` if it has not said.
+            operates: Whether it is past its handshake.
+
+        Raises:
+            Overloaded: Too many bytes would be kept of clients.
+        """
+        size = _size("capabilities", capabilities) + _size("clientInfo", info)
+        if self.account is not None and (over := self.account.charge(size)) is not None:
+            raise Overloaded.for_bytes("sessions", over, self.account.budget.limit_of(over))
+        self.era = LEGACY[version]
+        self.peer = Peer(self.era, capabilities, info, log_level)
+        self.state = LifecycleState.ANSWERED
+        if operates:
+            self._move(LifecycleState.OPERATING)
+
     def end(self) -> None:
         """Ends the session. The callback refers to it, and it must not wait for the garbage collector."""
         self.on_operating = _do_nothing

@@ -188,6 +188,16 @@ class PeerSession:
         else:
             self._at_end = {**self._at_end, key: callback}
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether objects are kept in it, or somewhere else for it: another process cannot go on with it."""
+        return bool(self._kept or self._at_end)
+
+    @property
+    def scopes_of_lists(self) -> frozenset[str] | None:
+        """The scopes that `listed_for` was given; ``None`` if the client has to list again, or has not yet."""
+        return self._listed_for
+
     def end(self) -> None:
         """Calls what `on_end` was given; the session has ended."""
         callbacks, self._at_end = self._at_end or _NONE, None

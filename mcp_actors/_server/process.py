@@ -31,10 +31,6 @@ __all__ = [
 class StoppableServer(Protocol):
     """A server, as far as signals need it."""
 
-    @property
-    def stopping(self) -> bool:
-        """Whether it is stopping."""
-
     def stop(self) -> None:
         """Stops it, without waiting."""
 
@@ -61,10 +57,12 @@ async def serve_until_signal(server: StoppableServer, serve: Callable[[], Awaita
 async def _stop_on(
     server: StoppableServer, signals: AsyncIterator[int], everything: trio.CancelScope
 ) -> None:
+    is_second = False
     async for _ in signals:
-        if server.stopping:
+        if is_second:
             everything.cancel(reason="a second signal")
         server.stop()
+        is_second = True
 
 
 # -- A line for a person who has typed the name of a stdio server's program, and sees nothing happen ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import attrs
@@ -26,6 +26,7 @@ from mcp_actors._actors.limits import (
 from mcp_actors._actors.responses import refusal_frame
 from mcp_actors._actors.session import Session
 from mcp_actors._actors.task_pool import TaskPool
+from mcp_actors._eras.era import shown_target
 from mcp_actors._eras.server_negotiation import (
     Classified,
     ExchangeNegotiation,
@@ -40,7 +41,7 @@ from mcp_actors._server.features import Features
 from mcp_actors._server.invoke import uri_param
 from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.scope import ServerScope, derived_key
-from mcp_actors._server.sessions import AnySession, SessionRegistry
+from mcp_actors._server.sessions import AnySession, SessionRecord, SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
 from mcp_actors._wire.codec import JsonRpcNotification, JsonRpcRequest, decode
 from mcp_actors.abc import (
@@ -50,17 +51,27 @@ from mcp_actors.abc import (
     FrameChannel,
     OpenState,
     Outlet,
+    ServerSession,
     ServerTransport,
     SharedState,
+    StopPart,
     Telemetry,
 )
 from mcp_actors.abc.telemetry import guarded
-from mcp_actors.errors import LocalProtocolError, MalformedMessage, MethodNotFound, ResourceNotFound, RpcError
+from mcp_actors.errors import (
+    LocalProtocolError,
+    MalformedMessage,
+    MethodNotFound,
+    ResourceNotFound,
+    RpcError,
+    ServerStopping,
+    SharedStateUnavailable,
+)
 from mcp_actors.supervision.budget import Account, holder_of
-from mcp_actors.supervision.containment import one_error, start_again, start_and_wait
+from mcp_actors.supervision.containment import Containment, one_error, start, start_again, start_and_wait
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.supervision.printable import printable, without_places
-from mcp_actors.supervision.task_kinds import BEATS, COMPANION, DRAIN, TRANSPORT
+from mcp_actors.supervision.task_kinds import BEATS, COMPANION, DRAIN, STOP_PART, TRANSPORT
 from mcp_actors.types import Implementation
 from mcp_actors.types.records import Number, ValueRecord, frozen_record
 
@@ -185,7 +196,11 @@ class ServerRuntime:
         self._sessions = SessionRegistry(bus, features.loop)
         self._handlers: list[TransportHandler] = []
         self._serving = 0
-        self._stopping = trio.Event()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._delay = 0.0
+        self._leaving, self._hastened, self._stopping = trio.Event(), trio.Event(), trio.Event()
 
     def __repr__(self) -> str:
         state = "stopping" if self.stopping else "serving" if self._serving else "not serving"
@@ -246,11 +261,19 @@ class ServerRuntime:
 
     @property
     def stopping(self) -> bool:
-        return self._stopping.is_set()
+        return self._leaving.is_set()
 
-    def stop(self) -> None:
-        """Takes no new work, lets calls in flight end within the grace, then ends every `serve`."""
-        self.features.loop.call(self._stopping.set)
+    def stop(self, delay: float | None = None) -> None:
+        """See `Server.stop`."""
+        self.features.loop.call(self._stop, self.limits.drain_delay if delay is None else delay)
+
+    def _stop(self, delay: float) -> None:
+        if not self._leaving.is_set():
+            self._delay = delay
+            self._leaving.set()
+        elif not delay:
+            # The rest of the delay is given up.
+            self._hastened.set()
 
     async def serve(
         self,
@@ -296,7 +319,7 @@ class ServerRuntime:
     def _forget(self) -> None:
         """Begins anew: also after a fork, which has a copy of what its parent serves."""
         self._serving = 0
-        self._stopping = trio.Event()
+        self._begin_anew()
         if self._sessions:
             self._sessions = SessionRegistry(self.bus, self.features.loop)
         self._handlers.clear()
@@ -334,10 +357,10 @@ class ServerRuntime:
         task_status: trio.TaskStatus[tuple[Any, ...]],
     ) -> None:
         async with trio.open_nursery() as supervisor:
-            start_again(supervisor, DRAIN, self._drain, supervisor.cancel_scope)
             handler = TransportHandler(
-                self._config, scope, state, self._sessions, supervisor, self._stopping, self
+                self._config, scope, state, self._sessions, supervisor, self._leaving, self._stopping, self
             )
+            start_again(supervisor, DRAIN, self._drain, handler, supervisor.cancel_scope)
             self._handlers.append(handler)
             self._transports += transports
             try:
@@ -360,23 +383,59 @@ class ServerRuntime:
                     self._transports.remove(each)
             supervisor.cancel_scope.cancel(reason="every transport is done")
 
-    async def _drain(self, everything: trio.CancelScope) -> None:
-        await self._stopping.wait()
+    async def _drain(self, handler: TransportHandler, everything: trio.CancelScope) -> None:
+        await self._leaving.wait()
+        limits = self.limits
         try:
-            with trio.move_on_after(self.limits.drain_grace + self.limits.close_timeout):
-                for session in self._sessions:
-                    session.stop()
-                stateless = [handler.stateless for handler in self._handlers]
-                for each in stateless:
+            with trio.move_on_after(self._delay):
+                await self._hastened.wait()
+            with trio.move_on_after(limits.drain_grace) as grace:
+                await handler.run_before_stop(self._delay)
+                self._stopping.set()
+                for session in list(self._sessions):
+                    session.stop(limits.drain_grace + limits.close_timeout)
+                for each in self.exchanges():
                     each.dispatcher.drain()
-                while self._sessions:
-                    await self._sessions.ended.park()
-                for each in stateless:
-                    while each.dispatcher.calls:
-                        await each.ended.park()
+                await self._until_without_calls()
+            if grace.cancelled_caught:
+                await self._cut()
         finally:
             # Also when draining crashes: a server that was stopped has to end.
+            self._stopping.set()
             everything.cancel(reason="stopped")
+
+    async def _cut(self) -> None:
+        """Answers the calls that are left with an error, at first as their functions clean up, and then all of them."""
+        self._stopping.set()
+        for call in self._all_calls():
+            call.end_with(stopped_call(call))
+        for handler in self._handlers:
+            handler.cut()
+        with trio.move_on_after(self.limits.close_timeout):
+            await self._until_without_calls()
+        for call in self._all_calls():
+            call.answer_with(stopped_call(call))
+
+    async def _until_without_calls(self) -> None:
+        """Waits until nothing is left that a server waits for which stops."""
+        while True:
+            if self._sessions:
+                await self._sessions.ended.park()
+            elif (
+                each := next((each for each in self.exchanges() if each.dispatcher.calls), None)
+            ) is not None:
+                await each.ended.park()
+            else:
+                for handler in list(self._handlers):
+                    await handler.until_answered()
+                # A request may have arrived meanwhile that another node had forwarded before it knew.
+                if not self._sessions and not self._all_calls():
+                    return
+
+    def _all_calls(self) -> list[InboundCall]:
+        dispatchers = [session.dispatcher for session in self._sessions]
+        dispatchers += [each.dispatcher for each in self.exchanges()]
+        return [call for each in dispatchers for call in each.calls.values()]
 
     # -- legacy subscriptions ----------------------------------------------------------------------------------------
 
@@ -511,10 +570,14 @@ class TransportHandler:
         shared: OpenState,
         sessions: SessionRegistry,
         nursery: trio.Nursery,
+        leaving: trio.Event,
         stopping: trio.Event,
         running: object,
     ) -> None:
+        self.leaving = leaving
         self.stopping = stopping
+        self.parts: dict[int, StopPart] = {}
+        """What `stops_with` was given for what goes on now."""
         self.running = running
         self.shared = shared
         self._config = config
@@ -551,6 +614,34 @@ class TransportHandler:
         self._config = config
         self._negotiation.mirrored_params = config.features.tools.mirrored_params
         self.responder.replace(config.features, scope, config.stamp)
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def stops_with(self, part: StopPart) -> Iterator[None]:
+        self.parts[id(part)] = part
+        try:
+            yield
+        finally:
+            del self.parts[id(part)]
+
+    async def run_before_stop(self, delay: float) -> None:
+        """Has every part of a binding do what it has to before the stop."""
+        async with trio.open_nursery() as nursery:
+            for part in self.parts.values():
+                start(nursery, STOP_PART, part.before_stop, delay, about="before")
+
+    async def until_answered(self) -> None:
+        """Waits until the bindings have answered what is no call."""
+        async with trio.open_nursery() as nursery:
+            for part in self.parts.values():
+                start(nursery, STOP_PART, part.until_answered, about="answers")
+
+    def cut(self) -> None:
+        """Has the bindings answer what is left."""
+        for part in list(self.parts.values()):
+            with Containment(STOP_PART):
+                part.cut()
 
     # -- connections -----------------------------------------------------------------------------------------------
 
@@ -642,6 +733,32 @@ class TransportHandler:
         self._sessions.add(session, negotiation.legacy, principal)
         return session
 
+    def hand_over(self, session: ServerSession) -> bytes | None:
+        assert isinstance(session, ConnectionlessSession)
+        return self._sessions.hand_over(session, self.shared.bus.position)
+
+    async def go_on(
+        self, record: bytes, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
+    ) -> ConnectionlessSession:
+        try:
+            known = msgspec.json.decode(record, type=SessionRecord)
+        except msgspec.MsgspecError as error:
+            raise LocalProtocolError(f"a session was handed over in another form: {error}") from error
+        if known.version not in self._negotiation.legacy_served:
+            raise LocalProtocolError(f"a session was handed over of the version {known.version!r:.40}")
+        session = self.open_session(outlet, principal, peer)
+        try:
+            self._sessions.go_on(session, known)
+            try:
+                published = await self.shared.bus.since(known.position)
+            except SharedStateUnavailable:
+                published = None
+            self._sessions.catch_up(session, published)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
     async def exchange(
         self, arrival: Arrival, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> None:
@@ -703,6 +820,16 @@ class TransportHandler:
     def _begin_delivery(self, session: AnySession) -> None:
         """A legacy client is past its handshake: from now on it is sent notifications of changed lists unasked."""
         self._sessions.subscriber(session.dispatcher)
+
+
+def stopped_call(call: InboundCall) -> ServerStopping:
+    """Returns the answer to a call that is left when a server that stops has no more time for it."""
+    if call.state == "waiting":
+        return ServerStopping()
+    target = shown_target(call.invocation)
+    what = call.invocation.method.name if target is None else f"{call.invocation.method.name} {target}"
+    progress = None if call.reports is None else call.reports.last
+    return ServerStopping.cut(what, trio.current_time() - call.started, progress)
 
 
 def _scopes_needed(features: Features, message: object) -> frozenset[str]:

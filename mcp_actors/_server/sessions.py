@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -14,7 +14,8 @@ from mcp_actors._actors.dispatcher import SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
-from mcp_actors._eras.server_negotiation import LegacySessionState
+from mcp_actors._eras.era import EventKind, shared_kinds
+from mcp_actors._eras.server_negotiation import LegacySessionState, LifecycleState
 from mcp_actors._server.invoke import ServingLoop
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors._server.subscriptions import SessionSubscriber
@@ -23,11 +24,36 @@ from mcp_actors.abc.telemetry import ObservedSession, guarded
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import LoggingLevel
 
-__all__ = ["AnySession", "SessionRegistry"]
+__all__ = ["AnySession", "SessionRecord", "SessionRegistry"]
 
 AnySession = Session | ConnectionlessSession
 # Characters of a client's name and version that operators are shown.
 LONGEST_NAME = 200
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What another node needs to go on with a session."""
+
+    version: str
+    """The revision that was agreed on."""
+    capabilities: dict[str, Any]
+    """Those of the client, as it sent them, and so is ``info``."""
+    info: Any
+    log_level: str | None
+    operates: bool
+    """Whether the handshake is over."""
+    kinds: list[EventKind]
+    """The lists of whose changes the client is notified."""
+    uris: list[str]
+    """The resources that it has subscribed to."""
+    pending: list[tuple[EventKind, str | None, str | None]]
+    """Changes that it was not told of: the kind, the URI, and the URI that was subscribed to."""
+    scopes: list[str] | None
+    """The scopes with which it has listed; ``None`` where that does not matter."""
+    last_id: int
+    """The last id of a request to it."""
+    position: str
+    """The place in the events of all nodes up to which ``pending`` is complete; see `mcp_actors.abc.Bus.position`."""
 
 
 class _Registered(msgspec.Struct):
@@ -101,6 +127,59 @@ class SessionRegistry:
             registered.subscriber.close()
         registered.peer.end()
         self.ended.unpark_all()
+
+    def hand_over(self, session: ConnectionlessSession, position: str) -> bytes | None:
+        """Stops a session here, but for its calls in flight, and returns the `SessionRecord` for the next node.
+
+        ``None``, with nothing done, for one that is not begun, or that objects of this process belong to.
+        """
+        registered = self._registered.get(session.dispatcher)
+        if registered is None or registered.legacy.peer is None or registered.peer.is_bound:
+            return None
+        client, peer = registered.legacy.peer, registered.peer
+        subscriber, registered.subscriber = registered.subscriber, None
+        uris, pending = ([], []) if subscriber is None else subscriber.hand_over()
+        scopes = peer.scopes_of_lists
+        record = SessionRecord(
+            version=client.version,
+            capabilities=client.raw_capabilities,
+            info=client.raw_info,
+            log_level=client.log_level,
+            operates=registered.legacy.state is LifecycleState.OPERATING,
+            kinds=sorted(peer.list_kinds),
+            uris=uris,
+            pending=pending,
+            scopes=None if scopes is None else sorted(scopes),
+            last_id=session.dispatcher.outbound.last_id,
+            position=position,
+        )
+        session.stop()
+        return msgspec.json.encode(record)
+
+    def go_on(self, session: ConnectionlessSession, record: SessionRecord) -> None:
+        """Gives a new session what another node has handed over.
+
+        Raises:
+            Overloaded: Too many bytes would be kept of clients.
+        """
+        registered = self._registered[session.dispatcher]
+        registered.peer.list_kinds = shared_kinds(frozenset(record.kinds))
+        if record.scopes is not None:
+            registered.peer.listed_for(frozenset(record.scopes))
+        session.dispatcher.outbound.go_on_behind(record.last_id)
+        registered.legacy.go_on(
+            record.version, record.capabilities, record.info, record.log_level, operates=record.operates
+        )
+        if record.uris or record.pending:
+            subscriber = self.subscriber(session.dispatcher)
+            assert subscriber is not None
+            subscriber.go_on(record.uris, record.pending)
+
+    def catch_up(self, session: ConnectionlessSession, published: Iterable[tuple[str, str]] | None) -> None:
+        """Tells a session what was published while no node had it; ``None`` if that is not known."""
+        registered = self._registered.get(session.dispatcher)
+        if registered is not None and registered.subscriber is not None:
+            registered.subscriber.catch_up(published)
 
     def peer_session(self, owner: CallOwner) -> PeerSession | None:
         """Returns the session of a call as functions see it; ``None`` if the call belongs to none."""

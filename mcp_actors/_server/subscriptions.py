@@ -20,6 +20,8 @@ from mcp_actors._eras.modern import SUBSCRIPTION_ID
 from mcp_actors._server.context import Context, principal_of
 from mcp_actors._server.invoke import Handler
 from mcp_actors.errors import ConnectionLost, MissingCapability, SessionExpired, invalid_params
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import masked_uri
 from mcp_actors.supervision.task_kinds import CHANGE_DELIVERY
 from mcp_actors.types import ServerCapabilities
 
@@ -162,6 +164,31 @@ class SessionSubscriber:
     def close(self) -> None:
         """The session ended."""
         self._subscription.close()
+
+    def hand_over(self) -> tuple[list[str], list[tuple[EventKind, str | None, str | None]]]:
+        """Ends it here, and returns the URIs that are subscribed to, and what was not delivered yet."""
+        uris = list(self._subscription.uris)
+        return uris, self._subscription.hand_over()
+
+    def go_on(self, uris: Iterable[str], pending: Iterable[tuple[EventKind, str | None, str | None]]) -> None:
+        """Goes on with what another node has handed over."""
+        for uri in uris:
+            try:
+                self.subscribe(uri)
+            except Exception as error:
+                # The client knows that it is subscribed, and cannot be notified of the contrary.
+                log.warning("a subscription is not gone on with", uri=masked_uri(uri), error=str(error))
+        for kind, changed, above in pending:
+            if above is None or above in self._subscription.known_uris:
+                self._subscription.put(Event(kind, changed), above)
+
+    def catch_up(self, published: Iterable[tuple[str, str]] | None) -> None:
+        """Delivers what was published while no node had the session; ``None`` if that is not known."""
+        if published is None:
+            self._subscription.put_all()
+        else:
+            for topic, key in published:
+                self._subscription.put_published(topic, key)
 
     def _wake(self) -> None:
         if not self._delivering:

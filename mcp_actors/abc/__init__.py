@@ -39,6 +39,7 @@ from mcp_actors.abc.transport import (
     ServerSession,
     ServerTransport,
     SessionOutlet,
+    StopPart,
     Waiting,
 )
 
@@ -71,6 +72,7 @@ __all__ = [
     "SessionOutlet",
     "SessionPlace",
     "SharedState",
+    "StopPart",
     "TaskBounds",
     "TaskRecord",
     "TaskState",

@@ -23,7 +23,7 @@ Cancelling a method may leave its effect done or not done, and never half done.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
@@ -57,10 +57,16 @@ class SessionPlace(NamedTuple):
     """The key of the principal that began it; empty without authentication."""
     alive: bool
     """Whether the node that holds it is there. If not, only its events are left."""
+    is_free: bool = False
+    """Whether that node has handed it over, and no other one has taken it yet."""
 
 
 class SessionDirectory(Protocol):
-    """The holders of the legacy sessions of all nodes."""
+    """The holders of the legacy sessions of all nodes.
+
+    A node that ends hands over what it holds, and a node that gets a request of such a session takes it over and goes
+    on with it.
+    """
 
     @property
     def spans_processes(self) -> bool:
@@ -82,6 +88,27 @@ class SessionDirectory(Protocol):
 
     def forget(self, session: str) -> None:
         """Takes a session out. Never waits: it takes effect soon, and again when an outage is over."""
+
+    async def hand_over(self, records: Mapping[str, bytes], seconds: float) -> None:
+        """Gives up sessions that this node holds, for the nodes that take them.
+
+        Args:
+            records: By session, all that another node needs to go on with it.
+            seconds: How long they are kept, if no node takes them.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached; some of them may have been handed over.
+        """
+
+    async def take_over(self, session: str, owner: str, address: str) -> bytes | None:
+        """Becomes the holder of a session that was handed over, as by `register`. Of several that try, one does.
+
+        Returns:
+            Its record; ``None`` if it is not to be had, because another node was faster for one.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached; this node may have become its holder.
+        """
 
 
 # -- events --------------------------------------------------------------------------------------------------------
@@ -159,6 +186,16 @@ class EventLog(Protocol):
     def forget(self, session: str) -> None:
         """Frees all events of a session that has ended. An unknown session is ignored."""
 
+    async def leave(self, sessions: Mapping[str, Collection[str]]) -> None:
+        """Leaves sessions to other nodes, each with the names of the streams with which another node goes on.
+
+        To the other streams of these sessions this node still appends, and ends them. It waits until all that was
+        appended before can be replayed, or never will. Nothing of a session is freed.
+        """
+
+    def go_on(self, session: str, last: Mapping[str, str]) -> None:
+        """Goes on with streams that another node has left, behind the events with these ids."""
+
 
 # -- the bus -------------------------------------------------------------------------------------------------------
 
@@ -188,11 +225,31 @@ class Bus(Protocol):
         event loop, and must neither wait nor raise.
         """
 
-    async def send(self, address: str, message: bytes) -> bool:
-        """Hands a message to one mailbox; messages of one sender to one mailbox keep their order.
+    @property
+    def position(self) -> str:
+        """The place among the published events of all nodes up to which subscribers of this node were called."""
+
+    async def since(self, position: str) -> Sequence[tuple[str, str]] | None:
+        """Returns the topics and keys that were published behind a `position` of any node, by any node, this one too.
 
         Returns:
-            Whether the mailbox's node was there when it was handed over. That it takes the message is not promised.
+            Them in order, some perhaps twice; ``None`` if some may be missing.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached.
+        """
+
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
+        """Hands a message to one mailbox; messages of one sender to one mailbox keep their order.
+
+        Args:
+            address: The mailbox.
+            message: The message.
+            begins: Whether it begins something, which only a mailbox takes that was not shut.
+
+        Returns:
+            Whether the mailbox's node was there when it was handed over, and took such a message. That it takes the
+            message is not promised.
 
         Raises:
             SharedStateUnavailable: The state cannot be reached; the message may have been handed over. Or the state
@@ -204,6 +261,15 @@ class Bus(Protocol):
 
         ``take(message)`` is called in the event loop for each message, and must neither wait nor raise. Messages to an
         address that is closed are dropped.
+        """
+
+    async def shut(self, address: str) -> None:
+        """Has a mailbox of this node take no message any more that begins something: `send` says so to the others.
+
+        When it returns, all such messages have been taken that were handed over before.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached.
         """
 
 

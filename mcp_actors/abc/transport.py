@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -58,6 +58,7 @@ __all__ = [
     "ServerSession",
     "ServerTransport",
     "SessionOutlet",
+    "StopPart",
     "Waiting",
 ]
 
@@ -436,6 +437,27 @@ class ServerHandler(Protocol):
         ``peer`` is the address of the client, as for `exchange`.
         """
 
+    def hand_over(self, session: ServerSession) -> bytes | None:
+        """Makes a record of a session from which `go_on` makes it again, at another node.
+
+        Here only its calls in flight go on; it sends nothing besides, and ends with the last of them. Never waits.
+
+        Returns:
+            The record, or ``None`` if another process cannot go on with the session: then it stays as it was.
+        """
+
+    async def go_on(
+        self, record: bytes, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
+    ) -> ServerSession:
+        """Makes a session of the record that another node has made of it; as `open_session` otherwise.
+
+        Its client is notified of what has changed meanwhile.
+
+        Raises:
+            LocalProtocolError: The record is that of another program, or of a revision that is not served here.
+            Overloaded: Too many bytes would be kept of clients.
+        """
+
     @property
     def has_sessions(self) -> bool:
         """Whether a revision with sessions is served."""
@@ -454,11 +476,43 @@ class ServerHandler(Protocol):
         """
 
     @property
+    def leaving(self) -> trio.Event:
+        """Set when the server is going to stop: it still takes everything, and the binding has clients go elsewhere."""
+
+    def stops_with(self, part: StopPart) -> AbstractContextManager[None]:
+        """Has ``part`` take its part in the stop of the server, if that is while the block runs."""
+
+    @property
     def stopping(self) -> trio.Event:
         """Set when the server takes no new work: the binding stops accepting and lets calls in flight end.
 
         `ServerTransport.serve` is cancelled when all of them have ended, or their time is over.
         """
+
+
+class StopPart(Protocol):
+    """The part of a binding that does something itself when the server stops; see `ServerHandler.stops_with`.
+
+    An error of it is logged, and the server stops without it.
+    """
+
+    async def before_stop(self, delay: float) -> None:
+        """Does what has to be done while requests that have arrived are still served, before `ServerHandler.stopping`.
+
+        It is cancelled when the time of calls is over.
+
+        Args:
+            delay: The seconds for which the server was `ServerHandler.leaving`.
+        """
+
+    async def until_answered(self) -> None:
+        """Waits until all is answered that the engine has no call for, and all answers are sent.
+
+        It is called when there is no call any more, and cancelled when the time of calls is over.
+        """
+
+    def cut(self) -> None:
+        """Answers what is left, because the time of calls is over. Must not wait."""
 
 
 @runtime_checkable

@@ -89,7 +89,8 @@ def _option(name: str, section: str, *, on: Sequence[str] = EVERY, **settings: A
 
 
 _ADDRESSES, _TOKENS, _OPERATORS = "Addresses", "Authorization, for HTTP and WebSocket", "For operators"
-_LIMITS, _PROCESSES, _DEVELOPMENT = "Limits and middleware", "Several processes", "Development"
+_LIMITS, _PROCESSES = "Limits and middleware", "Several processes"
+_ENDING, _DEVELOPMENT = "The end", "Development"
 _SERVE = ("serve",)
 _SERVE_AND_GATEWAY = ("serve", "gateway")
 _FILE = click.Path(exists=True, dir_okay=False)
@@ -328,6 +329,20 @@ class ServeOptions:
         metavar="URL",
         help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or another store.",
     )
+    drain_delay: float | None = _option(
+        "--drain-delay",
+        _ENDING,
+        metavar="S",
+        type=click.FloatRange(min=0),
+        help="At SIGTERM, seconds for which it serves on, unready, so that load balancers go elsewhere. Default: 0",
+    )
+    drain: float | None = _option(
+        "--drain",
+        _ENDING,
+        metavar="S",
+        type=click.FloatRange(min=0),
+        help="Seconds for calls in flight after that; what is left is answered with an error. Default: 5",
+    )
     reload: bool = _option(
         "--reload", _DEVELOPMENT, on=_SERVE, is_flag=True, help="Serve TARGET anew whenever its files change."
     )
@@ -352,8 +367,8 @@ class ServeOptions:
 
 # Paragraphs after sections of the help of ``serve``.
 _REMARKS = {
-    _OPERATORS: "--metrics answers those who may call this server by its name, and --health anybody (with 503 while "
-    "the server ends its calls), both without a token.",
+    _OPERATORS: "--metrics answers those who may call this server by its name, and --health anybody (with 503 from "
+    "SIGTERM on, also at PATH/ready, and with 200 at PATH/live), both without a token.",
     _PROCESSES: "SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is "
     "refused and no call is lost. Without a --shared that keeps sessions, clients over HTTP have none, and no "
     "HTTP+SSE: a request may reach any of them. --metrics shows the sum of all, and lines of the log have a number.",
@@ -554,7 +569,10 @@ def equip(server: Server, options: ServeOptions) -> None:
     """
     if options.shared is not None:
         server.shared = _shared_state(options.shared)
-    if given := _limits_below(options, ""):
+    given = _limits_below(options, "")
+    ending = {"drain_delay": options.drain_delay, "drain_grace": options.drain}
+    given |= {name: seconds for name, seconds in ending.items() if seconds is not None}
+    if given:
         server.limits = attrs.evolve(server.limits, **given)
     add_middleware(server, options)
 

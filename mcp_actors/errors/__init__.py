@@ -18,6 +18,7 @@
     │   ├── Overloaded            429, a limit on concurrent requests is reached
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
+    │   ├── ServerStopping        503, the server stops: not begun, or begun and cancelled
     │   ├── UpstreamUnavailable   502, a server behind a gateway cannot be reached
     │   ├── UpstreamTimeout       504, it has not answered in time
     │   └── UpstreamMisbehaved    520, its answer is not of the protocol
@@ -106,6 +107,7 @@ from mcp_actors.errors.protocol import (
     RemoteProtocolError,
     ResourceNotFound,
     RpcError,
+    ServerStopping,
     SharedStateUnavailable,
     TaskNotFound,
     Unavailable,
@@ -153,6 +155,7 @@ __all__ = [
     "RemoteProtocolError",
     "ResourceNotFound",
     "RpcError",
+    "ServerStopping",
     "SessionExpired",
     "SharedStateUnavailable",
     "SubscriptionLost",

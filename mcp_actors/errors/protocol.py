@@ -28,6 +28,7 @@ __all__ = [
     "RemoteProtocolError",
     "ResourceNotFound",
     "RpcError",
+    "ServerStopping",
     "SharedStateUnavailable",
     "TaskNotFound",
     "Unavailable",
@@ -128,11 +129,13 @@ class Unavailable(RemoteProtocolError):
     Args:
         message: What happened.
         retry_after: The seconds to wait that the server asked for; ``None`` if it did not say.
+        never_run: Whether the request was refused before anything of it was begun.
     """
 
-    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, retry_after: float | None = None, never_run: bool = False) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+        self.never_run = never_run
 
 
 # -- error responses: one class for each code that a program may want to catch -------------------------------------
@@ -162,7 +165,14 @@ class RpcError(McpError):
     @classmethod
     def from_wire(cls, code: int, message: str, data: Any = None) -> RpcError:
         """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
-        return _RPC_CLASS_BY_CODE.get(code, RpcError)._rebuild(code, message, data)
+        kind = _RPC_CLASS_BY_CODE.get(code, RpcError)
+        if (
+            code == ServerStopping.CODE
+            and isinstance(data, dict)
+            and data.get("reason") == ServerStopping.REASON
+        ):
+            kind = ServerStopping
+        return kind._rebuild(code, message, data)
 
     @classmethod
     def _rebuild(cls, code: int, message: str, data: Any) -> RpcError:
@@ -263,6 +273,14 @@ class TaskNotFound(RpcError):
         super().__init__(self.CODE, f"no such task: {task_id[:6]}…; it may have expired")
 
 
+def _retry_after(data: Any) -> float | None:
+    """Returns the seconds that the data of an error names for another attempt, if it names any that can be."""
+    delay = data.get("retryAfterMs") if isinstance(data, dict) else None
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e12:
+        return None
+    return delay / 1000
+
+
 class Overloaded(RpcError):
     """The request was refused because a limit is reached. Nothing was run, so it may be sent again later.
 
@@ -305,10 +323,7 @@ class Overloaded(RpcError):
     @property
     def retry_after(self) -> float | None:
         """Seconds after which the server expects to serve the request; ``None`` if it does not say."""
-        delay = self.data.get("retryAfterMs") if isinstance(self.data, dict) else None
-        if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e12:
-            return None
-        return delay / 1000
+        return _retry_after(self.data)
 
     @classmethod
     def for_bytes(cls, what: str, whose: Literal["holder", "all"], limit: int) -> Overloaded:
@@ -404,6 +419,72 @@ class SharedStateUnavailable(RpcError):
         if cause:
             # Tracebacks show it; what peers are sent is the message.
             self.add_note(cause)
+
+
+class ServerStopping(RpcError):
+    """The server stops: it has not begun the request, or could not end it in the time that it had left.
+
+    ``data["begun"]`` says which of the two. Of a request that was begun ``data`` has ``ranMs``, and ``progress`` and
+    ``total`` where the function has reported them: it was cancelled, and may have done a part of its work. The code is
+    outside the range that JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+    """
+
+    CODE: ClassVar[int] = 503
+    REASON: ClassVar[str] = "server_stopping"
+
+    def __init__(self) -> None:
+        super().__init__(
+            self.CODE,
+            "the server is stopping, and nothing of this was begun; send it again",
+            {"reason": self.REASON, "begun": False, "retryAfterMs": 1000},
+        )
+
+    @classmethod
+    def cut(cls, what: str, ran: float, progress: tuple[float, float | None] | None = None) -> ServerStopping:
+        """Returns the answer to a request that was begun.
+
+        Args:
+            what: The method, with the name of what was called.
+            ran: Seconds since it arrived.
+            progress: What its function has reported last, with the total.
+        """
+        data: dict[str, Any] = {"reason": cls.REASON, "begun": True, "ranMs": math.ceil(ran * 1000)}
+        reported = ""
+        if progress is not None:
+            done, total = progress
+            data["progress"] = done
+            reported = f", and had reported a progress of {done}"
+            if total is not None:
+                data["total"] = total
+                reported += f" of {total}"
+        message = (
+            f"the server was stopped while {what} ran, for {ran:.1f} s by then{reported}; it was cancelled, and may "
+            "have done a part of its work"
+        )
+        error = cls._rebuild(cls.CODE, message, data)
+        assert isinstance(error, ServerStopping)
+        return error
+
+    @classmethod
+    def elsewhere(cls) -> ServerStopping:
+        """Returns the answer to a request that this server had passed on to another node, which may go on with it."""
+        error = cls._rebuild(
+            cls.CODE,
+            "the server was stopped while another node had the request, which may go on with it there",
+            {"reason": cls.REASON, "begun": True},
+        )
+        assert isinstance(error, ServerStopping)
+        return error
+
+    @property
+    def begun(self) -> bool:
+        """Whether the server may have done something of the request; false only where it says that it has not."""
+        return not (isinstance(self.data, dict) and self.data.get("begun") is False)
+
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds after which the request may be sent again; ``None`` if the server does not say."""
+        return _retry_after(self.data)
 
 
 class UpstreamUnavailable(RpcError):

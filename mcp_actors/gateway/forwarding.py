@@ -25,7 +25,7 @@ from typing import Any
 from mcp_actors._actors.inbound_call import Continuation, Deferred
 from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall
-from mcp_actors._client.requests import may_be_repeated
+from mcp_actors._client.repetition import may_be_repeated
 from mcp_actors._eras.era import Era, read_result
 from mcp_actors._server.questions import missing_capability
 from mcp_actors.errors import (

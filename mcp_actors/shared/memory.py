@@ -15,7 +15,7 @@ import secrets
 import time
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Literal
@@ -251,6 +251,12 @@ class MemoryEventLog:
             # Each of them refers to its session.
             own.events.clear()
 
+    async def leave(self, sessions: Mapping[str, Collection[str]]) -> None:
+        """Does nothing: see `EventLog.leave`. All that was appended can be replayed."""
+
+    def go_on(self, session: str, last: Mapping[str, str]) -> None:
+        """Does nothing: see `EventLog.go_on`. Streams go on where their events are."""
+
     def _drop_old(self, now: float) -> None:
         """Drops events that are too old, and the oldest of all sessions while there are too many bytes."""
         limit = now - self._max_age
@@ -458,6 +464,7 @@ class MemorySessionDirectory:
 
     def __init__(self) -> None:
         self._places: dict[str, SessionPlace] = {}
+        self._records: dict[str, bytes] = {}
 
     def __repr__(self) -> str:
         return f"<MemorySessionDirectory {len(self._places)}>"
@@ -472,6 +479,21 @@ class MemorySessionDirectory:
 
     def forget(self, session: str) -> None:
         self._places.pop(session, None)
+        self._records.pop(session, None)
+
+    async def hand_over(self, records: Mapping[str, bytes], seconds: float) -> None:
+        """Keeps them for as long as this process lives."""
+        await trio.lowlevel.checkpoint()
+        for session in records.keys() & self._places.keys():
+            self._places[session] = self._places[session]._replace(is_free=True)
+            self._records[session] = records[session]
+
+    async def take_over(self, session: str, owner: str, address: str) -> bytes | None:
+        await trio.lowlevel.checkpoint()
+        record = self._records.pop(session, None)
+        if record is not None:
+            self._places[session] = SessionPlace(address, owner, True)
+        return record
 
 
 class MemoryBus:
@@ -483,6 +505,7 @@ class MemoryBus:
         self._node = node
         self._mailboxes: dict[str, Callable[[bytes], None]] = {}
         self._opened = 0
+        self._shut: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<MemoryBus {len(self._mailboxes)} mailboxes>"
@@ -493,12 +516,24 @@ class MemoryBus:
     def subscribe(self, take: Callable[[str, str], None], missed: Callable[[], None]) -> Callable[[], None]:
         return lambda: None
 
-    async def send(self, address: str, message: bytes) -> bool:
+    position = ""
+
+    async def since(self, position: str) -> Sequence[tuple[str, str]]:
         await trio.lowlevel.checkpoint()
+        return ()
+
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
+        await trio.lowlevel.checkpoint()
+        if begins and address in self._shut:
+            return False
         take = self._mailboxes.get(address)
         if take is not None:
             take(message)
         return address.startswith(f"{self._node}/")
+
+    async def shut(self, address: str) -> None:
+        await trio.lowlevel.checkpoint()
+        self._shut.add(address)
 
     def open_mailbox(self, take: Callable[[bytes], None]) -> tuple[str, Callable[[], None]]:
         self._opened += 1

@@ -12,6 +12,9 @@ __all__ = ["TASKS"]
 # -- the engine ----------------------------------------------------------------------------------------------
 TRANSPORT = TaskKind("transport", "server", "server", "the caller of serve(): it cannot listen any more")
 DRAIN = TaskKind("drain", "server", "nothing", "no caller: the server can still be stopped", restarted=True)
+STOP_PART = TaskKind(
+    "part in the stop", "server", "nothing", "no caller: the server stops without that part of a transport"
+)
 COMPANION = TaskKind(
     "companion", "server", "member", "those who look at the server through it; the server goes on"
 )
@@ -131,6 +134,9 @@ TICKER = TaskKind(
     "ticker", "listener", "member", "the member that failed: its connection closes", restarted=True
 )
 ACCEPT = TaskKind("accept", "listener", "nothing", "no caller", restarted=True)
+LISTENER_END = TaskKind(
+    "end the accepting", "listener", "nothing", "no caller: it ends later", restarted=True
+)
 SOCKET_CONNECTION = TaskKind("connection", "listener", "connection", "the peer: its connection closes")
 HTTP_FLUSH = TaskKind("flush", "connection", "connection", "the peer: its connection closes")
 HTTP_RESPONSE = TaskKind("response", "connection", "call", "the peer: 500, or its stream is cut off")

@@ -181,7 +181,11 @@ def test_the_grace_after_a_signal_is_bounded(hurried: Child, number: signal.Sign
     hurried.says("begun")
     hurried.process.send_signal(number)
     hurried.says("cleaned up")
-    assert hurried.ends() == (0, b"")
+    code, rest = hurried.ends()
+    assert code == 0
+    answer = json.loads(rest)
+    assert answer["id"] == 1
+    assert answer["error"]["data"]["reason"] == "server_stopping"
     hurried.says("lifespan over")
     hurried.says("returned")
 

@@ -313,8 +313,9 @@ async def test_stopping_ends_what_would_listen_for_ever_and_lets_the_rest_end(
         await trio.sleep(1)
         assert listening.messages[0]["method"] == "notifications/subscriptions/acknowledged"
         server.stop()
-        assert each.handler.stopping.is_set()
+        assert each.handler.leaving.is_set()
         await trio.sleep(0.5)
+        assert each.handler.stopping.is_set()
         assert listening.answer["result"]["_meta"][SUBSCRIPTION_ID] == 7
         await trio.sleep(1)
         assert calling.answer["result"]["content"][0]["text"] == "slow"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Literal
 
@@ -100,6 +100,8 @@ class Content:
 
     def flush(self) -> None:
         self.sessions: dict[str, tuple[str, str, str]] = {}
+        self.records: dict[str, tuple[bytes, float]] = {}
+        self.published: list[tuple[str, str]] = []
         self.log = MemoryEventLog()
         self.tasks = MemoryTaskStore(clock=trio.current_time)
         self.replays = MemoryReplayGuard()
@@ -152,11 +154,31 @@ class Sessions(Role):
         found = self.of.content.sessions.get(session)
         if found is None:
             return None
-        return SessionPlace(found[2], found[1], self.of.content.nodes[found[0]].alive)
+        return SessionPlace(
+            found[2], found[1], self.of.content.nodes[found[0]].alive, self.record_of(session) is not None
+        )
 
     def forget(self, session: str) -> None:
         self.of.own_sessions.pop(session, None)
         self.of.place.soon(lambda: self.of.content.sessions.pop(session, None))
+
+    def record_of(self, session: str) -> bytes | None:
+        record, until = self.of.content.records.get(session, (None, 0.0))
+        return record if trio.current_time() < until else None
+
+    async def hand_over(self, records: Mapping[str, bytes], seconds: float) -> None:
+        await self.of.reach("sessions")
+        for session, record in records.items():
+            self.of.own_sessions.pop(session, None)
+            self.of.content.records[session] = record, trio.current_time() + seconds
+
+    async def take_over(self, session: str, owner: str, address: str) -> bytes | None:
+        await self.of.reach("sessions")
+        record = self.record_of(session)
+        if record is not None:
+            del self.of.content.records[session]
+            self.of.own_sessions[session] = self.of.content.sessions[session] = self.of.node, owner, address
+        return record
 
 
 class Events(Role):
@@ -179,6 +201,12 @@ class Events(Role):
     def forget(self, session: str) -> None:
         self.of.content.log.forget(session)
 
+    async def leave(self, sessions: Mapping[str, Collection[str]]) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def go_on(self, session: str, last: Mapping[str, str]) -> None:
+        pass
+
 
 class EventBus(Role):
     def __init__(self, node: Any) -> None:
@@ -188,6 +216,7 @@ class EventBus(Role):
         self.arrived = trio.Event()
         self.subscribers: dict[object, tuple[Callable[[str, str], None], Callable[[], None]]] = {}
         self.mailboxes: dict[str, Callable[[bytes], None]] = {}
+        self.closed: set[str] = set()
         self.opened = 0
 
     def publish(self, topic: str, key: str = "") -> None:
@@ -206,6 +235,7 @@ class EventBus(Role):
             self.of.place.soon(lambda waiting=waiting, dropped=dropped: self.deliver(waiting, dropped))
 
     def deliver(self, waiting: list[tuple[str, str]], dropped: bool) -> None:
+        self.of.content.published += waiting
         for node in self.of.content.nodes.values():
             if node is not self.of:
                 node.bus.take(waiting, dropped)
@@ -222,10 +252,25 @@ class EventBus(Role):
         self.subscribers[token] = (take, missed)
         return lambda: self.subscribers.pop(token, None) and None
 
-    async def send(self, address: str, message: bytes) -> bool:
+    @property
+    def position(self) -> str:
+        return str(len(self.of.content.published))
+
+    async def since(self, position: str) -> Sequence[tuple[str, str]] | None:
+        await self.of.reach("bus")
+        waiting, self.waiting = list(self.waiting), {}
+        self.deliver(waiting, False)
+        found: list[tuple[str, str]] = self.of.content.published[int(position) :]
+        return found
+
+    async def shut(self, address: str) -> None:
+        await self.of.reach("bus")
+        self.closed.add(address)
+
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
         await self.of.reach("bus")
         node = self.of.content.nodes.get(address.partition("/")[0])
-        if node is None or not node.alive:
+        if node is None or not node.alive or (begins and address in node.bus.closed):
             return False
         take = node.bus.mailboxes.get(address)
         if take is not None:

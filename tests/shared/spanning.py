@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,6 +30,9 @@ class Spanning:
         self.places: dict[str, tuple[str, str]] = {}
         self.log = MemoryEventLog()
         self.tasks = MemoryTaskStore(clock=trio.current_time)
+        self.records: dict[str, bytes] = {}
+        self.published: list[tuple[str, str]] = []
+        self.shut: set[str] = set()
         self.sent: list[tuple[str, bytes]] = []
         self.loses: Callable[[str, bytes], bool] = lambda address, message: False
 
@@ -68,6 +71,7 @@ class SpanningNode:
         self.tasks = shared.tasks
         self.replays = MemoryReplayGuard()
         self.mailboxes: dict[str, Callable[[bytes], None]] = {}
+        self.takes: dict[object, tuple[Callable[[str, str], None], Callable[[], None]]] = {}
         self.into, self.out = trio.open_memory_channel[tuple[str, bytes]](1_000_000)
 
     # -- the directory
@@ -81,26 +85,56 @@ class SpanningNode:
         if session not in self.shared.places:
             return None
         owner, address = self.shared.places[session]
-        return SessionPlace(address, owner, address.partition("/")[0] in self.shared.nodes)
+        is_alive = address.partition("/")[0] in self.shared.nodes
+        return SessionPlace(address, owner, is_alive, session in self.shared.records)
 
     def forget(self, session: str) -> None:
         if self.node in self.shared.nodes:
             self.shared.places.pop(session, None)
+            self.shared.records.pop(session, None)
+
+    async def hand_over(self, records: Mapping[str, bytes], seconds: float) -> None:
+        await self.shared.reach("sessions")
+        self.shared.records |= records
+
+    async def take_over(self, session: str, owner: str, address: str) -> bytes | None:
+        await self.shared.reach("sessions")
+        record = self.shared.records.pop(session, None)
+        if record is not None:
+            self.shared.places[session] = owner, address
+        return record
 
     # -- the bus
 
     def publish(self, topic: str, key: str = "") -> None:
-        pass
+        self.shared.published.append((topic, key))
+        for node in self.shared.nodes.values():
+            for take, _ in tuple(node.takes.values()) if node is not self else ():
+                take(topic, key)
 
     def subscribe(self, take: Callable[[str, str], None], missed: Callable[[], None]) -> Callable[[], None]:
-        return lambda: None
+        mark = object()
+        self.takes[mark] = take, missed
+        return lambda: self.takes.pop(mark, None) and None
 
-    async def send(self, address: str, message: bytes) -> bool:
+    @property
+    def position(self) -> str:
+        return str(len(self.shared.published))
+
+    async def since(self, position: str) -> Sequence[tuple[str, str]] | None:
+        await self.shared.reach("bus")
+        return self.shared.published[int(position) :]
+
+    async def shut(self, address: str) -> None:
+        await self.shared.reach("bus")
+        self.shared.shut.add(address)
+
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
         await self.shared.reach("bus")
         if self.node not in self.shared.nodes:
             raise SharedStateUnavailable("bus", "this node is lost")
         node = self.shared.nodes.get(address.partition("/")[0])
-        if node is None:
+        if node is None or (begins and address in self.shared.shut):
             return False
         if not self.shared.loses(address, message):
             self.shared.sent.append((address, message))
@@ -156,6 +190,12 @@ class SpanningLog:
 
     def end(self, session: str, stream: str) -> None:
         self.shared.log.end(session, stream)
+
+    async def leave(self, sessions: Mapping[str, Collection[str]]) -> None:
+        await self.shared.reach("events")
+
+    def go_on(self, session: str, last: Mapping[str, str]) -> None:
+        pass
 
     def forget(self, session: str) -> None:
         if self.node.node in self.shared.nodes:

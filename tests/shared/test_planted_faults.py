@@ -111,6 +111,36 @@ class ForgetsOnlyWithoutOutage(Sessions):
             super().forget(session)
 
 
+class KeepsThemToItself(Sessions):
+    async def hand_over(self, records: Any, seconds: float) -> None:
+        await self.of.reach("sessions")
+
+
+class LetsAllTakeOver(Sessions):
+    async def take_over(self, session: str, owner: str, address: str) -> bytes | None:
+        record = self.record_of(session)
+        await super().take_over(session, owner, address)
+        if record is not None:
+            self.of.content.records[session] = record, LARGE
+        return record
+
+
+class CutsRecords(Sessions):
+    async def hand_over(self, records: Any, seconds: float) -> None:
+        await super().hand_over({each: record[:100] for each, record in records.items()}, seconds)
+
+
+class KeepsRecordsForEver(Sessions):
+    async def hand_over(self, records: Any, seconds: float) -> None:
+        await super().hand_over(records, LARGE)
+
+
+class LosesRecordsWithItsNode(Node):
+    def leave(self) -> None:
+        super().leave()
+        self.content.records.clear()
+
+
 # -- events
 class RepeatsIds(Events):
     def append(self, session: str, stream: str, data: bytes, kept: Any = None) -> str:
@@ -174,6 +204,27 @@ class LosesItsEventsWithItsNode(Node):
         self.events.forget("session")
 
 
+class BeginsStreamsAnew(Events):
+    def go_on(self, session: str, last: Any) -> None:
+        self.of.content.log.forget(session)
+
+
+class EndsWhatItLeaves(Events):
+    async def leave(self, sessions: Any) -> None:
+        await super().leave(sessions)
+        for session in sessions:
+            self.of.content.log.forget(session)
+
+
+class KeepsWhatAnotherForgets(Events):
+    def go_on(self, session: str, last: Any) -> None:
+        self.has_moved = True
+
+    def forget(self, session: str) -> None:
+        if not getattr(self, "has_moved", False):
+            super().forget(session)
+
+
 # -- the bus
 class TellsItself(EventBus):
     def deliver(self, waiting: list[tuple[str, str]], dropped: bool) -> None:
@@ -209,28 +260,64 @@ class KeepsSubscribers(EventBus):
 
 
 class SendsTwice(EventBus):
-    async def send(self, address: str, message: bytes) -> bool:
-        await super().send(address, message)
-        return await super().send(address, message)
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
+        await super().send(address, message, begins=begins)
+        return await super().send(address, message, begins=begins)
 
 
 class SendsToEveryMailbox(EventBus):
-    async def send(self, address: str, message: bytes) -> bool:
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
         for each in self.of.content.nodes.values():
             for box in each.bus.mailboxes:
-                await super().send(box, message)
+                await super().send(box, message, begins=begins)
         return True
 
 
 class CutsMessages(EventBus):
-    async def send(self, address: str, message: bytes) -> bool:
-        return await super().send(address, message[:65536])
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
+        return await super().send(address, message[:65536], begins=begins)
 
 
 class SaysThatAllAreThere(EventBus):
-    async def send(self, address: str, message: bytes) -> bool:
-        await super().send(address, message)
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
+        await super().send(address, message, begins=begins)
         return True
+
+
+class ForgetsItsOwn(EventBus):
+    async def since(self, position: str) -> Sequence[tuple[str, str]] | None:
+        await self.of.reach("bus")
+        found: list[tuple[str, str]] = self.of.content.published[int(position) :]
+        return found
+
+
+class ReadsAllAgain(EventBus):
+    async def since(self, position: str) -> Sequence[tuple[str, str]] | None:
+        return await super().since("0")
+
+
+class TakesOnAfterItIsShut(EventBus):
+    async def shut(self, address: str) -> None:
+        await self.of.reach("bus")
+
+
+class DropsWhatCameBeforeItWasShut(EventBus):
+    async def shut(self, address: str) -> None:
+        await super().shut(address)
+        self.mailboxes[address] = lambda message: None
+
+
+class IsShutBeforeAllIsThere(EventBus):
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
+        if not begins or not await super().send(address, b"", begins=True):
+            return await super().send(address, message)
+        node = self.of.content.nodes[address.partition("/")[0]]
+        trio.lowlevel.spawn_system_task(self.late, node.bus.mailboxes[address], message)
+        return True
+
+    async def late(self, take: Any, message: bytes) -> None:
+        await trio.sleep(1)
+        take(message)
 
 
 # -- tasks
@@ -416,6 +503,19 @@ FAULTS: list[tuple[type[Any], str, str, str]] = [
     (MixesSessionsUp, "sessions", "registered_sessions_are_found", subject.FOUND),
     (LosesTheOwner, "sessions", "registered_sessions_are_found", subject.FOUND),
     (NeverForgets, "sessions", "forgotten_sessions_are_not_found", subject.FORGOTTEN),
+    (KeepsThemToItself, "sessions", "handed_over_sessions_are_taken_once", subject.HANDED_OVER),
+    (LetsAllTakeOver, "sessions", "handed_over_sessions_are_taken_once", subject.HANDED_OVER),
+    (CutsRecords, "sessions", "handed_over_sessions_are_taken_once", subject.HANDED_OVER),
+    (LosesRecordsWithItsNode, "node", "handed_over_sessions_outlive_their_node", subject.HANDED_OVER),
+    (KeepsRecordsForEver, "sessions", "handed_over_sessions_are_kept_for_their_time", subject.HANDED_OVER),
+    (BeginsStreamsAnew, "events", "streams_go_on_at_another_node", subject.REPLAYED),
+    (EndsWhatItLeaves, "events", "streams_go_on_at_another_node", subject.REPLAYED),
+    (KeepsWhatAnotherForgets, "events", "streams_go_on_at_another_node", subject.FORGOTTEN_EVENTS),
+    (ForgetsItsOwn, "bus", "published_events_are_read_again", subject.PUBLISHED_SINCE),
+    (ReadsAllAgain, "bus", "published_events_are_read_again", subject.PUBLISHED_SINCE),
+    (TakesOnAfterItIsShut, "bus", "shut_mailboxes_take_nothing_that_begins", subject.SHUT),
+    (DropsWhatCameBeforeItWasShut, "bus", "shut_mailboxes_take_nothing_that_begins", subject.SHUT),
+    (IsShutBeforeAllIsThere, "bus", "shut_mailboxes_take_nothing_that_begins", subject.SHUT),
     (ForgetsOnlyWithoutOutage, "sessions", "outages_end_by_themselves", subject.FORGOTTEN),
     (LosesSessionsInAFlush, "content", "flushed_state_works_again", subject.FLUSHED),
     (RepeatsIds, "events", "event_ids_are_unique", subject.EVENT_IDS),

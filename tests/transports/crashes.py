@@ -64,7 +64,7 @@ class CrashingOnce:
 
     def __init__(self, crash: Callable[[], Awaitable[None]]) -> None:
         self._crash = crash
-        self.stopping = trio.Event()
+        self.leaving, self.stopping = trio.Event(), trio.Event()
 
     async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:
         try:

@@ -195,6 +195,16 @@ class ListeningSocket:
                 await trio.sleep(_PAUSE_WHEN_EXHAUSTED)
         return found
 
+    def accept_waiting(self) -> list[tuple[socket.socket, object]]:
+        """Returns the connections that wait now, before it is closed: the system resets those that are left then."""
+        found: list[tuple[socket.socket, object]] = []
+        while True:
+            try:
+                found.append(self.accept())
+            except OSError:
+                # Nothing waits any more, or nothing can be accepted.
+                return found
+
     def _listens_on(self, error: OSError) -> bool:
         """Whether an ``accept`` that failed was about one connection, although the error says that it is the socket.
 
@@ -540,7 +550,8 @@ async def accept_until(
     since its address is not served any more and starting again would not help.
 
     Args:
-        stopping: Ends the accepting; nothing that was accepted is lost.
+        stopping: Ends the accepting; nothing that was accepted is lost, nor what waited to be accepted if the caller
+            closes the listeners at once.
         listeners: The caller closes them.
         arrived: Called with a listener and its new connections, at least one. Must not wait.
         connections: Returns how many of them are open.
@@ -567,6 +578,10 @@ async def accept_until(
                 start_again(accepting, ACCEPT, accept, listener, about=f"at {listener.where('tcp')}")
             await stopping.wait()
             accepting.cancel_scope.cancel(reason="the server stops")
+    if stopping.is_set() and not broken:
+        for listener in listeners:
+            if last := listener.accept_waiting():
+                arrived(listener, last)
     return broken[0] if broken else None
 
 

@@ -121,6 +121,7 @@ class ReplaceableServer(Server[Any]):
 
     def __init__(self, first: Server[Any], beside: Callable[[], Awaitable[object]] | None = None) -> None:
         self._first = first
+        self._first_limits = first.limits
         self._beside = beside
         self._lifespans: trio.Nursery | None = None
         self._inside: _Inside | None = None
@@ -206,7 +207,7 @@ class ReplaceableServer(Server[Any]):
                 f"{new.name!r} was served already: give a new Server the place of the old one"
             )
         for name, changed in (
-            ("limits", new.limits != self.limits),
+            ("limits", new.limits != self._first_limits),
             ("versions", new.versions != self.versions),
         ):
             if changed:

@@ -48,6 +48,8 @@ _AT_ONCE = 2.0
 _DRAIN_MARGIN = 5.0
 # Seconds that a worker has to end which is not ready: there is nothing to drain, and `mcp_actors.cli.start` takes 3.
 _START_MARGIN = 4.0
+# Seconds between the end of accepting here and that in the workers.
+_CLOSED_BEFORE = 0.2
 # Times that the first worker may die without a reason before any was ever ready.
 _FIRST_TRIES = 3
 
@@ -201,7 +203,6 @@ class WorkerSupervisor:
             if first.current is not None and first.current.ready is not None and not self._stopping.is_set():
                 self._announce(first.current.ready)
             await self._stopping.wait()
-            self._close()
             await self._drain()
 
     async def _until_ready(self, slot: _Slot) -> None:
@@ -313,11 +314,23 @@ class WorkerSupervisor:
 
     async def _drain(self) -> None:
         workers = list(self._workers)
+        delay = max((each.ready.delay for each in workers if each.ready is not None), default=0.0)
+        if not delay:
+            self._close()
         for worker in workers:
             worker.signal(signal.SIGTERM)
-        async with trio.open_nursery() as nursery:
-            for worker in workers:
-                start(nursery, WORKER_REPLACEMENT, self._until_ended, worker, 0.0, about="drains")
+        async with trio.open_nursery() as closing:
+            start(closing, WORKER_REPLACEMENT, self._close_before, delay, about="closes")
+            async with trio.open_nursery() as ending:
+                for worker in workers:
+                    start(ending, WORKER_REPLACEMENT, self._until_ended, worker, 0.0, about="drains")
+            closing.cancel_scope.cancel(reason="every worker has ended")
+        self._close()
+
+    async def _close_before(self, delay: float) -> None:
+        """Closes the sockets here before the workers do: nobody would accept what comes behind the last of them."""
+        await trio.sleep(max(0.0, delay - _CLOSED_BEFORE))
+        self._close()
 
     async def _until_ended(self, worker: Worker, extra: float) -> None:
         """Waits until a worker that was asked to end has ended, and kills it if it does not."""

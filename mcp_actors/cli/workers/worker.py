@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from mcp_actors import Server
+from mcp_actors.errors import McpError
 from mcp_actors.supervision.logging import log, note_process
 
 __all__ = ["ASSIGNMENT", "RETIRE", "STATE_KEY", "Assignment", "Employment", "Failed", "Ready", "employment"]
@@ -68,6 +69,8 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """A line on what is served."""
     drain: float
     """Seconds that it takes to end, at most, once it is asked to."""
+    delay: float = 0.0
+    """Seconds of these for which it still accepts connections."""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):
@@ -110,6 +113,8 @@ class Employment:
         self.number = assignment.number
         self._linger = assignment.linger
         self._drain = _DRAIN
+        self._delay = 0.0
+        self._server: Server | None = None
         self._control = socket.socket(fileno=assignment.control)
         os.set_inheritable(assignment.control, False)
         self._has_key = bool(assignment.key) and not os.environ.get(STATE_KEY, "").strip()
@@ -153,7 +158,9 @@ class Employment:
         if self._has_key:
             # The server has the key now. Programs that tools start inherit the environment, and must not get the key.
             del os.environ[STATE_KEY]
-        self._drain = server.limits.drain_grace + server.limits.close_timeout
+        self._server, limits = server, server.limits
+        self._delay = limits.drain_delay
+        self._drain = limits.drain_delay + limits.drain_grace + limits.close_timeout
         return _ReadyStatus(lambda places: self._ready(places, offer))
 
     def failed(self, reason: str, exit_code: int) -> None:
@@ -162,7 +169,8 @@ class Employment:
 
     def _ready(self, places: Sequence[object], offer: str) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        self._tell(Ready([each if isinstance(each, str) else "" for each in places], offer, self._drain))
+        urls = [each if isinstance(each, str) else "" for each in places]
+        self._tell(Ready(urls, offer, self._drain, self._delay))
 
     def _tell(self, message: Ready | Failed) -> None:
         try:
@@ -188,7 +196,15 @@ class Employment:
             except trio.RunFinishedError:
                 return
             time.sleep(self._linger)
-        os.kill(os.getpid(), signal.SIGTERM)
+        if self._server is None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        try:
+            # Nothing comes any more that a delay could be for.
+            self._server.stop(0.0)
+        except McpError as error:
+            log.error("a worker that was replaced does not obey, and is ended", reason=str(error))
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _ReadyStatus:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -26,6 +26,8 @@ MAX_ENTRIES = 10_000
 MAX_PENDING = 10_000
 MAX_PENDING_BYTES = 4 * 1024 * 1024
 BATCH = 64
+# Entries that are read again in one request.
+ENTRIES_AT_ONCE = 500
 # Seconds that Redis waits with the answer of a reader for which nothing has come.
 BLOCK = 5.0
 # Messages, and their bytes, that were read and are still in Redis.
@@ -40,11 +42,12 @@ PUBLISH = Script(
     "redis.call('XADD', ARGV[1], 'MAXLEN', '~', ARGV[2], '*', unpack(ARGV, 4)) "
     "redis.call('EXPIRE', ARGV[1], ARGV[3])"
 )
-# Lease, mailbox, bytes at most, seconds, number, message, `MAY_RETURN`. 0: the node is gone; -1: there is no room; -2:
-# the node is not there, and may come back.
+# Lease, mailbox, bytes at most, seconds, number, message, `MAY_RETURN`, the mark of a mailbox that is shut, or nothing.
+# 0: the node is gone, or the mailbox is shut; -1: there is no room; -2: the node is not there, and may come back.
 SEND = Script(
     MAY_RETURN + "if redis.call('EXISTS', ARGV[1]) == 0 then "
     "return may_return(ARGV[7], ARGV[8]) and -2 or 0 end "
+    "if ARGV[9] ~= '' and redis.call('EXISTS', ARGV[9]) == 1 then return 0 end "
     "local size, weight = #ARGV[6] + 100, ARGV[2] .. ':bytes' "
     "if tonumber(redis.call('GET', weight) or '0') + size > tonumber(ARGV[3]) then return -1 end "
     "redis.call('INCRBY', weight, size) "
@@ -108,7 +111,18 @@ class RedisBus:
         """See `mcp_actors.abc.Bus.subscribe`."""
         return self._reader.subscribe(take, missed)
 
-    async def send(self, address: str, message: bytes) -> bool:
+    @property
+    def position(self) -> str:
+        """See `mcp_actors.abc.Bus.position`."""
+        return self._reader.position
+
+    async def since(self, position: str) -> Sequence[tuple[str, str]] | None:
+        """See `mcp_actors.abc.Bus.since`."""
+        while self._pending:
+            await self.flush()
+        return await self._reader.since(position)
+
+    async def send(self, address: str, message: bytes, *, begins: bool = False) -> bool:
         """See `mcp_actors.abc.Bus.send`.
 
         Raises:
@@ -119,7 +133,8 @@ class RedisBus:
             raise ValueError(f"a message of {len(message)} bytes: divide it in parts of {MAX_MESSAGE}")
         node, _, number = address.partition("/")
         lease, mailbox = self._keys.node(node), self._keys.mailbox(node)
-        arguments = lease, mailbox, MAX_MAIL, STREAM_KEPT, number, message, *self._returning
+        shut = self._keys.shut(node, number) if begins else ""
+        arguments = lease, mailbox, MAX_MAIL, STREAM_KEPT, number, message, *self._returning, shut
         outcome = await self._link.run_script("bus", SEND, *arguments, weight=len(message))
         if outcome == -2:
             raise SharedStateUnavailable("bus", "redis had forgotten nodes, which are coming back")
@@ -131,6 +146,22 @@ class RedisBus:
         """See `mcp_actors.abc.Bus.open_mailbox`."""
         number, close = self._reader.open_mailbox(take)
         return f"{self._node}/{number}", close
+
+    async def shut(self, address: str) -> None:
+        """See `mcp_actors.abc.Bus.shut`."""
+        node, _, number = address.partition("/")
+        await self._link.request("bus", b"SET", self._keys.shut(node, number), b"1", b"EX", STREAM_KEPT)
+        # What this node sends to itself now is read behind all that was sent before.
+        behind = trio.Event()
+        mark, close = self.open_mailbox(lambda message: behind.set())
+        try:
+            await self.send(mark, b"")
+            with trio.move_on_after(BLOCK):
+                await behind.wait()
+                return
+        finally:
+            close()
+        raise SharedStateUnavailable("bus", f"a message to this node itself did not come within {BLOCK:g} s")
 
     def lost(self) -> None:
         """Tells the subscribers that Redis may have lost events."""
@@ -225,6 +256,36 @@ class _RedisReader:
         if take is not None:
             with Containment(STORE_UPKEEP):
                 take(message)
+
+    @property
+    def position(self) -> str:
+        return self._positions[0].decode()
+
+    async def since(self, position: str) -> list[tuple[str, str]] | None:
+        stream = self._streams[0]
+        oldest = await self._link.request("bus", b"XRANGE", stream, b"-", b"+", b"COUNT", 1)
+        behind = _number_of(position.encode())
+        if behind == (0, 0):
+            if await self._link.request("bus", b"XLEN", stream) >= MAX_ENTRIES:
+                return None
+        elif not oldest or _number_of(oldest[0][0]) > behind:
+            return None
+        found: list[tuple[str, str]] = []
+        after = position
+        while True:
+            entries = await self._link.request(
+                "bus", b"XRANGE", stream, f"({after}", b"+", b"COUNT", ENTRIES_AT_ONCE
+            )
+            for id, pairs in entries:
+                after = id.decode()
+                for topic, key in zip(pairs[2::2], pairs[3::2], strict=True):
+                    if not topic:
+                        return None
+                    found.append(
+                        (topic.decode("utf-8", "surrogatepass"), key.decode("utf-8", "surrogatepass"))
+                    )
+            if len(entries) < ENTRIES_AT_ONCE:
+                return found
 
     def missed(self) -> None:
         for _, missed in list(self._subscribers.values()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 
 import trio
@@ -136,15 +136,33 @@ PAUSE = 0.5
 
 KEEP = Script("for i = 2, #ARGV, 2 do redis.call('SET', ARGV[i], ARGV[i + 1], 'PX', ARGV[1]) end")
 FORGET = Script("for i = 1, #ARGV do redis.call('DEL', ARGV[i]) end")
-# Session, what the keys of nodes begin with, those of `MAY_RETURN`. -1: the session or its node may be written again.
-# The value begins with the address of a mailbox, which begins with the name of its node.
+# Session, its record, what the keys of nodes begin with, those of `MAY_RETURN`. -1: the session or its node may be
+# written again. The value begins with the address of a mailbox, which begins with the name of its node.
 FIND = Script(
     MAY_RETURN + "local place = redis.call('GET', ARGV[1]) "
-    "local alive = place and redis.call('EXISTS', ARGV[2] .. string.match(place, '^[^/]*')) "
-    "if alive ~= 1 and may_return(ARGV[3], ARGV[4]) then return -1 end "
-    "return place and {place, alive}"
+    "local free = redis.call('EXISTS', ARGV[2]) "
+    "local alive = place and redis.call('EXISTS', ARGV[3] .. string.match(place, '^[^/]*')) "
+    "if alive ~= 1 and free ~= 1 and may_return(ARGV[4], ARGV[5]) then return -1 end "
+    "return place and {place, alive, free}"
 )
-SCRIPTS = (KEEP, FORGET, FIND)
+# Milliseconds, then session, place, key of the record and record of each.
+HAND_OVER = Script(
+    "for i = 2, #ARGV, 4 do "
+    "redis.call('SET', ARGV[i], ARGV[i + 1], 'PX', ARGV[1]) "
+    "redis.call('SET', ARGV[i + 2], ARGV[i + 3], 'PX', ARGV[1]) "
+    "end"
+)
+# Session, its record, place, milliseconds.
+TAKE_OVER = Script(
+    "local record = redis.call('GET', ARGV[2]) "
+    "if not record then return false end "
+    "redis.call('DEL', ARGV[2]) "
+    "redis.call('SET', ARGV[1], ARGV[3], 'PX', ARGV[4]) "
+    "return record"
+)
+SCRIPTS = (KEEP, FORGET, FIND, HAND_OVER, TAKE_OVER)
+# Bytes of records that one request carries, about.
+HANDED_BYTES = 1024 * 1024
 
 
 class RedisSessionDirectory:
@@ -173,7 +191,7 @@ class RedisSessionDirectory:
     async def register(self, session: str, owner: str, address: str) -> None:
         """See `mcp_actors.abc.SessionDirectory.register`."""
         key = self._keys.session(session)
-        place = f"{address}\n{owner}".encode("utf-8", "surrogatepass")
+        place = _place(address, owner)
         self._held[key] = place
         self._forgotten.pop(key, None)
         try:
@@ -189,13 +207,14 @@ class RedisSessionDirectory:
             SharedStateUnavailable: The state cannot be reached, or nodes that it had forgotten may be coming back.
         """
         key = self._keys.session(session)
-        found = await self._link.run_script("sessions", FIND, key, self._keys.node(""), *self._returning)
+        arguments = key, self._keys.record(session), self._keys.node(""), *self._returning
+        found = await self._link.run_script("sessions", FIND, *arguments)
         if found == -1:
             raise SharedStateUnavailable("sessions", "redis had forgotten nodes, which are coming back")
         if found is None:
             return None
         address, _, owner = found[0].decode("utf-8", "surrogatepass").partition("\n")
-        return SessionPlace(address, owner, found[1] == 1)
+        return SessionPlace(address, owner, found[1] == 1, found[2] == 1)
 
     def forget(self, session: str) -> None:
         """See `mcp_actors.abc.SessionDirectory.forget`."""
@@ -204,6 +223,38 @@ class RedisSessionDirectory:
         if len(self._forgotten) < MAX_FORGOTTEN:
             self._forgotten[key] = None
         self._wake.set()
+
+    async def hand_over(self, records: Mapping[str, bytes], seconds: float) -> None:
+        """See `mcp_actors.abc.SessionDirectory.hand_over`."""
+        batch: list[bytes | str] = []
+        size = 0
+        for session, record in records.items():
+            key = self._keys.session(session)
+            # It must not be written again, behind the node that takes it.
+            place = self._held.pop(key, None)
+            if place is None:
+                continue
+            batch += [key, place, self._keys.record(session), record]
+            size += len(record)
+            if size >= HANDED_BYTES or len(batch) >= 4 * BATCH:
+                await self._hand_over(batch, seconds, size)
+                batch, size = [], 0
+        if batch:
+            await self._hand_over(batch, seconds, size)
+
+    async def _hand_over(self, batch: list[bytes | str], seconds: float, size: int) -> None:
+        arguments = int(seconds * 1000), *batch
+        await self._link.run_script("sessions", HAND_OVER, *arguments, weight=size)
+
+    async def take_over(self, session: str, owner: str, address: str) -> bytes | None:
+        """See `mcp_actors.abc.SessionDirectory.take_over`."""
+        key, place = self._keys.session(session), _place(address, owner)
+        arguments = key, self._keys.record(session), place, _milliseconds()
+        record: bytes | None = await self._link.run_script("sessions", TAKE_OVER, *arguments)
+        if record is not None:
+            self._held[key] = place
+            self._forgotten.pop(key, None)
+        return record
 
     def lost(self) -> None:
         """Has every session written again: Redis may have lost them."""
@@ -254,6 +305,10 @@ class RedisSessionDirectory:
             SharedStateUnavailable: The state cannot be reached; they end by themselves.
         """
         await self._take_out()
+
+
+def _place(address: str, owner: str) -> bytes:
+    return f"{address}\n{owner}".encode("utf-8", "surrogatepass")
 
 
 def _milliseconds() -> int:

@@ -1,8 +1,9 @@
 """The log of events in Redis: a stream for each session, written behind in order.
 
-A session has two keys: a stream of its events, of all its streams, in their order, and a hash of its open streams' last
-ids. An event has its stream's name, its id, the id of the event before it in its stream, its size and its data: so that
-what follows an id is known exactly, also if the event with that id was dropped. Each step is atomic in Redis.
+A session has two keys: a stream of its events, of all its streams, in the order in which they came, and a hash of its
+open streams' last ids. An event has its stream's name, its id, the id of the event before it in its stream, its size
+and its data: so that what follows an id is known exactly, also if the event with that id was dropped. Each step is
+atomic in Redis.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -32,34 +33,29 @@ __all__ = ["AFTER", "APPEND", "BREAK", "BROKEN", "CLOSE", "DROP", "HEADS", "SCRI
 BROKEN = "!"
 """In place of the last id of a stream with an event that was not kept."""
 
-# The sum of the sizes of a session's events is kept among its last ids, under a name that no stream has.
-# Events, heads; entry, stream, id, id before, size, data; events, bytes, milliseconds.
+# The sum of the sizes of a session's events is kept among its last ids, under a name that no stream has, and so is the
+# number of the last event of each node that has appended to it: a step that is made twice appends once.
+# Events, heads; node's tag, number, stream, id, id before, size, data; events, bytes, milliseconds.
 APPEND = Script("""
-local events, heads = ARGV[1], ARGV[2]
-if redis.call('HGET', heads, ARGV[4]) == '!' then return 0 end
-local last = redis.call('XREVRANGE', events, '+', '-', 'COUNT', 1)[1]
-if last then
-  local at, number = string.match(last[1], '(%d+)-(%d+)')
-  local _, own = string.match(ARGV[3], '(%d+)-(%d+)')
-  if tonumber(own) <= tonumber(number) then
-    return #redis.call('XRANGE', events, ARGV[3], ARGV[3])
-  end
-end
-redis.call('XADD', events, ARGV[3], 's', ARGV[4], 'i', ARGV[5], 'b', ARGV[6], 'n', ARGV[7], 'd', ARGV[8])
-redis.call('HSET', heads, ARGV[4], ARGV[5])
-local size = redis.call('HINCRBY', heads, '=', ARGV[7])
+local events, heads, writer = ARGV[1], ARGV[2], '#' .. ARGV[3]
+if redis.call('HGET', heads, ARGV[5]) == '!' then return 0 end
+local last = redis.call('HGET', heads, writer)
+if last and tonumber(ARGV[4]) <= tonumber(last) then return 1 end
+local at = redis.call('XADD', events, '*', 's', ARGV[5], 'i', ARGV[6], 'b', ARGV[7], 'n', ARGV[8], 'd', ARGV[9])
+redis.call('HSET', heads, ARGV[5], ARGV[6], writer, ARGV[4])
+local size = redis.call('HINCRBY', heads, '=', ARGV[8])
 local count = redis.call('XLEN', events)
-local oldest = tonumber(string.match(ARGV[3], '%d+')) - tonumber(ARGV[11])
+local oldest = tonumber(string.match(at, '%d+')) - tonumber(ARGV[12])
 while count > 0 do
   local first = redis.call('XRANGE', events, '-', '+', 'COUNT', 1)[1]
-  if count <= tonumber(ARGV[9]) and size <= tonumber(ARGV[10])
+  if count <= tonumber(ARGV[10]) and size <= tonumber(ARGV[11])
     and tonumber(string.match(first[1], '%d+')) >= oldest then break end
   redis.call('XDEL', events, first[1])
   size = redis.call('HINCRBY', heads, '=', -tonumber(first[2][8]))
   count = count - 1
 end
-redis.call('PEXPIRE', events, ARGV[11])
-redis.call('PEXPIRE', heads, ARGV[11])
+redis.call('PEXPIRE', events, ARGV[12])
+redis.call('PEXPIRE', heads, ARGV[12])
 return 1
 """)
 
@@ -138,6 +134,8 @@ class _LoggedSession:
     """The last id of each open stream."""
     broken: set[str] = attrs.field(factory=set)
     """Streams with an event that was not kept."""
+    is_left: bool = False
+    """Whether another node has the session, but for the streams that are open here."""
 
 
 @attrs.frozen
@@ -209,8 +207,7 @@ class RedisEventLog:
             self._sessions[session] = own
         own.last += 1
         own.milliseconds = max(own.milliseconds, int(time.time() * 1000))
-        number = f"{own.milliseconds}-{own.last}"
-        id = f"{own.tag}-{stream}-{number}"
+        id = f"{own.tag}-{stream}-{own.milliseconds}-{own.last}"
         event = _Event(own, stream, len(data) + EVENT_OVERHEAD, kept)
         is_full = len(self._waiting) >= MAX_WAITING or self._waiting_bytes + event.size > MAX_WAITING_BYTES
         if is_full or stream in own.broken:
@@ -218,7 +215,8 @@ class RedisEventLog:
             return id
         before = own.streams.get(stream, "")
         own.streams[stream] = id
-        arguments = own.events, own.heads, number, stream, id, before, event.size, data, *self._bounds
+        numbered = own.events, own.heads, own.tag, own.last
+        arguments = *numbered, stream, id, before, event.size, data, *self._bounds
         self._waiting_bytes += event.size
         self._put(APPEND, arguments, event)
         return id
@@ -250,11 +248,38 @@ class RedisEventLog:
         own = self._sessions.get(session)
         if own is not None and own.streams.pop(stream, None) is not None:
             self._put(CLOSE, (own.heads, stream))
+            self._tidy(session, own)
 
     def forget(self, session: str) -> None:
         """See `mcp_actors.abc.EventLog.forget`."""
         self._sessions.pop(session, None)
         self._put(DROP, (self._keys.events(session), self._keys.heads(session)))
+
+    async def leave(self, sessions: Mapping[str, Collection[str]]) -> None:
+        """See `mcp_actors.abc.EventLog.leave`."""
+        for session, streams in sessions.items():
+            own = self._sessions.get(session)
+            if own is not None:
+                own.is_left = True
+                for stream in streams:
+                    own.streams.pop(stream, None)
+                self._tidy(session, own)
+        # An event is kept in that time, or never.
+        with trio.move_on_after(self._timeout):
+            while self._waiting_bytes:
+                if not await self.flush():
+                    await trio.sleep(PAUSE)
+
+    def _tidy(self, session: str, own: _LoggedSession) -> None:
+        """Forgets a session that another node has, once no stream of it is left here."""
+        if own.is_left and not own.streams:
+            self._sessions.pop(session, None)
+
+    def go_on(self, session: str, last: Mapping[str, str]) -> None:
+        """See `mcp_actors.abc.EventLog.go_on`."""
+        own = _LoggedSession(self._keys.events(session), self._keys.heads(session))
+        own.streams.update(last)
+        self._sessions[session] = own
 
     def lost(self) -> None:
         """Has the last id of every open stream written again: Redis may have lost them."""

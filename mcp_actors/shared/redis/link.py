@@ -69,6 +69,14 @@ class Keys:
         """The place of a session."""
         return f"{self.root}session:{short(session)}"
 
+    def record(self, session: str) -> str:
+        """What the next node needs of a session that was handed over."""
+        return f"{self.root}record:{short(session)}"
+
+    def shut(self, node: str, number: str) -> str:
+        """Exists while a mailbox takes nothing that begins something."""
+        return f"{self.root}shut:{node}/{number}"
+
     def events(self, session: str) -> str:
         """The stream of a session's events."""
         return f"{self.root}events:{short(session)}"

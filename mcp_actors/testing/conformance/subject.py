@@ -9,7 +9,13 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from typing import Any
 
 import attrs
@@ -25,6 +31,7 @@ from mcp_actors.abc import (
     ServerHandler,
     ServerSession,
     ServerTransport,
+    StopPart,
 )
 from mcp_actors.client import Client
 from mcp_actors.errors import ConnectFailed, LocalProtocolError
@@ -81,9 +88,14 @@ class ChannelHandler:
 
     def __init__(self, handle: ChannelAction) -> None:
         self._handle = handle
+        self.leaving = trio.Event()
         self.stopping = trio.Event()
         self.has_sessions = True
         self.shared = MemoryState()
+
+    def stops_with(self, part: StopPart) -> AbstractContextManager[None]:
+        """Has nothing of ``part``: the checks end a transport by cancelling it."""
+        return nullcontext()
 
     def missing(self) -> Sequence[str]:
         """Returns nothing."""
@@ -122,6 +134,16 @@ class ChannelHandler:
 
     def open_session(
         self, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
+    ) -> ServerSession:
+        """Raises `LocalProtocolError`: a connection binding has no exchanges."""
+        raise self._no_exchange()
+
+    def hand_over(self, session: ServerSession) -> bytes | None:
+        """Raises `LocalProtocolError`: a connection binding has no exchanges."""
+        raise self._no_exchange()
+
+    async def go_on(
+        self, record: bytes, outlet: Outlet, principal: Principal | None = None, peer: str | None = None
     ) -> ServerSession:
         """Raises `LocalProtocolError`: a connection binding has no exchanges."""
         raise self._no_exchange()

@@ -192,6 +192,11 @@ async def unreachable_state_says_so(tested: StateUnderTest) -> None:
         record = make_task(tested, node)
         await node.tasks.create(record, ROOMY)
         ids = await append_kept(tested, node, "session", "a", [b"1"])
+        own_address, _ = node.bus.open_mailbox(lambda message: None)
+        position = node.bus.position
+        handed = ["first", "second"]
+        for session in handed:
+            await node.sessions.register(session, "alice", own_address)
         await tested.subject.cut()
         calls: list[tuple[str, bool, Callable[[], Awaitable[object]]]] = [
             (
@@ -200,7 +205,19 @@ async def unreachable_state_says_so(tested: StateUnderTest) -> None:
                 lambda: node.sessions.register("s", "alice", address),
             ),
             ("find", node.sessions.spans_processes, lambda: node.sessions.find("s")),
+            (
+                "hand_over",
+                node.sessions.spans_processes,
+                lambda: node.sessions.hand_over({handed.pop(): b"1"}, 60),
+            ),
+            (
+                "take_over",
+                node.sessions.spans_processes,
+                lambda: node.sessions.take_over("s", "alice", address),
+            ),
             ("after", node.events.spans_processes, lambda: node.events.after("session", ids[0])),
+            ("since", node.bus.spans_processes, lambda: node.bus.since(position)),
+            ("shut", node.bus.spans_processes, lambda: node.bus.shut(own_address)),
             ("send", node.bus.spans_processes, lambda: node.bus.send(address, b"x")),
             ("create", node.tasks.spans_processes, lambda: node.tasks.create(make_task(tested, node), ROOMY)),
             ("get", node.tasks.spans_processes, lambda: node.tasks.get([record.id])),
@@ -235,6 +252,7 @@ def _use_without_waiting(node: OpenState) -> None:
         node.sessions.forget(f"never {number}")
         node.events.append("another", "a", b"1", None)
         node.events.end("another", "a")
+        node.events.go_on("another", {"a": "1"})
         node.events.forget("another")
         node.bus.publish("task", str(number))
         node.bus.open_mailbox(lambda message: None)[1]()

@@ -31,6 +31,7 @@ __all__ = [
     "FORGOTTEN",
     "FORGOTTEN_EVENTS",
     "FOUND",
+    "HANDED_OVER",
     "KEPT",
     "LAST_VALUE",
     "MAILBOXES",
@@ -43,9 +44,11 @@ __all__ = [
     "OPENED",
     "PAGES",
     "PUBLISHED",
+    "PUBLISHED_SINCE",
     "REACHED",
     "REPLAYED",
     "ROOMY",
+    "SHUT",
     "SURVIVES",
     "UNAVAILABLE",
     "UNKNOWN_EVENTS",
@@ -80,6 +83,9 @@ CANCELLED = "cancelling a method may leave its effect done or not done, and neve
 
 # -- sessions
 FOUND = "a registered session is found at every node, as it was registered, and an unknown one is not"
+HANDED_OVER = (
+    "a session that was handed over is free until one node takes it, with its record, or its time is over"
+)
 FORGOTTEN = (
     "a session that was forgotten is soon found at no node, also when it was forgotten during an outage"
 )
@@ -103,6 +109,10 @@ COALESCED = "an event that waits to be sent is not put a second time"
 MISSED = "when events are lost, missed() is called at the nodes that did not get them"
 UNSUBSCRIBED = "nothing is called any more once the returned function was called, and others still are"
 MESSAGES = "messages to a mailbox arrive once, whole, in the order of their sender, and at no other mailbox"
+PUBLISHED_SINCE = (
+    "since returns what was published behind a position, by any node, or None if some may be missing"
+)
+SHUT = "a mailbox that was shut takes nothing that begins something, and all that was sent before"
 MAILBOXES = (
     "send says whether the mailbox's node was there; messages to an address that is closed are dropped"
 )

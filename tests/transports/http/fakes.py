@@ -216,7 +216,7 @@ class FakeHandler:
     """The server's side; ``exchange`` and ``connection`` are what a test lets it do."""
 
     def __init__(self) -> None:
-        self.stopping = trio.Event()
+        self.leaving, self.stopping = trio.Event(), trio.Event()
         self.shared = MemoryState()
         self.legacy = True
         self.scopes: frozenset[str] = frozenset()

@@ -150,7 +150,7 @@ class Listening:
 
     def __init__(self, serve: Any) -> None:
         self._serve = serve
-        self.stopping = trio.Event()
+        self.leaving, self.stopping = trio.Event(), trio.Event()
         self.principals: list[Principal | None] = []
 
     async def __call__(self, channel: FrameChannel, principal: Principal | None = None) -> None:

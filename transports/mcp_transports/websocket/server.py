@@ -255,7 +255,7 @@ class WebSocketServerTransport:
         with as_engine_errors():
             async with shared as served.share:
                 task_status.started(self._url(served.share.port))
-                await served.share.serve(served.handler.stopping)
+                await served.share.serve(served.handler.leaving, served.handler.stopping)
 
     def statistics(self) -> WebSocketServerStatistics:
         """Returns a snapshot of the counters."""

@@ -88,7 +88,7 @@ class AsgiTransport:
                         service.start_tasks(nursery, handler.stopping, endpoint)
                         start_again(nursery, TICKER, listener.ticker.run)
                         start_again(nursery, STOP_STREAMS, self._end_with, handler.stopping)
-                        with body:
+                        with body, handler.stops_with(endpoint):
                             task_status.started(service.paths.streamable)
                             await self._ending.wait()
                             endpoint.stop()

@@ -24,7 +24,9 @@ from mcp_actors.supervision.containment import Containment, start, start_and_wai
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import HTTP_MESSAGE, HTTP_POST, HTTP_STREAM
 from mcp_transports.http.client.http import (
+    SHORTEST_BACKOFF,
     HttpResponse,
+    HttpUnavailable,
     StreamPosition,
     names_forgotten_session,
     read_events,
@@ -43,6 +45,8 @@ CLOSE_TIMEOUT = 2.0
 ENDPOINT_TIMEOUT = 10.0
 # Attempts for a GET that has never worked.
 MAX_FIRST_ATTEMPTS = 5
+# Seconds of the longest pause before a message is posted again of which nothing was taken.
+LONGEST_PAUSE = 2.0
 
 
 class HttpChannel(FrameChannel):
@@ -226,35 +230,26 @@ class HttpChannel(FrameChannel):
         with HeldScope(state, state.options.message_timeout) as waiter:
             if after is not None:
                 await after.wait()
-            try:
-                headers = state.session.post_headers(frame)
-                requester = state.sse_endpoint or state.requester
-                body = body_of(frame, trio.Event())
-                async with requester.request("POST", headers, body, waiter) as response:
-                    if response.status == 404 and state.session.id is not None and not is_stateless(frame):
-                        raise state.session_expired()
-                    if not response.ok:
-                        refused = await response.read_error()
-                        forgotten = response.status == 400 and names_forgotten_session(
-                            refused.text.encode(), None
-                        )
-                        if forgotten and state.session.id is not None and not is_stateless(frame):
-                            raise state.session_expired()
-                        raise refused
-                    # The connection can be used again only if the body is read to its end.
-                    await response.read_body()
+            pause = SHORTEST_BACKOFF
+            while True:
+                try:
+                    await self._post_once(frame, waiter)
                     return True
-            except SessionExpired:
-                state.expire_session()
-                return False
-            except McpError as error:
-                # Where the server is gone its calls are too, and their callers learn it.
-                gone = message == "notifications/cancelled" and isinstance(
-                    error, ConnectFailed | ConnectionLost
-                )
-                tell = log.debug if gone else log.warning
-                tell("a message was not accepted", peer=self.peer, message=message, error=str(error))
-                return False
+                except SessionExpired:
+                    state.expire_session()
+                    return False
+                except McpError as error:
+                    wait = self._wait_before_next_post(frame, error)
+                    if wait is None:
+                        # Where the server is gone its calls are too, and their callers learn it.
+                        gone = message == "notifications/cancelled" and isinstance(
+                            error, ConnectFailed | ConnectionLost
+                        )
+                        tell = log.debug if gone else log.warning
+                        tell("a message was not accepted", peer=self.peer, message=message, error=str(error))
+                        return False
+                await trio.sleep(wait + pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
         log.warning(
             "a message was not accepted in time",
             peer=self.peer,
@@ -262,6 +257,40 @@ class HttpChannel(FrameChannel):
             seconds=state.options.message_timeout,
         )
         return False
+
+    def _wait_before_next_post(self, frame: Frame, error: McpError) -> float | None:
+        """Returns the seconds after which a message may be posted again; ``None`` if it is given up.
+
+        It is where the server has taken nothing of it: a call there may wait for an answer. A cancellation is not: the
+        server that has the call is gone, or stops.
+        """
+        if not isinstance(error, ConnectionLost | HttpUnavailable) or not error.never_run:
+            return None
+        if self._closing or frame.cancels is not None:
+            return None
+        return (isinstance(error, HttpUnavailable) and error.retry_after) or 0.0
+
+    async def _post_once(self, frame: Frame, waiter: HeldScope) -> None:
+        """Posts a message that gets no response.
+
+        Raises:
+            McpError: It was not accepted.
+        """
+        state = self._state
+        in_session = state.session.id is not None and not is_stateless(frame)
+        requester = state.sse_endpoint or state.requester
+        body = body_of(frame, trio.Event())
+        async with requester.request("POST", state.session.post_headers(frame), body, waiter) as response:
+            if response.status == 404 and in_session:
+                raise state.session_expired()
+            if not response.ok:
+                refused = await response.read_error()
+                forgotten = response.status == 400 and names_forgotten_session(refused.text.encode(), None)
+                if forgotten and in_session:
+                    raise state.session_expired()
+                raise refused
+            # The connection can be used again only if the body is read to its end.
+            await response.read_body()
 
     async def _fall_back_to_http_sse(self) -> None:
         """Changes the channel to HTTP+SSE (MCP 2025-11-25, Transports, Backwards Compatibility).

@@ -337,7 +337,7 @@ class HttpRequester:
         if isinstance(error, _NEVER_SENT):
             if not self._was_reached:
                 return ConnectFailed(f"cannot connect to {self.peer}: {text}{advice_about(error)}")
-            return ConnectionLost(f"{self.peer} cannot be reached any more: {text}")
+            return ConnectionLost(f"{self.peer} cannot be reached any more: {text}", never_run=True)
         return ConnectionLost(f"the connection to {self.peer} broke: {text}")
 
 
@@ -417,8 +417,13 @@ async def read_events(
 # -- The errors for HTTP responses -----------------------------------------------------------------
 
 
+class _Data(msgspec.Struct):
+    begun: bool | None = None
+
+
 class _Error(msgspec.Struct):
     message: str
+    data: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Refused(msgspec.Struct):
@@ -448,10 +453,17 @@ class HttpUnavailable(HttpRefused, Unavailable):
     """The server, or a proxy before it, answered 408, 425, 429 or 5xx: the same request may succeed later."""
 
     def __init__(
-        self, message: str, *, status: int, text: str = "", retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        status: int,
+        text: str = "",
+        retry_after: float | None = None,
+        never_run: bool = False,
     ) -> None:
         super().__init__(message, status=status, text=text)
         self.retry_after = retry_after
+        self.never_run = never_run
 
 
 class AccessRefused(ConnectFailed):
@@ -513,7 +525,8 @@ def error_for_status(
     """
     text = "".join(c if c.isprintable() else " " for c in body.decode("utf-8", "replace"))
     text = " ".join(text.split())[:MAX_TEXT]
-    said = _message_in(body)
+    error = _error_in(body)
+    said = "" if error is None else "".join(c if c.isprintable() else " " for c in error.message)[:MAX_TEXT]
     quoted = f": {said or text}" if text and not text.startswith("<") else ""
     if status == 401:
         message = (
@@ -534,17 +547,33 @@ def error_for_status(
         advice = None  # an MCP server says itself what is the matter
     message = f"{peer} answered with HTTP {status}{quoted}" + (f" ({advice})" if advice else "")
     if is_outage(status):
-        return HttpUnavailable(message, status=status, text=text, retry_after=_seconds(retry_after))
+        seconds = _seconds(retry_after)
+        never_run = _was_never_begun(status, seconds, error)
+        return HttpUnavailable(message, status=status, text=text, retry_after=seconds, never_run=never_run)
     return HttpRefused(message, status=status, text=text)
 
 
-def _message_in(body: bytes) -> str:
-    """Returns the message of a JSON-RPC error, which is for people; empty for any other body."""
+def _error_in(body: bytes) -> _Error | None:
+    """Returns the JSON-RPC error that a body is, whose message is for people; ``None`` for any other body."""
     try:
-        message = msgspec.json.decode(body, type=_Refused).error.message
+        return msgspec.json.decode(body, type=_Refused).error
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        return ""
-    return "".join(c if c.isprintable() else " " for c in message)[:MAX_TEXT]
+        return None
+
+
+def _was_never_begun(status: int, retry_after: float | None, error: _Error | None) -> bool:
+    """Whether a refusal says that nothing of the request was begun.
+
+    A JSON-RPC error says so itself, as that of a server that stops. Any other body is from a proxy, or from what counts
+    requests before they are read: 429 (RFC 6585 section 4), and 503 that says when to come again (RFC 9110 section
+    15.6.4). Without that, a 503 may be of a program that has failed in the middle.
+    """
+    if error is None:
+        return status == 429 or (status == 503 and retry_after is not None)
+    try:
+        return msgspec.json.decode(error.data, type=_Data).begun is False
+    except msgspec.MsgspecError:
+        return False
 
 
 def _seconds(retry_after: str | None) -> float | None:

@@ -434,6 +434,7 @@ class Connection:
         "_server",
         "_stream",
         "_successor",
+        "is_new",
         "read_deadline",
         "state",
     )
@@ -446,6 +447,8 @@ class Connection:
         limits = server.limits
         self._server, self._stream, self._listener = server, stream, listener
         self.state = _IDLE
+        self.is_new = True
+        """Whether nothing has been received."""
         self._parser: RequestParser | None = None  # none between two requests: idle connections are small
         self._pipeline = Pipeline(limits)
         self._response: ConnectionResponse | None = None
@@ -554,6 +557,7 @@ class Connection:
     def received(self, data: bytes | memoryview) -> bool:
         """Takes bytes of the peer, and returns whether more may be read before a request is answered."""
         state, pipeline = self.state, self._pipeline
+        self.is_new = False
         if state is not _IDLE and state is not _READING and state is not _ANSWERING:
             return True  # dropped
         request = None if self._parser is not None else self._server.parsers.repeated(data)

@@ -20,7 +20,7 @@ from mcp_actors.supervision import descriptors
 from mcp_actors.supervision.budget import Budget, Limited
 from mcp_actors.supervision.containment import Containment, start, start_again
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import POLLER, SOCKET_CONNECTION, TICKER
+from mcp_actors.supervision.task_kinds import LISTENER_END, POLLER, SOCKET_CONNECTION, TICKER
 from mcp_transports._sockets import (
     BACKLOG,
     ListenError,
@@ -41,6 +41,9 @@ __all__ = ["HttpListener", "HttpServer", "PortShare", "open_tcp", "open_unix", "
 
 # Seconds between two looks at whether the last connection has ended, once nothing is accepted any more.
 _LOOK_AGAIN = 0.1
+# Seconds that the last connections have for their first request: it is on its way already, as a rule.
+_FIRST_REQUEST = 0.5
+_LOOK_FOR_REQUESTS = 0.02
 # Seconds without a request after which a connection counts as silent: a client sends one as soon as it is connected.
 _SILENT_TIME = 1.0
 # Searching all connections takes some milliseconds where there are thousands: each search finds several.
@@ -178,6 +181,9 @@ class HttpServer:
         that say how the server is, or that they take no more, while calls in flight end."""
         # Set while the last answers are given, when no connection is left.
         self._left: trio.Event | None = None
+        # Set to end the accepting, and once the last requests are there.
+        self._ends, self._closed = trio.Event(), trio.Event()
+        self._closed.set()
 
     def __repr__(self) -> str:
         state = self.statistics()
@@ -200,48 +206,91 @@ class HttpServer:
     async def serve(
         self,
         *,
+        leaving: trio.Event | None = None,
         stopping: trio.Event | None = None,
         task_status: trio.TaskStatus[HttpServer] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serves until ``stopping`` is set and the last busy connection has finished, or until cancelled.
 
-        Once ``stopping`` is set nothing is accepted any more (but see `answers_to_the_end`), idle connections are
-        closed, and every answer that begins from then on closes its connection. That may take as long as an answer
-        takes: a caller that has a deadline cancels. Cancelled, it closes everything at once. The listeners are closed
-        when it returns, however that comes about. When this process retires, it is the same but for idle connections:
-        each is closed behind its next answer, and those that are left when ``stopping`` is set at once.
+        Once ``leaving`` is set, every answer that begins closes its connection. Once ``stopping`` is set, or `close`
+        was called, nothing is accepted any more (but see `answers_to_the_end`): connections that were made just now may
+        bring one request, and idle ones are closed. That may take as long as an answer takes: a caller that has a
+        deadline cancels. Cancelled, it closes everything at once. The listeners are closed when it returns, however
+        that comes about. When this process retires, it is the same but for idle connections: each is closed behind its
+        next answer, and those that are left when ``stopping`` is set at once.
 
         Raises:
             ListenError: A listening socket is broken; every connection was closed.
         """
         state = self._state
-        stopping = trio.Event() if stopping is None else stopping
+        self._ends = ends = trio.Event()
+        self._closed = trio.Event()
         try:
             async with trio.open_nursery() as service:
                 start_again(service, TICKER, state.ticker.run)
                 start_again(service, POLLER, state.poller.run)
+                if leaving is not None:
+                    start_again(service, LISTENER_END, self._leave, leaving, about="before the end")
+                if stopping is not None:
+                    start_again(service, LISTENER_END, _pass_on, stopping, ends)
                 async with trio.open_nursery() as connections:
                     task_status.started(self)
                     arrived = partial(self._arrived, connections)
-                    broken = await accept_until(
-                        stopping, self.listeners, arrived, lambda: self._connections.held
-                    )
-                    if self.answers_to_the_end and stopping.is_set():
-                        broken = await self._accept_to_the_end(arrived)
+                    broken = await accept_until(ends, self.listeners, arrived, lambda: self._connections.held)
+                    if broken is None and ends.is_set():
+                        if self.answers_to_the_end:
+                            broken = await self._accept_to_the_end(arrived)
+                        else:
+                            await self._take_last_requests()
                     state.stopping = True
                     self._close_listeners()
+                    self._closed.set()
                     if broken is not None:
                         connections.cancel_scope.cancel(reason="a listening socket is broken")
                     else:
-                        await self._until_left(stopping)
+                        await self._until_left(ends)
                     for member in list(state.ticker.members):
                         member.stop()
                 service.cancel_scope.cancel()
         finally:
             self._close_listeners()
+            self._closed.set()
             state.close()
         if broken is not None:
             raise broken
+
+    async def close(self, *, to_the_end: bool = False) -> None:
+        """Ends the accepting, as ``stopping`` of `serve` does, and waits until the last requests are there.
+
+        Args:
+            to_the_end: Whether `answers_to_the_end` holds.
+        """
+        self.answers_to_the_end &= to_the_end
+        self._ends.set()
+        await self._closed.wait()
+
+    async def until_sent(self) -> None:
+        """Waits until no bytes wait for peers to take them."""
+        while any(member.unsent for member in self._state.ticker.members):  # noqa: ASYNC110 - no event for many
+            await trio.sleep(_LOOK_AGAIN)
+
+    async def _leave(self, leaving: trio.Event) -> None:
+        await leaving.wait()
+        self._state.stopping = self._state.stopping or "accepting"
+
+    async def _take_last_requests(self) -> None:
+        """Has connections that were made just now bring a request, and closes those that are idle."""
+        state = self._state
+        state.stopping = "accepting"
+        self._close_listeners()
+        for member in list(state.ticker.members):
+            if not member.is_new:
+                member.stop()
+        with trio.move_on_after(_FIRST_REQUEST):
+            # Those that were accepted last are members in the next turn.
+            await trio.sleep(_LOOK_FOR_REQUESTS)
+            while any(member.is_new for member in state.ticker.members):  # noqa: ASYNC110 - no event for many
+                await trio.sleep(_LOOK_FOR_REQUESTS)
 
     async def serve_stream(
         self, stream: trio.abc.Stream, peer: str = "stream", *, secure: bool = False
@@ -269,6 +318,7 @@ class HttpServer:
     ) -> ListenError | None:
         """Accepts until no connection is left, and returns why a listener cannot any more, if so."""
         self._state.stopping = "accepting"
+        self._closed.set()
         for member in list(self._state.ticker.members):
             member.stop()
         self._left = left = trio.Event()
@@ -370,6 +420,11 @@ def _too_many_answer(over: Limited) -> bytes:
     return status_head(503) + headers.encode() + body
 
 
+async def _pass_on(event: trio.Event, to: trio.Event) -> None:
+    await event.wait()
+    to.set()
+
+
 async def serve_http(
     app: App,
     listeners: Sequence[HttpListener],
@@ -459,8 +514,16 @@ class PortShare:
         """Returns a snapshot of the counters of the address, for all applications at it."""
         return self._shared.server.statistics()
 
-    async def serve(self, stopping: trio.Event) -> None:
-        """Returns when ``stopping`` was set and all connections have ended.
+    async def close(self, *, to_the_end: bool) -> None:
+        """Ends the accepting at the address; see `HttpServer.close`."""
+        await self._shared.server.close(to_the_end=to_the_end)
+
+    async def until_sent(self) -> None:
+        """Waits until no bytes wait for peers to take them."""
+        await self._shared.server.until_sent()
+
+    async def serve(self, leaving: trio.Event, stopping: trio.Event) -> None:
+        """Returns when ``stopping`` was set and all connections have ended; see `HttpServer.serve` for ``leaving``.
 
         Cancelled, it closes the connections at once if this application opened the address, and none otherwise.
 
@@ -470,7 +533,7 @@ class PortShare:
         shared = self._shared
         if self._owner:
             try:
-                await shared.server.serve(stopping=stopping)
+                await shared.server.serve(leaving=leaving, stopping=stopping)
             except ListenError as error:
                 shared.broken = error
                 raise

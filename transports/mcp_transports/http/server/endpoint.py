@@ -8,12 +8,17 @@ MCP 2025-11-25, Transports, Streamable HTTP; MCP 2026-07-28, Streamable HTTP; MC
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import attrs
+import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler
+from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
@@ -23,8 +28,10 @@ from mcp_transports.http.server.authentication import (
     HttpExchange,
     answer_document,
 )
+from mcp_transports.http.server.forwarded_messages import CHUNK, Begun, ForLeft, TakenOver, Unasked
 from mcp_transports.http.server.forwarder import RemoteSessions
 from mcp_transports.http.server.http_sse import HttpSseChannels, post, session_id_of
+from mcp_transports.http.server.inbound_request import ForwardedResponse
 from mcp_transports.http.server.origin_policy import OriginPolicy, Verdict
 from mcp_transports.http.server.outlet import StatelessOutlet
 from mcp_transports.http.server.responses import (
@@ -39,7 +46,6 @@ from mcp_transports.http.server.responses import (
     SESSION_REQUIRED,
     UNSUPPORTED_MEDIA_TYPE,
     USUAL_ACCEPT,
-    Header,
     Identity,
     IdentityLater,
     Refusal,
@@ -58,6 +64,7 @@ __all__ = ["Endpoint", "EndpointPaths"]
 # Serves one method at one path, for a principal: it answers, or returns a function that waits and answers then.
 Route = Callable[[HttpExchange, "Principal | None"], "Continuation | None"]
 
+_VERSION_HEADER = "mcp-protocol-version"
 # A message in place of the body that GET and DELETE do not have: the engine gets it in order to check
 # MCP-Protocol-Version (MCP 2025-11-25, Transports, Protocol Version Header).
 _STAND_IN_MESSAGE = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
@@ -119,6 +126,8 @@ class Endpoint:
         self._accepts_replies = accepts_json if settings.json_replies else accepts_both
         self._authentication = authentication
         self._serve_beside = beside
+        # Whether the sessions are handed over: none is taken over any more.
+        self._leaves = False
         streamable: dict[str, Route] = {"POST": self._post}
         self._routes: dict[str, dict[str, Route]] = dict.fromkeys(paths.forms, streamable)
         # MCP 2026-07-28 has neither sessions nor streams that begin with a GET.
@@ -149,27 +158,175 @@ class Endpoint:
         elif (continuation := route(exchange, None)) is not None:
             exchange.run(continuation)
 
-    def serve_taken(
-        self, request: Request, response: Response, headers: tuple[Header, ...], http_sse: bool
-    ) -> None:
-        """Answers a request that another node has checked and forwarded to this one, now or later. Never waits."""
+    def serve_taken(self, request: Request, response: ForwardedResponse, begun: Begun) -> None:
+        """Answers a request that another node has checked and forwarded to this one, now or later. Never waits.
+
+        It is declined if its session was handed over: the other node looks for it again.
+        """
+        headers = tuple(begun.answer_headers)
         exchange = HttpExchange(request, response, headers, self._authentication)
-        path = self._paths.messages if http_sse else self._paths.streamable
+        sessions, session_id = self._sessions, request.headers.get(SESSION_HEADER)
+        if sessions is not None and session_id is not None:
+            if begun.left:
+                self._resume_left(exchange, response, sessions.left.get(session_id))
+                return
+            if sessions.has_handed_over(session_id):
+                response.decline()
+                return
+        path = self._paths.messages if begun.http_sse else self._paths.streamable
         route = self._routes.get(path, {}).get(request.method)
         if route is None:
             exchange.refuse(PATH_NOT_FOUND)
         elif (continuation := route(exchange, request.principal)) is not None:
             exchange.run(continuation)
 
+    # -- sessions that move from one node to another -----------------------------------------------------------------
+
+    async def settled(self, session: str) -> bool:
+        """See `mcp_transports.http.server.forwarder.Taking.settled`."""
+        return self._sessions is not None and await self._sessions.settled(session)
+
+    def take_notice(self, message: TakenOver | ForLeft | Unasked) -> None:
+        """Takes what another node has for a session that was handed over, from it or to it. Never waits."""
+        if self._sessions is None:
+            return
+        if isinstance(message, Unasked):
+            if (held := self._sessions.by_id(message.session)) is not None:
+                with (
+                    held.goes_on_if_raised("take a message of another node"),
+                    suppress(trio.BrokenResourceError),
+                ):
+                    held.standalone.post(Frame(message.data))
+            return
+        left = self._sessions.left.get(message.session)
+        if left is None:
+            return
+        if isinstance(message, TakenOver):
+            self._sessions.taken_over(left, partial(self._pass_back, message.source, message.session))
+        elif not message.body:
+            self._sessions.close(left, "deleted")
+        else:
+            with left.goes_on_if_raised("take a message of another node"):
+                arrival = self._handler.sort(Frame(message.body, metadata=message.headers), in_session=True)
+                if arrival.refusal is None and not arrival.requests:
+                    left.engine.deliver(arrival, left.standalone)
+
+    def _pass_back(self, address: str, session: str, data: bytes) -> None:
+        """Sends a message of a call that was left here to the node that goes on with its session."""
+        if self._remote_sessions is not None and len(data) <= CHUNK:
+            forwarder = self._remote_sessions.forwarder
+            forwarder.outbox.post(address, Unasked(forwarder.address, session, data))
+
+    def _pass_on(self, session: HttpSession, exchange: HttpExchange, body: bytes) -> None:
+        """Sends what a client said, beside requests, to the nodes that still have calls of its session.
+
+        Args:
+            session: The session.
+            exchange: The request that brought it.
+            body: The messages; empty if the session has ended.
+        """
+        if session.former is None or self._remote_sessions is None or len(body) > CHUNK:
+            return
+        headers = exchange.request.headers
+        said = {name: headers[name] for name in (_VERSION_HEADER,) if name in headers}
+        forwarder = self._remote_sessions.forwarder
+        for address in set(session.former.values()):
+            forwarder.outbox.post(address, ForLeft(forwarder.address, session.id, body, said))
+
+    def _resume_left(
+        self, exchange: HttpExchange, response: ForwardedResponse, left: HttpSession | None
+    ) -> None:
+        """Resumes a stream of a call that was left here, for a client that came to the next node."""
+        last_event_id = exchange.request.headers.get("last-event-id")
+        if left is None or last_event_id is None:
+            response.decline()
+        else:
+            exchange.run(partial(_done, left.resume, exchange, last_event_id))
+
+    async def _resume(
+        self, session: HttpSession, exchange: HttpExchange, principal: Principal | None, last_event_id: str
+    ) -> None:
+        """Resumes a stream, at the node that has it."""
+        while (address := await session.resume(exchange, last_event_id)) is not None:
+            assert self._remote_sessions is not None
+            forwarder = self._remote_sessions.forwarder
+            if await forwarder.forward_left(exchange, principal, address) == "answered":
+                return
+            session.forget_node(address)
+
+    async def _take_over(self, exchange: HttpExchange, principal: Principal | None, session_id: str) -> bool:
+        """Goes on with a session that another node has handed over; see `RemoteSessions.serve`."""
+        if self._sessions is None or self._handler.stopping.is_set() or self._leaves:
+            exchange.refuse(SERVER_STOPPING)
+            return False
+        session = await self._sessions.take_over(self._handler, exchange, principal, session_id)
+        if session is not None and session.former is not None and self._remote_sessions is not None:
+            forwarder = self._remote_sessions.forwarder
+            for address in set(session.former.values()):
+                forwarder.outbox.post(address, TakenOver(forwarder.address, session_id))
+        return session is not None
+
+    async def _serve_elsewhere(
+        self,
+        remote: RemoteSessions,
+        exchange: HttpExchange,
+        principal: Principal | None,
+        session_id: str,
+        *,
+        http_sse: bool,
+    ) -> None:
+        if await remote.serve(exchange, principal, session_id, self._take_over, http_sse=http_sse):
+            # It is here now.
+            route = self._routes[self._paths.streamable][exchange.request.method]
+            continuation = route(exchange, principal)
+            if continuation is not None:
+                await continuation()
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
     def stop(self) -> None:
         """Stops taking new work, and ends the streams that would never end by themselves. Never raises.
 
-        Where there are other nodes, the sessions without calls end too, so that their clients begin anew there.
+        Where there are other nodes, the sessions without calls end too, which no node can go on with: their clients
+        begin anew there.
         """
+        if self._remote_sessions is not None:
+            self._remote_sessions.end_streams()
         if self._sessions is not None:
             if self._remote_sessions is not None:
                 self._sessions.close_idle()
             self._sessions.close_standalone()
+
+    async def before_stop(self, delay: float) -> None:
+        """Hands the sessions over, and then has other nodes forward nothing more here.
+
+        See `mcp_actors.abc.StopPart.before_stop`.
+        """
+        remote, self._leaves = self._remote_sessions, True
+        if remote is None:
+            return
+        remote.end_streams()
+        is_empty = self._sessions is None or await self._sessions.hand_over(self._handler)
+        if is_empty and not self._http_sse:
+            try:
+                await remote.forwarder.shut()
+            except SharedStateUnavailable as error:
+                log.debug("other nodes do not know that this one ends", cause=error.cause)
+
+    async def until_without_calls(self) -> None:
+        """Waits until no session has a call in flight, also of clients that have lost their connection."""
+        if self._sessions is not None:
+            await self._sessions.until_without_calls()
+
+    async def until_answered(self) -> None:
+        """Waits until other nodes have answered what was forwarded to them."""
+        if self._remote_sessions is not None:
+            await self._remote_sessions.until_answered()
+
+    def cut(self) -> None:
+        """Answers the requests that other nodes have not answered, because there is no more time."""
+        if self._remote_sessions is not None:
+            self._remote_sessions.cut()
 
     def close(self) -> None:
         """Ends all sessions. Never raises."""
@@ -277,6 +434,8 @@ class Endpoint:
             if session is None:
                 return self._elsewhere(exchange, principal, session_id)
             if not self._lacks_scope(exchange, arrival, principal):
+                if session.former is not None and not arrival.requests:
+                    self._pass_on(session, exchange, exchange.request.body)
                 session.deliver(arrival, exchange)
         elif arrival.initializes and self._sessions is not None:
             return self._sessions.begin(self._handler, arrival, exchange, principal)
@@ -313,7 +472,7 @@ class Endpoint:
             if last_event_id is None and self._handler.stopping.is_set():
                 return self._refuse_when_stopping(exchange, session_id, principal)
             if last_event_id is not None:
-                return partial(session.resume, exchange, last_event_id)
+                return partial(self._resume, session, exchange, principal, last_event_id)
             session.standalone.open(exchange)
         return None
 
@@ -324,6 +483,7 @@ class Endpoint:
         session = self._session(session_id, principal)
         if session is None or self._sessions is None:
             return self._elsewhere(exchange, principal, session_id)
+        self._pass_on(session, exchange, b"")
         self._sessions.close(session, "deleted")
         exchange.answer(200)
         return None
@@ -357,7 +517,9 @@ class Endpoint:
         if self._remote_sessions is None:
             exchange.refuse(SESSION_NOT_FOUND)
             return None
-        return partial(self._remote_sessions.serve, exchange, principal, session_id, http_sse=http_sse)
+        return partial(
+            self._serve_elsewhere, self._remote_sessions, exchange, principal, session_id, http_sse=http_sse
+        )
 
     # -- HTTP+SSE --------------------------------------------------------------------------------------------------
 
@@ -385,6 +547,10 @@ class Endpoint:
                     return None
             return post(exchange, channel, frame)
         return None
+
+
+async def _done(resume: Callable[[HttpExchange, str], Awaitable[object]], *given: Any) -> None:
+    await resume(*given)
 
 
 async def _serve_later(

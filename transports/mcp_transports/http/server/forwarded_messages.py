@@ -23,16 +23,20 @@ __all__ = [
     "ClientGone",
     "Consumed",
     "CutOff",
+    "ForLeft",
     "Head",
     "InboundState",
     "MalformedForward",
     "Message",
+    "NotTaken",
     "OpenRequests",
     "OutboundState",
     "Outbox",
     "Piece",
     "PrincipalParts",
     "Received",
+    "TakenOver",
+    "Unasked",
     "Unknown",
     "decode_message",
     "encode_message",
@@ -80,6 +84,8 @@ class Begun(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
     body: bytes
     last: bool
     """Whether that is the whole body."""
+    left: bool = False
+    """Whether it is for what the receiver has left of a session that it has handed over."""
 
 
 class BodyPart(msgspec.Struct, frozen=True, array_like=True, tag=2):
@@ -184,7 +190,54 @@ class Received(msgspec.Struct, frozen=True, array_like=True, tag=10):
     total: int
 
 
-Message = Begun | BodyPart | Head | Piece | Consumed | ClientGone | CutOff | OpenRequests | Unknown | Received
+class NotTaken(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """A request was not taken: nothing of it was done, and nothing will be."""
+
+    source: str
+    number: int
+
+
+class TakenOver(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """The sender goes on with a session that the receiver has handed over, and still has calls of."""
+
+    source: str
+    session: str
+
+
+class ForLeft(msgspec.Struct, frozen=True, array_like=True, tag=13):
+    """Messages of a client that may be about a call which the receiver has left of a session; or the session's end."""
+
+    source: str
+    session: str
+    body: bytes
+    """Empty for the end."""
+    headers: dict[str, str]
+
+
+class Unasked(msgspec.Struct, frozen=True, array_like=True, tag=14):
+    """A message of a call that the sender has left of a session, for the stream that belongs to no request."""
+
+    source: str
+    session: str
+    data: bytes
+
+
+Message = (
+    Begun
+    | BodyPart
+    | Head
+    | Piece
+    | Consumed
+    | ClientGone
+    | CutOff
+    | OpenRequests
+    | Unknown
+    | Received
+    | NotTaken
+    | TakenOver
+    | ForLeft
+    | Unasked
+)
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -233,6 +286,8 @@ class Outbox:
         self._bus = bus
         self._on_gone = on_gone
         self._posted_end, self._posted = trio.open_memory_channel[tuple[str, Message]](MAX_POSTED)
+        self._is_sending = False
+        self._sent = trio.lowlevel.ParkingLot()
 
     def __repr__(self) -> str:
         return f"<Outbox {self._posted.statistics().current_buffer_used} wait>"
@@ -245,19 +300,29 @@ class Outbox:
             log.warning("messages about forwarded requests are dropped", waiting=MAX_POSTED)
 
     async def send(self, address: str, message: Message) -> bool:
-        """Hands a message to a mailbox, and returns whether its node was there.
+        """Hands a message to a mailbox, and returns whether its node was there, and takes new requests if it is one.
 
         Raises:
             SharedStateUnavailable: It may have been handed over, or not.
             TypeError: It cannot be encoded.
         """
-        return await self._bus.send(address, encode_message(message))
+        begins = isinstance(message, Begun) and not message.left
+        return await self._bus.send(address, encode_message(message), begins=begins)
 
     async def run(self) -> None:
         """Sends what was posted, until cancelled."""
         async for address, message in self._posted:
+            self._is_sending = True
             try:
                 if not await self.send(address, message):
                     self._on_gone(address)
             except SharedStateUnavailable as error:
                 log.debug("a message about forwarded requests is lost", reason=error.cause)
+            finally:
+                self._is_sending = False
+                self._sent.unpark_all()
+
+    async def until_sent(self) -> None:
+        """Waits until everything is sent that was posted."""
+        while self._is_sending or self._posted.statistics().current_buffer_used:
+            await self._sent.park()

@@ -1,15 +1,30 @@
-"""The sessions that a listener does not hold: those of other nodes, and those whose node is gone.
+"""The sessions that a listener does not hold: those of other nodes, those to take over, and those whose node is gone.
 
 A `Forwarder` is the part of a listener that forwards requests to other nodes and takes those that other nodes forward
 to it. `SessionPlaces` makes the sessions of this listener known to the other nodes, and `RemoteSessions` answers the
-requests of all other sessions.
+requests of all other sessions:
+
+=========================================== ==========================================================================
+the session                                  a request of it
+=========================================== ==========================================================================
+is held by another node                      is forwarded, and answered with what comes back
+was handed over, and no node has it          makes this node take it over, and is served here; a node that is going to
+                                             stop refuses it with 503, so that it is sent again
+is being handed over, or was just now        looks again, until it is known where it is
+was held by a node that is gone              gets 404, or the rest of a stream that it resumes
+is unknown                                   gets 404
+=========================================== ==========================================================================
+
+A node that has handed a session over may still have calls of it. What the node that goes on with the session gets for
+them is passed on there: `TakenOver`, `ForLeft` and `Unasked` are the messages between the two.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 import trio
 
@@ -26,7 +41,6 @@ from mcp_actors.supervision.task_kinds import (
     FORWARDING_WATCH,
 )
 from mcp_transports.http.h1.request import Request
-from mcp_transports.http.h1.response import Response
 from mcp_transports.http.server.authentication import HttpExchange
 from mcp_transports.http.server.forwarded_messages import (
     Begun,
@@ -34,27 +48,46 @@ from mcp_transports.http.server.forwarded_messages import (
     ClientGone,
     Consumed,
     CutOff,
+    ForLeft,
     Head,
     MalformedForward,
     Message,
+    NotTaken,
     OpenRequests,
     Outbox,
     Piece,
     Received,
+    TakenOver,
+    Unasked,
     Unknown,
     decode_message,
 )
-from mcp_transports.http.server.inbound_request import InboundRequest
-from mcp_transports.http.server.outbound_request import OutboundRequest
-from mcp_transports.http.server.responses import SESSION_NOT_FOUND, Header, shared_state_unavailable
+from mcp_transports.http.server.inbound_request import ForwardedResponse, InboundRequest
+from mcp_transports.http.server.outbound_request import OutboundRequest, Outcome
+from mcp_transports.http.server.responses import (
+    SERVER_STOPPING,
+    SESSION_NOT_FOUND,
+    shared_state_unavailable,
+)
 from mcp_transports.http.server.sse_response import OpenSseResponses, SseResponse
 from mcp_transports.http.sse import encode_event
 
-__all__ = ["Forwarder", "RemoteSessions", "ServeTaken", "SessionPlaces", "open_forwarder", "owner_key"]
+__all__ = ["Forwarder", "RemoteSessions", "SessionPlaces", "open_forwarder", "owner_key"]
 
-# Serves a request that was taken, as the endpoint serves its own: (request, response, headers of every answer,
-# whether it is a POST of HTTP+SSE).
-ServeTaken = Callable[[Request, Response, tuple[Header, ...], bool], None]
+
+class Taking(Protocol):
+    """The endpoint of a listener, seen from its forwarder. Nothing here waits."""
+
+    def serve_taken(self, request: Request, response: ForwardedResponse, begun: Begun) -> None:
+        """Serves a request that was taken as one of its own, or declines it."""
+
+    def take_notice(self, message: TakenOver | ForLeft | Unasked) -> None:
+        """Takes what another node has for a session."""
+
+    async def settled(self, session: str) -> bool:
+        """Waits until a session is taken over or handed over here, if it just is, and returns whether it is here."""
+
+
 # Seconds between two signs of life to a node with which requests are open, and for which such a node may be silent.
 # Together they are about the usual lease of a node.
 WATCH_INTERVAL = 2.0
@@ -69,6 +102,9 @@ MAX_PLACES = 10_000
 _NUMBER_BITS = 60
 # Numbers of requests in one message.
 _AT_ONCE = 10_000
+# Seconds between two looks for a session that is being handed over, and for which it is looked for.
+_LOOK_AGAIN = 0.05
+_LONGEST_LOOK = 5.0
 # Seconds for the last answers to leave when the listener ends.
 _LAST_ANSWERS = 2.0
 
@@ -123,8 +159,9 @@ class Forwarder:
     def __init__(self, state: OpenState, nursery: trio.Nursery) -> None:
         self.nursery = nursery
         self._state = state
-        self._serve: ServeTaken | None = None
+        self._endpoint: Taking | None = None
         self._sent: dict[int, OutboundRequest] = {}
+        self._sent_ended = trio.lowlevel.ParkingLot()
         self._taken: dict[tuple[str, int], InboundRequest] = {}
         self._all_answered = trio.Event()
         self._bodies = Budget(HELD_BYTES)
@@ -139,13 +176,13 @@ class Forwarder:
     def __repr__(self) -> str:
         return f"<Forwarder {len(self._sent)} sent, {len(self._taken)} taken>"
 
-    def serve_with(self, serve: ServeTaken) -> None:
-        """Sets the function that serves the requests of other nodes. None of them is taken before."""
-        self._serve = serve
+    def serve_with(self, endpoint: Taking) -> None:
+        """Sets what serves the requests of other nodes. None of them is taken before."""
+        self._endpoint = endpoint
 
     def close(self) -> None:
         """Drops all unanswered requests in both directions, and takes and sends no more. Never raises."""
-        self._serve = None
+        self._endpoint = None
         self._close_mailbox()
         for sent in tuple(self._sent.values()):
             sent.lose()
@@ -163,8 +200,32 @@ class Forwarder:
         """Does the same as `all_answered`, for a bounded time."""
         with trio.move_on_after(_LAST_ANSWERS):
             await self.all_answered()
+            await self.outbox.until_sent()
+
+    async def shut(self) -> None:
+        """Has other nodes forward nothing more here, which they look up again then. Returns when all is taken.
+
+        Raises:
+            SharedStateUnavailable: They cannot learn of it.
+        """
+        await self._state.bus.shut(self.address)
 
     # -- forwarding -------------------------------------------------------------------------------------------------
+
+    async def until_forwarded(self) -> None:
+        """Waits until other nodes have answered what was forwarded to them."""
+        while self._sent:
+            await self._sent_ended.park()
+
+    def end_streams(self) -> None:
+        """Ends the streams that were asked for by GET: their clients come back for them to another node."""
+        for sent in tuple(self._sent.values()):
+            sent.end_stream()
+
+    def cut(self) -> None:
+        """Answers what other nodes have not answered, or breaks the answer off, which a client resumes elsewhere."""
+        for sent in tuple(self._sent.values()):
+            sent.cut()
 
     async def forward(
         self, exchange: HttpExchange, principal: Principal | None, session: str, *, http_sse: bool = False
@@ -172,42 +233,87 @@ class Forwarder:
         """Answers a request of a session that this listener does not hold.
 
         Returns:
-            ``None`` if it is answered. Otherwise the request is open, and this is the place of the session,
-            whose node is gone or did not answer a request that resumes a stream.
+            ``None`` if it is answered. Otherwise the request is open, and this is the place of the session: this
+            listener itself has taken it over meanwhile, or may do so, or its node is gone, or did not answer a request
+            that resumes a stream.
         """
-        if self._serve is None:
+        if self._endpoint is None:
             exchange.refuse(shared_state_unavailable(SharedStateUnavailable("bus", "nothing is forwarded")))
             return None
         try:
-            address = self._places.get(session)
-            if address is None or not await self._forward(exchange, principal, address, http_sse=http_sse):
-                self._places.pop(session, None)
-                place = await self._state.sessions.find(session)
-                if place is None or place.address == self.address:
-                    exchange.refuse(SESSION_NOT_FOUND)
-                    return None
-                if not place.alive:
-                    return place
-                if len(self._places) >= MAX_PLACES:
-                    self._places.clear()
-                self._places[session] = place.address
-                if not await self._forward(exchange, principal, place.address, http_sse=http_sse):
-                    self._places.pop(session, None)
-                    return place
+            return await self._looked_up(exchange, principal, session, http_sse=http_sse)
         except SharedStateUnavailable as error:
             exchange.refuse(shared_state_unavailable(error))
         return None
 
+    async def _looked_up(
+        self, exchange: HttpExchange, principal: Principal | None, session: str, *, http_sse: bool
+    ) -> SessionPlace | None:
+        until = trio.current_time() + _LONGEST_LOOK
+        outcome: Outcome = "gone"
+        address = self._places.get(session)
+        if address is not None:
+            outcome = await self._forward(exchange, principal, address, http_sse=http_sse)
+            if outcome == "answered":
+                return None
+            self._places.pop(session, None)
+        while True:
+            place = await self._state.sessions.find(session)
+            if place is None:
+                exchange.refuse(SESSION_NOT_FOUND)
+                return None
+            if place.is_free or (outcome == "lost" and place.address == address):
+                return place
+            if place.address == self.address:
+                if self._endpoint is not None and await self._endpoint.settled(session):
+                    return place
+                if outcome == "declined":
+                    exchange.refuse(SESSION_NOT_FOUND)
+                    return None
+                # It was handed over while this was looked up.
+                outcome = "declined"
+                continue
+            if not place.alive:
+                return place
+            address = place.address
+            outcome = await self._forward(exchange, principal, address, http_sse=http_sse)
+            if outcome == "answered":
+                if len(self._places) >= MAX_PLACES:
+                    self._places.clear()
+                self._places[session] = address
+                return None
+            if trio.current_time() >= until:
+                exchange.refuse(SERVER_STOPPING)
+                return None
+            if outcome != "lost":
+                await trio.sleep(_LOOK_AGAIN)
+
+    async def forward_left(
+        self, exchange: HttpExchange, principal: Principal | None, address: str
+    ) -> Outcome:
+        """Forwards a request to the node that still has a part of a session which is held here."""
+        try:
+            return await self._forward(exchange, principal, address, left=True)
+        except SharedStateUnavailable:
+            return "gone"
+
     async def _forward(
-        self, exchange: HttpExchange, principal: Principal | None, address: str, *, http_sse: bool
-    ) -> bool:
+        self,
+        exchange: HttpExchange,
+        principal: Principal | None,
+        address: str,
+        *,
+        http_sse: bool = False,
+        left: bool = False,
+    ) -> Outcome:
         number = secrets.randbits(_NUMBER_BITS)
         sent = self._sent[number] = OutboundRequest(self, exchange, address, number)
         self._last_seen.setdefault(address, trio.current_time())
         try:
-            return await sent.run(principal, http_sse=http_sse)
+            return await sent.run(principal, http_sse=http_sse, left=left)
         finally:
             del self._sent[number]
+            self._sent_ended.unpark_all()
             if not sent.ended:
                 self.outbox.post(address, ClientGone(self.address, [number]))
 
@@ -229,12 +335,14 @@ class Forwarder:
                 self._begin(message)
             case BodyPart():
                 self._add(message)
-            case Head() | Piece() | CutOff() | Received():
+            case Head() | Piece() | CutOff() | Received() | NotTaken():
                 sent = self._sent.get(message.number)
                 if sent is None or sent.address != message.source:
                     return
                 if isinstance(message, Received):
                     sent.received(message.total)
+                elif isinstance(message, NotTaken):
+                    sent.decline()
                 else:
                     sent.take(message)
             case Consumed():
@@ -251,13 +359,16 @@ class Forwarder:
                         sent.lose()
             case OpenRequests():
                 self._compare(message)
+            case TakenOver() | ForLeft() | Unasked():
+                if self._endpoint is not None:
+                    self._endpoint.take_notice(message)
 
     def _begin(self, begun: Begun) -> None:
         key = (begun.source, begun.number)
         if key in self._taken:
             return
-        if self._serve is None or len(self._taken) >= MAX_TAKEN:
-            self.outbox.post(begun.source, CutOff(self.address, begun.number))
+        if self._endpoint is None or len(self._taken) >= MAX_TAKEN:
+            self.outbox.post(begun.source, NotTaken(self.address, begun.number))
             return
         taken = self._taken[key] = InboundRequest(self, begun)
         if begun.last:
@@ -283,11 +394,10 @@ class Forwarder:
         return True
 
     def _serve_taken(self, taken: InboundRequest) -> None:
-        serve = self._serve
-        assert serve is not None
-        response = taken.response
+        endpoint, response = self._endpoint, taken.response
+        assert endpoint is not None
         with Containment(FORWARDED_ANSWER, lambda _: response.fail()):
-            serve(taken.request(), response, tuple(taken.begun.answer_headers), taken.begun.http_sse)
+            endpoint.serve_taken(taken.request(), response, taken.begun)
 
     def forget_taken(self, taken: InboundRequest) -> None:
         """Removes a request whose answer was handed over, or that its client does not wait for any more."""
@@ -382,7 +492,7 @@ class SessionPlaces:
 
     def __init__(self, state: OpenState, address: str) -> None:
         self._directory = state.sessions
-        self._address = address
+        self.address = address
 
     async def register(self, session: str, principal: Principal | None) -> None:
         """Makes a session known to all nodes.
@@ -390,11 +500,31 @@ class SessionPlaces:
         Raises:
             SharedStateUnavailable: The directory cannot be reached.
         """
-        await self._directory.register(session, owner_key(principal), self._address)
+        await self._directory.register(session, owner_key(principal), self.address)
 
     def forget(self, session: str) -> None:
         """Takes out a session that has ended."""
         self._directory.forget(session)
+
+    async def hand_over(self, records: Mapping[str, bytes], seconds: float) -> None:
+        """Gives sessions up for the nodes that take them; see `SessionDirectory.hand_over`.
+
+        Raises:
+            SharedStateUnavailable: The directory cannot be reached.
+        """
+        await self._directory.hand_over(records, seconds)
+
+    async def take_over(self, session: str, principal: Principal | None) -> bytes | None:
+        """Becomes the holder of a session, and returns its record; ``None`` if another node was faster.
+
+        Raises:
+            SharedStateUnavailable: The directory cannot be reached.
+        """
+        return await self._directory.take_over(session, owner_key(principal), self.address)
+
+
+TakeOver = Callable[[HttpExchange, "Principal | None", str], Awaitable[bool]]
+"""Takes a session over; returns false if it is not to be had, or if the request is answered, which it refuses."""
 
 
 class RemoteSessions:
@@ -409,32 +539,49 @@ class RemoteSessions:
     def __init__(
         self, forwarder: Forwarder, store: EventLog | None, open_responses: OpenSseResponses
     ) -> None:
-        self._forwarder = forwarder
+        self.forwarder = forwarder
         self._store = store if store is not None and store.spans_processes else None
         self._open_responses = open_responses
 
     async def serve(
-        self, exchange: HttpExchange, principal: Principal | None, session: str, *, http_sse: bool = False
-    ) -> None:
+        self,
+        exchange: HttpExchange,
+        principal: Principal | None,
+        session: str,
+        take_over: TakeOver,
+        *,
+        http_sse: bool = False,
+    ) -> bool:
         """Answers a request: with the answer of the node that holds its session, or with 404.
 
-        A session whose node is gone still has its events (MCP 2025-11-25, Transports, Resumability and Redelivery): a
-        GET that resumes a stream gets the rest of it once, and every other request 404, so that its client begins anew.
-        """
-        place = await self._forwarder.forward(exchange, principal, session, http_sse=http_sse)
-        if place is not None:
-            await self._replay(exchange, principal, session, place)
+        A session that was handed over is taken over by ``take_over``. One whose node is gone still has its events (MCP
+        2025-11-25, Transports, Resumability and Redelivery): a GET that resumes a stream gets the rest of it once, and
+        every other request 404, so that its client begins anew.
 
-    async def _replay(
-        self, exchange: HttpExchange, principal: Principal | None, session: str, place: SessionPlace
-    ) -> None:
+        Returns:
+            Whether the session is held here now; then the request is open.
+        """
+        while True:
+            place = await self.forwarder.forward(exchange, principal, session, http_sse=http_sse)
+            if place is None:
+                return False
+            if place.owner != owner_key(principal):
+                exchange.refuse(SESSION_NOT_FOUND)
+                return False
+            if place.is_free:
+                if await take_over(exchange, principal, session):
+                    return True
+                if exchange.response.started:
+                    return False
+            elif place.address == self.forwarder.address:
+                return True
+            else:
+                await self._replay(exchange, session)
+                return False
+
+    async def _replay(self, exchange: HttpExchange, session: str) -> None:
         last_event_id = exchange.request.headers.get("last-event-id")
-        if (
-            exchange.request.method != "GET"
-            or last_event_id is None
-            or self._store is None
-            or place.owner != owner_key(principal)
-        ):
+        if exchange.request.method != "GET" or last_event_id is None or self._store is None:
             exchange.refuse(SESSION_NOT_FOUND)
             return
         try:
@@ -447,3 +594,15 @@ class RemoteSessions:
             return
         events = b"".join(encode_event(data, id=id) for id, data in replay.events)
         SseResponse(exchange, self._open_responses, lambda gone: None, events).end()
+
+    async def until_answered(self) -> None:
+        """Waits until other nodes have answered what was forwarded to them."""
+        await self.forwarder.until_forwarded()
+
+    def end_streams(self) -> None:
+        """See `Forwarder.end_streams`."""
+        self.forwarder.end_streams()
+
+    def cut(self) -> None:
+        """See `Forwarder.cut`."""
+        self.forwarder.cut()

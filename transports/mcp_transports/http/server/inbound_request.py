@@ -27,6 +27,7 @@ from mcp_transports.http.server.forwarded_messages import (
     Head,
     InboundState,
     Message,
+    NotTaken,
     Outbox,
     Piece,
     PrincipalParts,
@@ -231,6 +232,13 @@ class ForwardedResponse(Response):
                 await self._run(fn)
             finally:
                 self._scopes.discard(scope)
+
+    def decline(self) -> None:
+        """Has the other side learn that the request was not taken, because its session is elsewhere."""
+        self._state, self._gone = "ended", True
+        begun = self._taken.begun
+        self._listener.outbox.post(begun.source, NotTaken(self._listener.address, begun.number))
+        self._listener.forget_taken(self._taken)
 
     def lose(self, *, tell: bool) -> None:
         """Ends the answer where it is, because its client has left; if ``tell`` is true, the client learns of it."""

@@ -210,9 +210,12 @@ class HttpServerTransport:
                     with reraised() as body:
                         async with trio.open_nursery() as nursery:
                             service.start_tasks(nursery, handler.stopping, endpoint)
-                            with body:
+                            stop = _ListenerStop(share, endpoint)
+                            with body, handler.stops_with(stop):
                                 task_status.started(url.url(share.port))
-                                await share.serve(handler.stopping)
+                                await share.serve(handler.leaving, handler.stopping)
+                                await stop.prepared.wait()
+                                await endpoint.until_without_calls()
                             nursery.cancel_scope.cancel(reason="the listener is done")
         finally:
             self._share = None
@@ -227,3 +230,34 @@ class HttpServerTransport:
             self._share.statistics() if self._share is not None else None,
             service.http_sse.posted.statistics() if service.http_sse is not None else None,
         )
+
+
+@attrs.define(eq=False)
+class _ListenerStop:
+    """The part of a listener in the stop of its server; a `mcp_actors.abc.StopPart`."""
+
+    share: PortShare
+    endpoint: Endpoint
+    prepared: trio.Event = attrs.field(factory=trio.Event)
+    """Set except while it prepares for the stop, which the end of the last connection must not cut short."""
+
+    def __attrs_post_init__(self) -> None:
+        self.prepared.set()
+
+    async def before_stop(self, delay: float) -> None:
+        """Closes the port, unless nobody can know yet that the server stops: then its health is told to the end."""
+        self.prepared = trio.Event()
+        try:
+            await self.share.close(to_the_end=not delay)
+            await self.endpoint.before_stop(delay)
+        finally:
+            self.prepared.set()
+
+    async def until_answered(self) -> None:
+        """Waits for answers of other nodes, and until everything is sent."""
+        await self.endpoint.until_answered()
+        await self.share.until_sent()
+
+    def cut(self) -> None:
+        """Answers what other nodes have not answered."""
+        self.endpoint.cut()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Protocol
+from typing import Literal, Protocol
 
 import trio
 
@@ -18,14 +18,24 @@ from mcp_transports.http.server.forwarded_messages import (
     Consumed,
     CutOff,
     Head,
+    NotTaken,
     OutboundState,
     Outbox,
     Piece,
     PrincipalParts,
 )
-from mcp_transports.http.server.responses import EVENTS, HOLDER_LOST, shared_state_unavailable
+from mcp_transports.http.server.responses import (
+    EVENTS,
+    HOLDER_LOST,
+    SERVER_STOPPED,
+    SERVER_STOPPING,
+    shared_state_unavailable,
+)
 
-__all__ = ["OutboundRequest", "SendingListener"]
+__all__ = ["OutboundRequest", "Outcome", "SendingListener"]
+
+Outcome = Literal["answered", "gone", "declined", "lost"]
+"""What became of a request that was forwarded; see `OutboundRequest.run`."""
 
 # They prove who the caller is, to this node alone.
 _KEPT_HERE = frozenset(("authorization", "cookie", "dpop", "proxy-authorization"))
@@ -55,7 +65,9 @@ class OutboundRequest:
         "_buffered",
         "_changed",
         "_consumed",
+        "_ends_stream",
         "_exchange",
+        "_is_cut",
         "_listener",
         "_pieces",
         "_received",
@@ -74,7 +86,8 @@ class OutboundRequest:
         """Whether the other side has nothing of it any more."""
         self._listener = listener
         self._exchange = exchange
-        self._arrived: deque[Head | Piece | CutOff] = deque()
+        self._is_cut = self._ends_stream = False
+        self._arrived: deque[Head | Piece | CutOff | NotTaken] = deque()
         self._changed = trio.Event()
         # Bytes of the answer that wait here, that its client took, and of the body that the other side has.
         self._buffered = self._consumed = self._received = 0
@@ -90,6 +103,11 @@ class OutboundRequest:
         return OutboundState(self.number, self.parts, self._consumed)
 
     # -- messages of the other side; none of these waits ------------------------------------------------------------
+
+    def decline(self) -> None:
+        """Notes that the other side has not taken the request."""
+        self._arrived.append(NotTaken(self.address, self.number))
+        self._changed.set()
 
     def take(self, message: Head | Piece | CutOff) -> None:
         """Takes a part of the answer. One that came before is ignored, and one that is missing cuts the answer off."""
@@ -123,45 +141,63 @@ class OutboundRequest:
         self._arrived.append(CutOff(self.address, self.number))
         self._changed.set()
 
+    def end_stream(self) -> None:
+        """Ends the answer to a GET in order, because this node ends."""
+        if self._exchange.request.method == "GET":
+            self._ends_stream = True
+            self.lose()
+
+    def cut(self) -> None:
+        """Answers the client, because this node ends: the other one may go on."""
+        self._is_cut = True
+        self.lose()
+
     # -- in the task of the client's connection ---------------------------------------------------------------------
 
-    async def run(self, principal: Principal | None, *, http_sse: bool) -> bool:
+    async def run(
+        self, principal: Principal | None, *, http_sse: bool = False, left: bool = False
+    ) -> Outcome:
         """Forwards the request and gives its answer to the client.
 
         Returns:
-            False if the other side was gone before it had anything of the request, or was lost before it resumed a
-            stream, whose events others have too. Nothing was answered then.
+            ``"answered"``; or, where nothing was answered, why: the other side is ``"gone"`` and has nothing of the
+            request, or has ``"declined"`` it, or was ``"lost"`` before it resumed a stream, whose events others have.
 
         Raises:
             trio.BrokenResourceError: The client left.
         """
         try:
-            if not await self._send(principal, http_sse=http_sse):
+            if not await self._send(principal, http_sse=http_sse, left=left):
                 self.ended = True
-                return False
+                return "gone"
         except SharedStateUnavailable as error:
             # The request may have arrived all the same: it is not sent again, and its client gets an error.
             self._exchange.refuse(shared_state_unavailable(error))
-            return True
+            return "answered"
         message = await self._next()
-        if isinstance(message, CutOff) and self._resumes:
+        if isinstance(message, NotTaken):
             self.ended = True
-            return False
+            return "declined"
+        self._exchange.request.body = b""
+        if isinstance(message, CutOff) and self._resumes and not (self._is_cut or self._ends_stream):
+            self.ended = True
+            return "lost"
         while not self._give(message):
             if self._exchange.response.full:
                 await self._exchange.response.drained()
-            if not isinstance(message, CutOff):
+            if isinstance(message, Head | Piece):
                 self._report(len(message.body))
             message = await self._next()
-        self.ended = True
-        return True
+        # The other side has a stream still that was ended here.
+        self.ended = not self._ends_stream
+        return "answered"
 
     @property
     def _resumes(self) -> bool:
         request = self._exchange.request
         return request.method == "GET" and "last-event-id" in request.headers
 
-    async def _send(self, principal: Principal | None, *, http_sse: bool) -> bool:
+    async def _send(self, principal: Principal | None, *, http_sse: bool, left: bool) -> bool:
         request, listener = self._exchange.request, self._listener
         body = memoryview(request.body)
         begun = Begun(
@@ -178,6 +214,7 @@ class OutboundRequest:
             answer_headers=list(self._exchange.headers),
             body=bytes(body[:CHUNK]),
             last=len(body) <= CHUNK,
+            left=left,
         )
         if not await listener.outbox.send(self.address, begun):
             return False
@@ -194,14 +231,13 @@ class OutboundRequest:
                 self.address, BodyPart(listener.address, self.number, self.parts + 1, part, last)
             )
             self.parts += 1
-        request.body = b""
         return True
 
-    async def _next(self) -> Head | Piece | CutOff:
+    async def _next(self) -> Head | Piece | CutOff | NotTaken:
         while not self._arrived:
             await self._wait()
         message = self._arrived.popleft()
-        if not isinstance(message, CutOff):
+        if isinstance(message, Head | Piece):
             self._buffered -= len(message.body)
         return message
 
@@ -209,15 +245,19 @@ class OutboundRequest:
         self._changed = trio.Event()
         await self._changed.wait()
 
-    def _give(self, message: Head | Piece | CutOff) -> bool:
+    def _give(self, message: Head | Piece | CutOff | NotTaken) -> bool:
         """Gives a part of the answer to the client, and returns whether it was the last one."""
         response = self._exchange.response
-        if isinstance(message, CutOff):
-            if response.started:
+        if isinstance(message, CutOff | NotTaken):
+            if response.started and self._ends_stream:
+                response.end()
+            elif response.started:
                 # The client knows that its stream is incomplete, and resumes it anywhere.
                 response.abort()
+            elif self._ends_stream:
+                self._exchange.refuse(SERVER_STOPPING)
             else:
-                self._exchange.refuse(HOLDER_LOST)
+                self._exchange.refuse(SERVER_STOPPED if self._is_cut else HOLDER_LOST)
             return True
         if isinstance(message, Piece):
             if message.last:

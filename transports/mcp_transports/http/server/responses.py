@@ -24,6 +24,7 @@ from mcp_actors.errors import (
     PARSE_ERROR,
     InsufficientScope,
     Overloaded,
+    ServerStopping,
     SharedStateUnavailable,
 )
 from mcp_actors.supervision.principal import Principal
@@ -213,7 +214,16 @@ UNSUPPORTED_MEDIA_TYPE = Refusal(
 INTERNAL_ERROR = Refusal(500, "internal error", INTERNAL_ERROR_CODE)
 
 
-SERVER_STOPPING = Refusal(503, "the server is stopping", headers=RETRY_LATER)
+def _stopping(error: ServerStopping, headers: Sequence[Header]) -> Refusal:
+    return Refusal(503, error.message, error.code, headers, error_body(error.message, error.code, error.data))
+
+
+SERVER_STOPPING = _stopping(ServerStopping(), RETRY_LATER)
+"""For what was not begun."""
+
+
+SERVER_STOPPED = _stopping(ServerStopping.elsewhere(), ())
+"""For what another node may go on with."""
 
 
 TOO_MANY_SESSIONS = Refusal(503, "too many sessions", headers=RETRY_LATER)

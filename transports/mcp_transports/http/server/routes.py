@@ -136,7 +136,8 @@ class HealthRoute:
     object that reveals nothing else of the server:
 
     - ``live``: always true, since it was answered.
-    - ``draining``: whether the server was stopped and lets calls in flight end.
+    - ``draining``: whether the server was stopped: at first it still takes everything
+      (`mcp_actors.Limits.drain_delay`), then it lets calls in flight end.
     - ``missing``: what the server needs and cannot use at the moment, where there is something: the shared state, or
       all servers behind a gateway. Paths, hosts and ports are left out.
     - ``ready``: whether it is not draining, and nothing is missing. It is never false at the start, because a listener
@@ -151,8 +152,8 @@ class HealthRoute:
     ``/health/live``  200
     ================= ==============================================================================================
 
-    A listener with this route accepts connections until the last call has ended, so that it can say so; new work is
-    answered with 503.
+    A listener with this route accepts connections until the last call has ended, so that it can say so, unless it was
+    draining for a while before; new work is answered with 503.
     """
 
     def __repr__(self) -> str:
@@ -160,7 +161,7 @@ class HealthRoute:
 
     def reply(self, handler: ServerHandler, kind: str = "") -> Reply:
         """Returns what is true now; ``kind`` is the last part of the path, ``"live"`` or ``"ready"``, or empty."""
-        draining, missing = handler.stopping.is_set(), handler.missing()
+        draining, missing = handler.leaving.is_set(), handler.missing()
         ready = not (draining or missing)
         state: dict[str, Any] = {"live": True, "ready": ready, "draining": draining}
         if missing:

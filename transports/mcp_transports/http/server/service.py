@@ -179,7 +179,7 @@ class HttpService:
             beside=beside,
         )
         if forwarder is not None:
-            forwarder.serve_with(endpoint.serve_taken)
+            forwarder.serve_with(endpoint)
         return endpoint
 
 

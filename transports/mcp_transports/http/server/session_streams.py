@@ -8,11 +8,12 @@ resume from (ibid., Resumability and Redelivery).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+import msgspec
 import trio
 
 from mcp_actors.abc import EventLog, Frame, ServerSession
@@ -36,10 +37,21 @@ from mcp_transports.http.server.sse_response import (
 )
 from mcp_transports.http.sse import COMMENT, encode_event, encode_retry
 
-__all__ = ["CallStream", "JsonCallStream", "SessionStream", "StandaloneStream", "StreamOwner"]
+__all__ = [
+    "STANDALONE",
+    "CallStream",
+    "JsonCallStream",
+    "SessionStream",
+    "StandaloneStream",
+    "StreamOwner",
+    "StreamPart",
+]
+
+# Messages that wait for a client which comes back from another node: each URI that it may have subscribed to has one.
+MAX_HELD = 2048
 
 # The standalone stream of a session has this name in the event log; those of calls have numbers.
-_STANDALONE = "get"
+STANDALONE = "get"
 # The answer to a POST in flight. A client that has deleted its session wants no answer any more, and gets what a
 # cancelled call gets; the official Python client would have no caller to report an error to, and fail.
 _REFUSALS: dict[SessionEnding, Refusal | None] = {
@@ -59,6 +71,8 @@ class StreamOwner(Protocol):
     streams: dict[SessionStream, None]
 
     def touch(self) -> None: ...
+
+    def call_ended(self) -> None: ...
 
     def end(self) -> None: ...
 
@@ -223,6 +237,17 @@ def _checked(id: object) -> str:
     return id
 
 
+class StreamPart(msgspec.Struct, frozen=True, array_like=True):
+    """What another node needs to go on with the stream that belongs to no request."""
+
+    last_id: str | None
+    """The id of its last event; ``None`` if it has none, or cannot be resumed."""
+    is_named: bool
+    """Whether its events are kept, so that the client can resume it."""
+    was_open: bool
+    """Whether the client had it open, and comes back to it by itself."""
+
+
 class StandaloneStream(SessionStream):
     """The stream of messages outside of any request.
 
@@ -232,8 +257,16 @@ class StandaloneStream(SessionStream):
     requests to the client fail.
     """
 
-    __slots__ = ()
+    __slots__ = ("_held", "_pass_on", "_waits")
     protocol = "http"
+
+    def __init__(self, session: StreamOwner) -> None:
+        super().__init__(session)
+        # Messages of a session that another node had, until its client is there, or of one that another node has, until
+        # that says so.
+        self._held: dict[bytes, None] | None = None
+        self._waits = False
+        self._pass_on: Callable[[bytes], None] | None = None
 
     def __repr__(self) -> str:
         return f"<StandaloneStream {'attached' if self.attached else 'detached'}>"
@@ -244,7 +277,7 @@ class StandaloneStream(SessionStream):
             exchange.refuse(STREAM_ALREADY_OPEN)
             return
         if self.session.settings.store is not None:
-            self.name = _STANDALONE
+            self.name = STANDALONE
         if self.session.settings.waits_for_log:
             self._attach(exchange, b"")
             with suppress(trio.BrokenResourceError):
@@ -257,6 +290,37 @@ class StandaloneStream(SessionStream):
         else:
             self._attach(exchange, first)
 
+    def leave(self) -> StreamPart:
+        """Ends the response, whose client comes back to another node, and returns what that needs to go on."""
+        part = StreamPart(
+            self.last_id if self.name is not None else None, self.name is not None, self.attached
+        )
+        if self.sse is not None:
+            self._end_response(
+                encode_retry(self.session.settings.retry) if self.session.engine.resumes else b""
+            )
+        self.name = None
+        self._waits = True
+        return part
+
+    def go_on(self, part: StreamPart) -> None:
+        """Goes on where another node has left the stream: what comes waits for the client, if it was there."""
+        if part.is_named and self.session.settings.store is not None:
+            self.name, self.last_id = STANDALONE, part.last_id
+        self._waits = part.was_open
+
+    @property
+    def holds_messages(self) -> bool:
+        """Whether messages wait here that another node is to send."""
+        return bool(self._held)
+
+    def pass_on(self, take: Callable[[bytes], None]) -> None:
+        """Gives all messages to ``take`` from now on: another node has the session."""
+        self._pass_on = take
+        held, self._held = self._held, None
+        for data in held or ():
+            take(data)
+
     def end_session(self) -> None:
         """Ends the session; its client gets 404 when it comes again."""
         self.session.end()
@@ -265,11 +329,24 @@ class StandaloneStream(SessionStream):
         super()._attach(exchange, first)
         if self.sse is not None:
             self.session.settings.open_responses.end_with_access(self.sse, exchange.request.principal)
+            held, self._held, self._waits = self._held, None, False
+            with suppress(trio.BrokenResourceError):
+                for data in held or ():
+                    self._write(data)
 
     def _accept(self, frame: Frame) -> None:
         if self.sse is None and frame.request is not None:
             raise trio.BrokenResourceError("the client has no stream open on which it could be asked")
-        self._write(frame.data)
+        if self._pass_on is not None:
+            self._pass_on(frame.data)
+        elif self._waits and self.sse is None:
+            # Notifications, of which two that are alike say the same.
+            if self._held is None:
+                self._held = {}
+            if len(self._held) < MAX_HELD:
+                self._held[frame.data] = None
+        else:
+            self._write(frame.data)
 
 
 class CallStream(SessionStream):
@@ -386,7 +463,7 @@ class CallStream(SessionStream):
             with self.session.goes_on_if_raised("tell the event log of the end of a stream"):
                 store.end(self.session.id, self.name)
         self._end_response()
-        self.session.touch()
+        self.session.call_ended()
 
 
 class JsonCallStream(CallStream):

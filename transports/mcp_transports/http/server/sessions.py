@@ -3,19 +3,26 @@
 `SessionTable` has all sessions of one listener, and `HttpSession` is the HTTP side of one: its streams, what reaches
 them, and the costs of its end. A session has no task of its own: a failure in it ends it, whichever task the failure
 happens in. MCP 2025-11-25, Transports, Session Management.
+
+Where other nodes can find the sessions, a listener that ends hands them over: the directory gets a `HandedOver` of
+each, and the node that a client comes to next goes on with it. What the former node keeps is what a session has in
+flight, `SessionTable.left`: calls, which end and are answered there, and the streams of them. The streams of each node
+have names of their own, by which the next one knows where a stream goes on.
 """
 
 from __future__ import annotations
 
 import secrets
 import weakref
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
+import msgspec
 import trio
 
 from mcp_actors.abc import Arrival, Frame, ServerHandler, ServerSession
-from mcp_actors.errors import SharedStateUnavailable
+from mcp_actors.errors import LocalProtocolError, Overloaded, SharedStateUnavailable
 from mcp_actors.supervision.budget import Budget, BudgetStatistics, holder_of
 from mcp_actors.supervision.containment import Containment, TaskKind
 from mcp_actors.supervision.logging import log
@@ -28,15 +35,18 @@ from mcp_transports.http.server.responses import (
     EVENT_NOT_FOUND,
     INTERNAL_ERROR,
     LEGACY_STATUSES,
+    SESSION_NOT_FOUND,
     TOO_MANY_SESSIONS,
     TOO_MANY_SESSIONS_OF_PEER,
     shared_state_unavailable,
 )
 from mcp_transports.http.server.session_streams import (
+    STANDALONE,
     CallStream,
     JsonCallStream,
     SessionStream,
     StandaloneStream,
+    StreamPart,
 )
 from mcp_transports.http.server.sse_response import (
     OpenSseResponses,
@@ -48,6 +58,7 @@ from mcp_transports.http.sse import encode_event
 
 __all__ = [
     "SESSION_HEADER",
+    "HandedOver",
     "HttpSession",
     "HttpSessionStatistics",
     "InitializeOutlet",
@@ -67,8 +78,24 @@ _ID_BYTES = 24
 _TICKS = 4
 # Sessions that are checked before other tasks run.
 _SESSIONS_AT_ONCE = 1000
+# Sessions that are handed over in one turn.
+_HANDED_AT_ONCE = 200
+# Seconds for taking one over: some requests to the shared state, each of which has a bound of its own.
+_TAKE_OVER_TIME = 10.0
 # Seconds that a server has for its answer to an initialize; a gateway meets its upstreams first.
 INITIALIZE_TIMEOUT = 60.0
+
+
+class HandedOver(msgspec.Struct, frozen=True):
+    """What another node needs to go on with a session."""
+
+    engine: bytes
+    """The part of the engine; see `mcp_actors.abc.ServerHandler.hand_over`."""
+    turn: int
+    """How many nodes have had the session before the one that hands it over."""
+    standalone: StreamPart
+    former: dict[int, str]
+    """The mailboxes of nodes that still have calls of it, by their turns."""
 
 
 @attrs.frozen
@@ -120,6 +147,13 @@ class SessionTable:
         self._budget = Budget(limits.max_sessions, limits.max_sessions_per_peer)
         self._sessions: dict[str, HttpSession] = {}
         self._opened = self._expired = self._refused = 0
+        self.left: dict[str, HttpSession] = {}
+        """The sessions that other nodes have, and of which calls are in flight here."""
+        # Set, by session, once it is known whether it was taken or handed over.
+        self._moving: dict[str, trio.Event] = {}
+        self._has_left: set[str] = set()
+        self._calls_ended = trio.lowlevel.ParkingLot()
+        self._leaves = False
 
     def __repr__(self) -> str:
         return f"<SessionTable {len(self._sessions)}/{self._limits.max_sessions}>"
@@ -159,18 +193,22 @@ class SessionTable:
                 session.engine.close()
             raise
         if outlet.answer is None and session.engine.busy:
-            return partial(self._answer_later, exchange, session, outlet)
-        return self._answer(exchange, session, outlet)
+            return partial(self._answer_later, handler, exchange, session, outlet)
+        return self._answer(handler, exchange, session, outlet)
 
     async def _answer_later(
-        self, exchange: HttpExchange, session: HttpSession, outlet: InitializeOutlet
+        self,
+        handler: ServerHandler,
+        exchange: HttpExchange,
+        session: HttpSession,
+        outlet: InitializeOutlet,
     ) -> None:
         """Answers when the server does. A client that does not wait for it leaves no session behind."""
         continuation: Continuation | None = None
         try:
             with trio.move_on_after(INITIALIZE_TIMEOUT):
                 await outlet.answered.wait()
-            continuation = self._answer(exchange, session, outlet)
+            continuation = self._answer(handler, exchange, session, outlet)
         finally:
             if not session.id:
                 session.engine.close()
@@ -179,7 +217,11 @@ class SessionTable:
             await continuation()
 
     def _answer(
-        self, exchange: HttpExchange, session: HttpSession, outlet: InitializeOutlet
+        self,
+        handler: ServerHandler,
+        exchange: HttpExchange,
+        session: HttpSession,
+        outlet: InitializeOutlet,
     ) -> Continuation | None:
         answer = outlet.answer
         if answer is not None and session.engine.initialized:
@@ -187,7 +229,7 @@ class SessionTable:
             self._sessions[session.id] = session
             self._opened += 1
             if self._places is not None:
-                return partial(self._register, self._places, exchange, session, answer)
+                return partial(self._register, handler, self._places, exchange, session, answer)
             exchange.answer(200, answer.data, ((SESSION_HEADER, session.id),))
             return None
         session.engine.close()
@@ -199,7 +241,12 @@ class SessionTable:
         return None
 
     async def _register(
-        self, places: SessionPlaces, exchange: HttpExchange, session: HttpSession, answer: Frame
+        self,
+        handler: ServerHandler,
+        places: SessionPlaces,
+        exchange: HttpExchange,
+        session: HttpSession,
+        answer: Frame,
     ) -> None:
         """Makes a session known to all nodes before its client learns its id, and closes it if that fails."""
         registered = False
@@ -212,16 +259,172 @@ class SessionTable:
             if not registered:
                 self.close(session)
         if registered:
+            if self._leaves:
+                await self._hand_over(handler, places, [session])
             exchange.answer(200, answer.data, ((SESSION_HEADER, session.id),))
+
+    # -- handing over ------------------------------------------------------------------------------------------------
+
+    def has_handed_over(self, id: str) -> bool:
+        """Whether another node has a session that was here, or may take it."""
+        return id in self._has_left
+
+    async def settled(self, id: str) -> bool:
+        """Waits until a session is taken or handed over, if that goes on, and returns whether it is here."""
+        while (moving := self._moving.get(id)) is not None:
+            await moving.wait()
+        return id in self._sessions
+
+    async def hand_over(self, handler: ServerHandler) -> bool:
+        """Hands all sessions over that other nodes can go on with, and those that begin from now on.
+
+        Returns:
+            Whether none is left that another node may forward requests for.
+        """
+        self._leaves = True
+        if self._places is not None:
+            sessions = list(self._sessions.values())
+            for first in range(0, len(sessions), _HANDED_AT_ONCE):
+                await self._hand_over(handler, self._places, sessions[first : first + _HANDED_AT_ONCE])
+        return not self._sessions
+
+    async def _hand_over(
+        self, handler: ServerHandler, places: SessionPlaces, sessions: Sequence[HttpSession]
+    ) -> None:
+        records: dict[str, bytes] = {}
+        streams: dict[str, list[str]] = {}
+        done = trio.Event()
+        for session in sessions:
+            if session.id not in self._sessions:
+                continue
+            with session.goes_on_if_raised("hand over a session"):
+                handed = session.hand_over(handler, places.address)
+                if handed is None:
+                    continue
+                records[session.id] = msgspec.msgpack.encode(handed)
+                streams[session.id] = [STANDALONE] if handed.standalone.is_named else []
+                self._moving[session.id] = done
+                self._has_left.add(session.id)
+                del self._sessions[session.id]
+                self._budget.release(session.holder, 1)
+                if session.streams:
+                    self.left[session.id] = session
+        try:
+            store = self.settings.store
+            if store is not None:
+                await store.leave(streams)
+            await places.hand_over(records, self._limits.idle)
+        except SharedStateUnavailable as error:
+            log.warning(
+                "sessions end, because they cannot be handed over", sessions=len(records), cause=error.cause
+            )
+        finally:
+            for id in records:
+                del self._moving[id]
+            done.set()
+
+    async def take_over(
+        self, handler: ServerHandler, exchange: HttpExchange, principal: Principal | None, id: str
+    ) -> HttpSession | None:
+        """Goes on with a session that another node has handed over.
+
+        Returns:
+            The session; ``None`` if it is not to be had, because another node was faster for one, or if the request is
+            refused.
+        """
+        places = self._places
+        if places is None or id in self._moving or id in self._sessions:
+            return self.find(id, principal) if await self.settled(id) else None
+        holder = holder_of(exchange.request.peer, principal)
+        over = self._budget.charge(holder, 1)
+        if over is not None:
+            self._refused += 1
+            exchange.refuse(TOO_MANY_SESSIONS if over == "all" else TOO_MANY_SESSIONS_OF_PEER)
+            return None
+        self._moving[id] = done = trio.Event()
+        session: HttpSession | None = None
+        try:
+            # A client that does not wait must not make a session be lost.
+            with trio.move_on_after(_TAKE_OVER_TIME, shield=True):
+                record = await places.take_over(id, principal)
+                if record is not None:
+                    session = await self._go_on(handler, places, id, record, exchange, principal, holder)
+        except SharedStateUnavailable as error:
+            exchange.refuse(shared_state_unavailable(error))
+        except (LocalProtocolError, Overloaded, msgspec.MsgspecError) as error:
+            log.warning("a session cannot be gone on with, and ends", session=id[:6], reason=str(error))
+            places.forget(id)
+            exchange.refuse(SESSION_NOT_FOUND)
+        finally:
+            if session is None:
+                self._budget.release(holder, 1)
+            del self._moving[id]
+            done.set()
+        return session
+
+    async def _go_on(
+        self,
+        handler: ServerHandler,
+        places: SessionPlaces,
+        id: str,
+        record: bytes,
+        exchange: HttpExchange,
+        principal: Principal | None,
+        holder: str | None,
+    ) -> HttpSession:
+        handed = msgspec.msgpack.decode(record, type=HandedOver)
+        session = HttpSession(self, principal, holder)
+        session.id, session.turn, session.former = id, handed.turn + 1, handed.former or None
+        session.standalone.go_on(handed.standalone)
+        if self.settings.store is not None:
+            last = handed.standalone.last_id
+            self.settings.store.go_on(id, {} if last is None else {STANDALONE: last})
+        session.engine = await handler.go_on(
+            handed.engine, session.standalone, principal, exchange.request.peer
+        )
+        self._sessions[id] = session
+        self._has_left.discard(id)
+        return session
+
+    def without_calls(self, session: HttpSession) -> None:
+        """Notes that a session has no call in flight any more: nothing is left of one that another node has.
+
+        But for what its calls have said beside, as long as that node has not said that it has the session.
+        """
+        if session.is_left and not session.standalone.holds_messages:
+            self.close(session)
+        self._calls_ended.unpark_all()
+
+    def taken_over(self, session: HttpSession, pass_on: Callable[[bytes], None]) -> None:
+        """Notes that another node goes on with a session of which calls are left here: it gets what they say beside."""
+        session.standalone.pass_on(pass_on)
+        if not session.streams:
+            self.without_calls(session)
+
+    async def until_without_calls(self) -> None:
+        """Waits until no session has a call in flight, whose client may have lost its connection and come back."""
+        while self.left or any(session.streams for session in self._sessions.values()):
+            await self._calls_ended.park()
 
     def find(self, id: str, principal: Principal | None) -> HttpSession | None:
         """Returns a session to the principal that began it, and ``None`` to any other (CVE-2026-52869)."""
         session = self._sessions.get(id)
         return session if session is not None and session.principal == principal else None
 
+    def by_id(self, id: str) -> HttpSession | None:
+        """Returns a session, whoever began it."""
+        return self._sessions.get(id)
+
+    def has(self, session: HttpSession) -> bool:
+        """Whether a session is here, or what was left of it."""
+        return session in (self._sessions.get(session.id), self.left.get(session.id))
+
     def close(self, session: HttpSession, ending: SessionEnding = "closed") -> None:
         """Ends a session; its id is unknown from now on. Never raises, and does nothing the second time."""
-        if self._sessions.pop(session.id, None) is not None:
+        if self.left.get(session.id) is session:
+            del self.left[session.id]
+            session.close(ending)
+        elif self._sessions.pop(session.id, None) is not None:
             self._budget.release(session.holder, 1)
             if self._places is not None:
                 with session.goes_on_if_raised("take a session out of the directory"):
@@ -231,6 +434,8 @@ class SessionTable:
     def close_all(self) -> None:
         """Ends all sessions. Never raises."""
         for session in tuple(self._sessions.values()):
+            self.close(session)
+        for session in tuple(self.left.values()):
             self.close(session)
 
     def close_idle(self) -> None:
@@ -294,13 +499,16 @@ class HttpSession:
         "_names",
         "_table",
         "engine",
+        "former",
         "holder",
         "id",
+        "is_left",
         "principal",
         "seen",
         "settings",
         "standalone",
         "streams",
+        "turn",
     )
 
     engine: ServerSession
@@ -319,6 +527,10 @@ class HttpSession:
         self.streams: dict[SessionStream, None] = {}
         self.seen = table.tick
         self._names = 0
+        # How many nodes had it before, those of them that still have calls of it, and whether another one has it now.
+        self.turn = 0
+        self.former: dict[int, str] | None = None
+        self.is_left = False
 
     def __repr__(self) -> str:
         state = "in use" if self.in_use else "idle"
@@ -333,10 +545,43 @@ class HttpSession:
         """Notes an activity, with which the idle time begins anew."""
         self.seen = self._table.tick
 
+    def call_ended(self) -> None:
+        """Notes that a call has ended, and its stream."""
+        self.seen = self._table.tick
+        if not self.streams:
+            self._table.without_calls(self)
+
     def new_stream_name(self) -> str:
-        """Returns a name that no other stream of this session had."""
+        """Returns a name that no other stream of this session had, at any node."""
         self._names += 1
-        return str(self._names)
+        return f"{self.turn}_{self._names}" if self.turn else str(self._names)
+
+    def hand_over(self, handler: ServerHandler, address: str) -> HandedOver | None:
+        """Leaves the session to another node, but for its calls in flight; ``None`` if no other can go on with it.
+
+        Args:
+            handler: The engine.
+            address: The mailbox of this node.
+        """
+        engine = handler.hand_over(self.engine)
+        if engine is None:
+            return None
+        former = dict(self.former or {})
+        if self.streams:
+            former[self.turn] = address
+        self.is_left = True
+        return HandedOver(engine, self.turn, self.standalone.leave(), former)
+
+    def node_of(self, stream: str) -> str | None:
+        """Returns the mailbox of the node that has a stream of an earlier turn, if it still had it then."""
+        if self.former is None or stream == STANDALONE:
+            return None
+        turn, is_later, _ = stream.partition("_")
+        return self.former.get(int(turn) if is_later else 0)
+
+    def forget_node(self, address: str) -> None:
+        """Notes that a node has nothing of the session any more."""
+        self.former = {turn: each for turn, each in (self.former or {}).items() if each != address} or None
 
     def deliver(self, arrival: Arrival, exchange: HttpExchange) -> None:
         """Takes the messages of a POST. Those that expect no answer are answered with 202.
@@ -358,25 +603,31 @@ class HttpSession:
                 raise
             exchange.fail()
 
-    async def resume(self, exchange: HttpExchange, last_event_id: str) -> None:
+    async def resume(self, exchange: HttpExchange, last_event_id: str) -> str | None:
         """Answers a GET with all that followed an event in its stream, or with 404 if that is not known exactly.
 
         MCP 2025-11-25, Transports, Resumability and Redelivery: no event of another stream is sent.
+
+        Returns:
+            ``None`` if it is answered, else the mailbox of a node that may still have the stream.
         """
         try:
-            await self._resume(exchange, last_event_id)
+            return await self._resume(exchange, last_event_id)
         except SharedStateUnavailable as error:
             exchange.refuse(shared_state_unavailable(error))
+            return None
 
-    async def _resume(self, exchange: HttpExchange, last_event_id: str) -> None:
+    async def _resume(self, exchange: HttpExchange, last_event_id: str) -> str | None:
         store = self.settings.store
         events: list[tuple[str, bytes]] = []
         cursor = last_event_id
         while True:
             replay = await store.after(self.id, cursor) if store is not None else None
-            if replay is None or self._table.find(self.id, self.principal) is not self:
+            if replay is None or not self._table.has(self):
                 exchange.refuse(EVENT_NOT_FOUND)
-                return
+                return None
+            if self._stream(replay.stream) is None and (elsewhere := self.node_of(replay.stream)) is not None:
+                return elsewhere
             events += replay.events
             if events:
                 cursor = events[-1][0]
@@ -387,13 +638,14 @@ class HttpSession:
             if not replay.events and not (stream is not None and await stream.wait_until_kept()):
                 log.error("the event log has lost events of a stream", session=self.id[:6])
                 exchange.refuse(EVENT_NOT_FOUND)
-                return
+                return None
         # There is no checkpoint from here on, so no message comes between those that were missed and the next ones.
         self.touch()
         if stream is not None:
             stream.resume(exchange, events)
         else:
             _replay(exchange, self.settings.open_responses, events)
+        return None
 
     def _stream(self, name: str) -> SessionStream | None:
         if self.standalone.name == name:
@@ -415,7 +667,7 @@ class HttpSession:
         for stream in (*self.streams, self.standalone):
             stream.close(ending)
         self.streams.clear()
-        if self.settings.store is not None:
+        if self.settings.store is not None and not self.is_left:
             with self.goes_on_if_raised("have the event log forget a session"):
                 self.settings.store.forget(self.id)
 
