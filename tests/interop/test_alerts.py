@@ -246,9 +246,9 @@ async def open_connections(place: str, number: int) -> None:
     host, _, port = place.partition(":")
     request = f"GET /nowhere HTTP/1.1\r\nhost: {place}\r\n\r\n".encode()
     async with AsyncExitStack() as stack:
-        streams = []
-        for _ in range(number):
-            streams.append(await stack.enter_async_context(await trio.open_tcp_stream(host, int(port))))
+        streams = [
+            await stack.enter_async_context(await trio.open_tcp_stream(host, int(port))) for _ in range(number)
+        ]
         while True:
             for each in streams:
                 try:
@@ -320,7 +320,7 @@ async def test_each_alert_fires_under_its_fault_and_none_without(tmp_path: Path)
             assert {each["lastError"] for each in targets} == {""}
             plant(site, redis, nursery)
             until = time.monotonic() + PATIENCE
-            while not EXPECTED <= (seen := seen | await firing(ask)) and time.monotonic() < until:
+            while not (seen := seen | await firing(ask)) >= EXPECTED and time.monotonic() < until:  # noqa: ASYNC110
                 await trio.sleep(INTERVAL)
             assert sorted(EXPECTED - seen) == []
             assert sorted(seen - EXPECTED - CONSEQUENCES) == []

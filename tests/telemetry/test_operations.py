@@ -33,7 +33,7 @@ async def names() -> set[str]:
     """The names of all metrics."""
     metrics = Metrics()
     found = {each.name: each.kind for each in metrics.families()} | {each.name: each.kind for each in GAUGES}
-    page = await WorkersMetrics(lambda: [], lambda: {"ready": 1}, 1).text()
+    page = await WorkersMetrics(list, lambda: {"ready": 1}, 1).text()
     found |= dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
     histograms = [name for name, kind in found.items() if kind == "histogram"]
     return {*found, *(f"{name}{part}" for name in histograms for part in PARTS), "up"}
