@@ -247,7 +247,8 @@ async def open_connections(place: str, number: int) -> None:
     request = f"GET /nowhere HTTP/1.1\r\nhost: {place}\r\n\r\n".encode()
     async with AsyncExitStack() as stack:
         streams = [
-            await stack.enter_async_context(await trio.open_tcp_stream(host, int(port))) for _ in range(number)
+            await stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
+            for _ in range(number)
         ]
         while True:
             for each in streams:
