@@ -50,7 +50,7 @@ class PeerSession:
     It may be held and used outside of calls, in the event loop's thread and in any other.
     """
 
-    __slots__ = ("_at_end", "_dispatcher", "_kept", "_legacy", "_listed_for", "_loop", "list_kinds")
+    __slots__ = ("_at_end", "_dispatcher", "_kept", "_legacy", "_listed_for", "_loop", "list_kinds", "tasks")
 
     def __init__(self, dispatcher: Dispatcher, legacy: LegacySessionState, loop: ServingLoop) -> None:
         self._loop = loop
@@ -61,6 +61,8 @@ class PeerSession:
         self._at_end: Mapping[Hashable, Callable[[], object]] | None = _NONE
         self.list_kinds: frozenset[EventKind] = frozenset()
         """The lists of whose changes the client is notified, by what was declared to it."""
+        self.tasks: tuple[str, ...] = ()
+        """The ids of the tasks that it has created, oldest first. Another process goes on with them."""
         # The scopes with which it has listed what differs by scopes; None once it was told to list again.
         self._listed_for: frozenset[str] | None = None
 

@@ -54,6 +54,8 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The last id of a request to it."""
     position: str
     """The place in the events of all nodes up to which ``pending`` is complete; see `mcp_actors.abc.Bus.position`."""
+    tasks: tuple[str, ...] = ()
+    """The ids of the tasks that it has created."""
 
 
 class _Registered(msgspec.Struct):
@@ -152,6 +154,7 @@ class SessionRegistry:
             scopes=None if scopes is None else sorted(scopes),
             last_id=session.dispatcher.outbound.last_id,
             position=position,
+            tasks=peer.tasks,
         )
         session.stop()
         return msgspec.json.encode(record)
@@ -166,6 +169,7 @@ class SessionRegistry:
         registered.peer.list_kinds = shared_kinds(frozenset(record.kinds))
         if record.scopes is not None:
             registered.peer.listed_for(frozenset(record.scopes))
+        registered.peer.tasks = record.tasks
         session.dispatcher.outbound.go_on_behind(record.last_id)
         registered.legacy.go_on(
             record.version, record.capabilities, record.info, record.log_level, operates=record.operates

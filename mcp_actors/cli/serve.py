@@ -226,6 +226,7 @@ def serve_here(
     several = worker is not None and worker.of > 1
     routes = routes_beside(server, options, worker)
     if worker is not None:
+        server.shared = worker.share(server.shared)
         # Its supervisor looks at it.
         companions = [*companions, *worker.companions()]
     elif options.admin is not None:

@@ -23,6 +23,7 @@ import msgspec
 import trio
 
 from mcp_actors.cli.start import has_terminal
+from mcp_actors.cli.workers.store import WorkerStore
 from mcp_actors.cli.workers.view import ViewedWorker, WorkersMetrics, WorkerState
 from mcp_actors.cli.workers.worker import ASSIGNMENT, RETIRE, Assignment, Failed, Ready
 from mcp_actors.supervision.containment import crash_log, one_error, start, start_again
@@ -33,6 +34,7 @@ from mcp_actors.supervision.task_kinds import (
     WORKER_REPLACEMENT,
     WORKER_SIGNALS,
     WORKER_SLOT,
+    WORKER_STORE,
 )
 
 __all__ = ["Worker", "WorkerSupervisor", "WorkerTimes", "WorkersFailed"]
@@ -144,6 +146,7 @@ class WorkerSupervisor:
             key=key,
             watched=watched,
             linger=times.linger,
+            store=WorkerStore(),
             page=self._page if measured else None,
         )
         self._metrics = WorkersMetrics(self._measured, self._states, count)
@@ -439,6 +442,7 @@ class Worker:
         counts: int,
         linger: float,
         key: str,
+        store: WorkerStore,
         watched: bool = False,
         page: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
@@ -451,6 +455,7 @@ class Worker:
             counts: The descriptor of the workers' shared counts of connections; -1 for none.
             linger: Seconds in which it still answers on idle connections, once it has to retire.
             key: The key of all workers, as hexadecimal digits.
+            store: What all workers share.
             watched: Whether the supervisor looks at its workers.
             page: Returns the metrics of all workers; ``None`` if they have no page of them.
 
@@ -458,8 +463,13 @@ class Worker:
             OSError: The process cannot be started.
         """
         ours, theirs = socket.socketpair()
+        shared, sharing = socket.socketpair()
         try:
-            with theirs, self._viewed(watched or page is not None, page is not None) as (viewed, pages):
+            with (
+                theirs,
+                sharing,
+                self._viewed(watched or page is not None, page is not None) as (viewed, pages),
+            ):
                 assignment = Assignment(
                     self.number,
                     self.of,
@@ -470,6 +480,7 @@ class Worker:
                     key,
                     viewed,
                     pages,
+                    sharing.fileno(),
                 )
                 inherited = [fd for several in sockets.values() for each in several for fd in each]
                 self.process = await trio.lowlevel.open_process(
@@ -478,6 +489,7 @@ class Worker:
                     env={**environment, ASSIGNMENT: msgspec.json.encode(assignment).decode()},
                     pass_fds=[
                         theirs.fileno(),
+                        sharing.fileno(),
                         *inherited,
                         *(each for each in (counts, viewed, pages) if each >= 0),
                     ],
@@ -488,11 +500,7 @@ class Worker:
                 self.process.send_signal(self._signal)
             ours.setblocking(False)
             self._control = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-            if page is None or self.view is None:
-                await self._listen(self._control)
-                await self.process.wait()
-            else:
-                await self._measured(self._control, self.process, self.view, page)
+            await self._accompanied(self._control, self.process, store, shared, page)
         finally:
             if self.process is not None and self.process.returncode is None:
                 self.process.kill()
@@ -501,30 +509,41 @@ class Worker:
             if self._control is not None:
                 await trio.aclose_forcefully(self._control)
             ours.close()
+            shared.close()
             if self.view is not None:
                 self.view.close()
             self.decided.set()
             self.gone.set()
             self.ended.set()
 
-    async def _measured(
+    async def _accompanied(
         self,
         control: trio.SocketStream,
         process: trio.Process,
-        view: ViewedWorker,
-        page: Callable[[], Awaitable[str]],
+        store: WorkerStore,
+        shared: socket.socket,
+        page: Callable[[], Awaitable[str]] | None,
     ) -> None:
-        """Listens to the worker until it has ended, and gives it the page of metrics meanwhile."""
+        """Listens to the worker until it has ended, and meanwhile gives it what it shares, and the page of metrics."""
         with one_error():
             async with trio.open_nursery() as nursery:
                 done = trio.Event()
 
                 async def serve() -> None:
                     try:
-                        await view.serve_pages(page)
+                        if page is not None and self.view is not None:
+                            await self.view.serve_pages(page)
                     finally:
                         done.set()
 
+                start(
+                    nursery,
+                    WORKER_STORE,
+                    store.serve,
+                    shared,
+                    about=f"{self.number}",
+                    on_crash=lambda error: self.signal(signal.SIGTERM),
+                )
                 start(nursery, WORKER_PAGES, serve, about=f"{self.number}")
                 await self._listen(control)
                 await process.wait()
