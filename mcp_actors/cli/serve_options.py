@@ -332,6 +332,7 @@ class ServeOptions:
     sessions: str | None = _option(
         "--sessions",
         _PROCESSES,
+        on=_SERVE_AND_GATEWAY,
         metavar="auto|none",
         type=click.Choice(["auto", "none"]),
         help="For HTTP: sessions for clients of older revisions, which any worker serves, or none. Default: auto",

@@ -104,14 +104,14 @@ class Deployed:
 class Node:
     """A process that serves at one address, again and again."""
 
-    def __init__(self, folder: Path, name: str, port: int, words: Sequence[str]) -> None:
+    def __init__(self, folder: Path, name: str, port: int, words: Sequence[str], *arguments: str) -> None:
         self.port = port
         self.output = folder / f"{name}.log"
         notes = folder / "begun"
         self._command = [
             *(sys.executable, "-m", "mcp_actors", "serve", str(PROGRAM)),
             *("--listen", f"http://127.0.0.1:{port}/mcp", "--health", "/health", "--log-level", "info"),
-            *("--drain", "40", *words, "--", str(notes)),
+            *("--drain", "40", *words, "--", str(notes), *arguments),
         ]
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -174,9 +174,15 @@ def behind_proxy(folder: Path, proxy: str) -> Iterator[Deployed]:
     with ExitStack() as stack:
         redis = stack.enter_context(RedisServer())
         port = free_port()
-        words = ["--shared", redis.url, "--drain-delay", str(DELAY), "--allow-host", f"127.0.0.1:{port}"]
-        words += ["--allow-host", "127.0.0.1"]
-        nodes = [Node(folder, name, free_port(), words) for name in ("one", "two")]
+        words = [
+            "--drain-delay",
+            str(DELAY),
+            "--allow-host",
+            f"127.0.0.1:{port}",
+            "--allow-host",
+            "127.0.0.1",
+        ]
+        nodes = [Node(folder, name, free_port(), words, redis.url) for name in ("one", "two")]
         for node in nodes:
             stack.callback(node.kill)
             node.start()
@@ -224,12 +230,12 @@ def run_proxy(stack: ExitStack, folder: Path, proxy: str, port: int, ports: Sequ
 @contextmanager
 def of_workers(folder: Path, shared: str) -> Iterator[Deployed]:
     with ExitStack() as stack:
-        words = ["--workers", "2"]
+        words, redis = ["--workers", "2"], []
         if shared == "redis":
-            words += ["--shared", stack.enter_context(RedisServer()).url]
+            redis = [stack.enter_context(RedisServer()).url]
         else:
             words += ["--shared", f"sqlite://{folder}/tasks.db"]
-        node = Node(folder, "workers", free_port(), words)
+        node = Node(folder, "workers", free_port(), words, *redis)
         stack.callback(node.kill)
         node.start()
         yield Deployed(

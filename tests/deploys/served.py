@@ -1,6 +1,6 @@
 """What is deployed: tools that take their time, a resource that changes, and a note of each client that begins anew.
 
-Usage: mcp-actors serve tests/deploys/served.py … -- NOTES
+Usage: mcp-actors serve tests/deploys/served.py … -- NOTES [REDIS]
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import trio
 
 from mcp_actors import Context, Server
 from mcp_actors.abc.telemetry import ObservedRequest, Telemetry
+from mcp_actors.shared.redis import RedisShared
 from mcp_actors.tasks import Tasks
 
 STATE_KEY = "MCP_DEPLOYS_STATE_KEY"
+# Seconds: a machine that has no moment for its programs is not what these tests are about.
+REDIS_TIMEOUT = 20.0
 
 
 class Begun(Telemetry):
@@ -29,11 +32,12 @@ class Begun(Telemetry):
                 file.write(f"{request.http.query}\n")
 
 
-def make_server(notes: str) -> Server:
+def make_server(notes: str, redis: str = "") -> Server:
     # All clients come from one address here, so that what one of them may have is what all may have.
     server = Server(
         "deployed",
         state_key=os.environ[STATE_KEY].encode(),
+        shared=RedisShared(redis, timeout=REDIS_TIMEOUT, lease=2 * REDIS_TIMEOUT) if redis else None,
         telemetry=Begun(Path(notes)),
         extensions=[Tasks(ttl=120, running=1000, per_principal=10_000)],
     )

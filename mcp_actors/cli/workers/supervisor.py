@@ -17,6 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import attrs
 import msgspec
@@ -114,6 +115,7 @@ class WorkerSupervisor:
         watched: Whether `states` is used, so that workers can be looked at.
         reloads: Whether workers read their configuration again at SIGHUP, so that they are not replaced.
         measured: Whether the workers have a page of metrics, which is that of all.
+        manager: A `mcp_actors.cli.systemd.ServiceNotifier`, if a service manager wants to know the state.
         times: See `WorkerTimes`.
     """
 
@@ -131,9 +133,11 @@ class WorkerSupervisor:
         watched: bool = False,
         reloads: bool = False,
         measured: bool = False,
+        manager: Any = None,
         times: WorkerTimes | None = None,
     ) -> None:
         self._announce = announce
+        self._manager = manager
         self._reloads = reloads
         self._close = close
         self._times = times = times or WorkerTimes()
@@ -188,6 +192,8 @@ class WorkerSupervisor:
         with trio.open_signal_receiver(*signals) as arrived:
             async with trio.open_nursery() as nursery:
                 start_again(nursery, WORKER_SIGNALS, self._obey, arrived, nursery)
+                if self._manager is not None:
+                    start_again(nursery, WORKER_SIGNALS, self._manager.keep_alive, about="watchdog")
                 await self._serve(nursery)
                 nursery.cancel_scope.cancel(reason="every worker has ended")
         if self._failure is not None:
@@ -206,6 +212,8 @@ class WorkerSupervisor:
             if first.current is not None and first.current.ready is not None and not self._stopping.is_set():
                 self._announce(first.current.ready)
             await self._stopping.wait()
+            if self._manager is not None:
+                self._manager.stopping()
             await self._drain()
 
     async def _until_ready(self, slot: _Slot) -> None:
@@ -297,6 +305,9 @@ class WorkerSupervisor:
                 for worker in self._workers:
                     if worker.ready is not None:
                         worker.signal(signal.SIGHUP)
+                if self._manager is not None:
+                    self._manager.reloading()
+                    self._manager.ready()
                 continue
             if is_asked:
                 self._rounds = min(self._rounds + 1, 2)
@@ -346,16 +357,21 @@ class WorkerSupervisor:
             await worker.ended.wait()
 
     async def _replace_all(self, nursery: trio.Nursery) -> None:
+        if self._manager is not None:
+            self._manager.reloading()
         try:
             while self._rounds:
                 for slot in self._slots:
                     if self._stopping.is_set() or not await self._replace(slot, nursery):
                         break
                 else:
-                    log.info("every worker was replaced", workers=len(self._slots))
+                    # Whoever has sent the signal looks for this at the usual level.
+                    log.warning("every worker was replaced", workers=len(self._slots))
                 self._rounds -= 1
         finally:
             self._rounds = 0
+            if self._manager is not None and not self._stopping.is_set():
+                self._manager.ready()
 
     async def _replace(self, slot: _Slot, nursery: trio.Nursery) -> bool:
         """Puts a new worker into a slot, once that is ready, and ends the old one. Returns whether it could."""

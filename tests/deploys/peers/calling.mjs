@@ -67,7 +67,7 @@ async function calls({ call }, kind, least, most, steps) {
             fail(`${kind} call of ${seconds.toFixed(2)} s`, error);
             await sleep(1);
         }
-        await sleep(0.05);
+        await sleep(0.2);
     }
 }
 
@@ -101,7 +101,7 @@ async function changed({ client, call }) {
         }
         clearTimeout(timer);
         seen.delete(uri);
-        await sleep(0.3);
+        await sleep(0.6);
     }
 }
 
@@ -121,7 +121,7 @@ async function jobs({ stream, CallToolResultSchema }) {
             fail('task', error);
             await sleep(1);
         }
-        await sleep(0.05);
+        await sleep(0.2);
     }
 }
 

@@ -20,8 +20,8 @@ import anyio
 import anyio.to_thread
 
 PATIENCE = 30.0  # seconds until a change of a resource must have been told
-PAUSE = 0.05
-PAUSE_OF_CHANGES = 0.3
+PAUSE = 0.2
+PAUSE_OF_CHANGES = 0.6
 
 Call = Callable[..., Awaitable[Any]]
 Notified = Callable[[str], None]
@@ -221,7 +221,7 @@ class Load:
             await anyio.sleep(PAUSE)
 
     async def until_begun(self, modes: str) -> None:
-        while not (self.answered["short"] and self.changes["came"] and (self.tasks or modes != "v1")):
+        while not (self.answered["short"] and self.changes["came"] and (self.tasks or modes != "v1")):  # noqa: ASYNC110 - simplest
             await anyio.sleep(0.1)
         print("calling", flush=True)
 
