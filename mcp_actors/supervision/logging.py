@@ -21,7 +21,6 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
-import json
 import logging
 import math
 import os
@@ -400,6 +399,9 @@ _NEEDS_QUOTES = frozenset(' "=\\')
 
 def json_line(line: Mapping[str, Any]) -> str:
     """Returns a line of the log as a JSON object that no terminal obeys, no longer than a line may be."""
+    # Imported here, since no server that logs text needs it.
+    import json
+
     members = {name: line[name] for name in _FIRST if name in line}
     members |= {name: _as_json(value) for name, value in line.items() if name not in members}
     longest = LINE_CHARACTERS // 2
