@@ -13,7 +13,7 @@ import trio
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, Server
-from mcp_actors.abc import OpenState
+from mcp_actors.abc import OpenState, SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.redis import MAX_MESSAGE, RedisShared, RedisState
 from mcp_actors.testing import SharedStateSubject, check_shared_state
@@ -149,7 +149,7 @@ async def test_after_a_restart_without_memory_nodes_sessions_and_mailboxes_are_t
         await back_again(here)
         with trio.fail_after(PATIENCE):
             await missed.wait()
-        assert await certain(partial(here.sessions.find, "s")) == (address, "alice", True)
+        assert await certain(partial(here.sessions.find, "s")) == SessionPlace(address, "alice", True)
         assert await certain(partial(here.bus.send, address, b"hello"))
         await eventually(lambda: bool(got))
         assert got == [b"hello"]
@@ -224,7 +224,7 @@ async def test_nothing_counts_as_gone_until_all_had_time_to_come_back(
             await here.sessions.find("s")
         with pytest.raises(SharedStateUnavailable, match="its bus"):
             await here.bus.send(address, b"x")
-        assert await certain(partial(here.sessions.find, "s")) == (address, "alice", True)
+        assert await certain(partial(here.sessions.find, "s")) == SessionPlace(address, "alice", True)
         assert await certain(partial(here.sessions.find, "unknown")) is None
         assert not await here.bus.send("nobody/1", b"x")
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
@@ -96,6 +97,9 @@ class Keys:
 # ten thousand nodes do not come back at the same moment.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 1.0
+# Seconds without an answer, and without a request that waits for one, after which a connection is asked whether Redis is
+# there: so that one that is seldom used is known to be lost before it is needed.
+IDLE = 5.0
 # Bytes of requests that wait for their answers on one connection: four of the longest messages of the protocol.
 MAX_IN_FLIGHT = 64 * 1024 * 1024
 
@@ -186,6 +190,8 @@ class RedisLink:
         self._changed = trio.Event()
         self._lost_at = trio.current_time()
         self._in_flight = 0
+        self._waiting = 0
+        self._answered_at = self._lost_at
         self._cause = f"there was no connection within {redis.timeout:g} s"
         self._refused = _Refusals(
             "redis refuses what is asked of it: calls that need it are refused",
@@ -223,9 +229,12 @@ class RedisLink:
         while True:
             try:
                 async with trio.open_nursery() as nursery:
-                    connection = await self._connect(nursery)
+                    lifetime = trio.CancelScope()
+                    connection = await self._connect(nursery, lifetime)
                     pause = FIRST_PAUSE
                     self._up(connection)
+                    with lifetime:
+                        await self._watch(connection)
             except Exception as error:
                 self._cause = reason_of(error)
                 log.debug("redis cannot be reached", redis=self._redis.place, cause=self._cause)
@@ -233,14 +242,17 @@ class RedisLink:
             await trio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause, LAST_PAUSE)
 
-    async def _connect(self, nursery: trio.Nursery) -> BaseConnection:
+    async def _connect(self, nursery: trio.Nursery, lifetime: trio.CancelScope) -> BaseConnection:
+        """Makes a connection that runs in ``nursery``, and cancels ``lifetime`` when it ends."""
         make, location = self._pool.connection_class, self._pool.location
         with trio.fail_after(2 * self._redis.timeout):
             # A connection of coredis leaves its streams open when no server listens, so that is found out before.
             if location is None or not await location.check():
                 raise OSError("nothing listens there, or the name of the host is unknown")
             connection: BaseConnection = make(location, **self._pool.connection_kwargs)
-            await start_and_wait(nursery, STORE_CONNECTION, connection.run, about=self._redis.place)
+            await start_and_wait(
+                nursery, STORE_CONNECTION, _run, connection, lifetime, about=self._redis.place
+            )
             try:
                 for script in self._scripts:
                     digest: Any = await connection.create_request(b"SCRIPT LOAD", script.text, decode=False)
@@ -250,12 +262,25 @@ class RedisLink:
                 raise
         return connection
 
+    async def _watch(self, connection: BaseConnection) -> None:
+        """Asks whether Redis is there whenever nothing else does, until the connection is lost."""
+        while connection is self._connection:
+            idle_until = self._answered_at + IDLE
+            if self._waiting:
+                # A request that waits has a bound of its own, and an answer that Redis holds back holds this one back.
+                await trio.sleep(IDLE)
+            elif trio.current_time() < idle_until:
+                await trio.sleep_until(idle_until)
+            else:
+                with suppress(SharedStateUnavailable):
+                    await self._answer("bus", connection, (b"PING",), 0, self._redis.timeout)
+
     def _up(self, connection: BaseConnection) -> None:
         if self._cause:
             log.debug("redis is connected", redis=self._redis.place)
         self._connection = connection
         self._cause = ""
-        self.connected_at = trio.current_time()
+        self.connected_at = self._answered_at = trio.current_time()
         self._notify()
         self.on_change()
 
@@ -327,8 +352,10 @@ class RedisLink:
         if self._in_flight + weight > MAX_IN_FLIGHT:
             raise SharedStateUnavailable(role, "too much waits to be sent")
         self._in_flight += weight
+        self._waiting += 1
         try:
             answer = await connection.create_request(*command, decode=False, timeout=seconds)
+            self._answered_at = trio.current_time()
             if _kind_of(command) == self._refused.kind:
                 self._refused.over()
             return answer
@@ -345,11 +372,13 @@ class RedisLink:
                     self.drop(reason_of(error))
                 raise SharedStateUnavailable(role, reason_of(error)) from None
             # It is there, and has refused: it is full, for example, or may only be read.
+            self._answered_at = trio.current_time()
             self._refused(reason_of(error), redis=self._redis.place, role=role)
             self._refused.kind = _kind_of(command)
             raise SharedStateUnavailable(role, reason_of(error)) from None
         finally:
             self._in_flight -= weight
+            self._waiting -= 1
 
     async def run_scripts(
         self, role: SharedRole, many: Sequence[tuple[Script, tuple[Any, ...]]]
@@ -360,6 +389,7 @@ class RedisLink:
             SharedStateUnavailable: Not all were answered within the timeout.
         """
         connection = await self.up(role)
+        self._waiting += 1
         try:
             waiting = [
                 connection.create_request(
@@ -369,9 +399,12 @@ class RedisLink:
             ]
             with trio.fail_after(self._redis.timeout):
                 answers = [await each for each in waiting]
+            self._answered_at = trio.current_time()
         except Exception as error:
             self.drop(reason_of(error))
             raise SharedStateUnavailable(role, reason_of(error)) from None
+        finally:
+            self._waiting -= 1
         if any(isinstance(each, NoScriptError) for each in answers):
             self.drop("redis has lost its scripts")
         if not connection.usable:
@@ -383,6 +416,15 @@ class RedisLink:
         else:
             self._refused(reason_of(refusal), redis=self._redis.place, role=role)
         return answers
+
+
+async def _run(
+    connection: BaseConnection, lifetime: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+) -> None:
+    try:
+        await connection.run(task_status=task_status)
+    finally:
+        lifetime.cancel()
 
 
 class _Refusals(RareWarning):
