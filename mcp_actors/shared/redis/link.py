@@ -97,8 +97,8 @@ class Keys:
 # ten thousand nodes do not come back at the same moment.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 1.0
-# Seconds without an answer, and without a request that waits for one, after which a connection is asked whether Redis is
-# there: so that one that is seldom used is known to be lost before it is needed.
+# Seconds without an answer, and without a request that waits for one, after which Redis is asked whether it is there: so
+# that a connection that is seldom used is known to be lost before it is needed.
 IDLE = 5.0
 # Bytes of requests that wait for their answers on one connection: four of the longest messages of the protocol.
 MAX_IN_FLIGHT = 64 * 1024 * 1024
