@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -202,6 +203,25 @@ async def test_connections_that_are_cut_lose_no_event_and_no_message(redis_serve
         replay = await there.events.after("s", ids[0])
         assert replay is not None
         assert [id for id, _ in replay.events] == ids[1:]
+
+
+@pytest.mark.parametrize("lost", [2, 4])
+async def test_a_stream_with_an_event_that_redis_has_lost_is_not_replayed(
+    redis_server: RedisServer, lost: int
+) -> None:
+    """As a server leaves it that took over from another before it had everything."""
+    async with opened(redis_server).open("shop") as state:
+        kept: list[bool] = []
+        ids = [state.events.append("s", "a", b"%d" % number, kept.append) for number in range(5)]
+        await eventually(lambda: len(kept) == 5)
+        whole = await state.events.after("s", ids[0])
+        assert whole is not None
+        assert [id for id, _ in whole.events] == ids[1:]
+        (key,) = redis_server.do("KEYS", "*events:*").splitlines()
+        lines = redis_server.do("XRANGE", key, "-", "+").splitlines()
+        entries = [each for each in lines if re.fullmatch(r"\d+-\d+", each)]
+        await off_loop(redis_server.do, "XDEL", key, entries[lost])
+        assert await state.events.after("s", ids[0]) is None
 
 
 @pytest.mark.parametrize("command", ["FLUSHALL", "the end of all leases"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 
 import trio
+from coredis.connection import BaseConnection
 
 from mcp_actors.abc.shared import SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
@@ -57,6 +58,8 @@ class NodeLease:
         self._key = keys.node(node)
         self._ended = keys.ended(node)
         self._returning = keys.returning
+        # In half a lease, every node that is there has renewed its own and what belongs to it.
+        self._returning_milliseconds = int(seconds * 1000 / 2) or 1
         self._seconds = seconds
         self._wake = trio.Event()
         self._was_missing = False
@@ -84,8 +87,6 @@ class NodeLease:
 
     async def run(self) -> None:
         """Renews the lease until it ends."""
-        # In half a lease, every node that is there has renewed its own and what belongs to it.
-        returning = int(self._seconds * 1000 / 2) or 1
         while True:
             with trio.move_on_after(self._seconds / RENEWALS):
                 await self._wake.wait()
@@ -94,7 +95,7 @@ class NodeLease:
                 async with self._asking:
                     if self._is_over:
                         return
-                    was_missing = await self._renew(returning)
+                    was_missing = await self._renew(self._returning_milliseconds)
             except SharedStateUnavailable as error:
                 log.debug("a lease is not renewed", cause=error.cause)
                 continue
@@ -108,6 +109,18 @@ class NodeLease:
         """Returns whether the lease was missing."""
         arguments = self._key, int(self._seconds * 1000), self._returning, returning, int(self._was_missing)
         return bool(await self._link.run_script("bus", RENEW, *arguments))
+
+    async def replaced(self, connection: BaseConnection) -> None:
+        """Says that another process of Redis serves now, to all nodes at it and to all parts of this one.
+
+        It may lack what the one before confirmed in its last moments, also where the lease itself is there.
+        """
+        await connection.create_request(
+            b"SET", self._returning, b"1", b"PX", self._returning_milliseconds, decode=False
+        )
+        log.warning("redis is another process than before, which may have lost what was confirmed last")
+        for each in self.on_lost:
+            each()
 
     async def end(self) -> None:
         """Ends this node for all others at once.

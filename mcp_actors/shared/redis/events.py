@@ -59,28 +59,28 @@ redis.call('PEXPIRE', heads, ARGV[12])
 return 1
 """)
 
-# Events, heads, id, stream, oldest milliseconds. Returns ids and data in turn, or nothing.
+# Events, heads, id, stream, oldest milliseconds. Returns ids and data in turn, or nothing: also where one is missing
+# that was there, because another server has taken over before it had everything.
 AFTER = Script("""
 local head = redis.call('HGET', ARGV[2], ARGV[4])
 if head == '!' then return false end
 if head == ARGV[3] then return {} end
-local rest, known = {}, false
+local rest, last = {}, nil
 for _, entry in ipairs(redis.call('XRANGE', ARGV[1], ARGV[5], '+')) do
   local fields = entry[2]
   if fields[2] == ARGV[4] then
-    if known then
-      rest[#rest + 1] = fields[4]
-      rest[#rest + 1] = fields[10]
-    elseif fields[4] == ARGV[3] then
-      known = true
-    elseif fields[6] == ARGV[3] then
-      known = true
+    if fields[4] == ARGV[3] then
+      last = ARGV[3]
+    elseif last or fields[6] == ARGV[3] then
+      if last and fields[6] ~= last then return false end
+      last = fields[4]
       rest[#rest + 1] = fields[4]
       rest[#rest + 1] = fields[10]
     end
   end
 end
-return known and rest
+if not last or head and head ~= last then return false end
+return rest
 """)
 
 # Heads, stream, milliseconds.
