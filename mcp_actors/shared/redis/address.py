@@ -6,6 +6,7 @@ is looked for again before each connection, because another one may have taken i
 
 from __future__ import annotations
 
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -15,12 +16,13 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlencode, urlsplit
 import attrs
 import trio
 from coredis.connection import BaseConnection, Location, TCPConnection, TCPLocation
+from coredis.exceptions import AuthenticationFailureError, AuthenticationRequiredError
 from coredis.pool import ConnectionPool
 
 from mcp_actors.supervision.containment import start_and_wait
 from mcp_actors.supervision.task_kinds import STORE_CONNECTION
 
-__all__ = ["SCHEMES", "Redis", "reason_of", "slot_of"]
+__all__ = ["SCHEMES", "Redis", "Settings", "reason_of", "run_connection", "slot_of"]
 
 _PLAIN = ("redis", "rediss", "unix")
 SCHEMES = (
@@ -37,6 +39,17 @@ _OF_SENTINELS = {"sentinel_username", "sentinel_password_file"}
 _OWN = {"password_file", *_OF_SENTINELS}
 # Bytes that are read of a file with a password.
 _MAX_PASSWORD = 4096
+
+
+# What to do, before what was said by the server, or by TLS.
+_HINTS: tuple[tuple[type[BaseException], str], ...] = (
+    (AuthenticationRequiredError, "redis needs a password, for example with ?password_file=PATH"),
+    (AuthenticationFailureError, "redis does not take this user with this password"),
+    (
+        ssl.SSLCertVerificationError,
+        "the certificate is from no authority of the system or of ?ssl_ca_certs=PATH",
+    ),
+)
 
 
 def _slots_of_bytes() -> tuple[int, ...]:
@@ -72,6 +85,16 @@ def _password_of(path: str) -> str:
 
 
 @attrs.frozen
+class Settings:
+    """What connections are made with."""
+
+    make: Callable[..., BaseConnection]
+    location: Location | None
+    """The server of a URL that names one."""
+    kwargs: dict[str, Any] = attrs.field(repr=False)
+
+
+@attrs.frozen
 class Redis:
     """The address of a Redis server, and the settings of connections to it. Its password is never shown."""
 
@@ -80,6 +103,8 @@ class Redis:
     """Seconds for which a connection, and each answer, is waited for."""
     _learned: dict[TCPLocation, None] = attrs.field(factory=dict, init=False, repr=False, eq=False)
     """The servers of a Cluster that were seen last: those of the URL may be gone."""
+
+    _read: list[ConnectionPool[Any]] = attrs.field(factory=list, init=False, repr=False, eq=False)
 
     @property
     def place(self) -> str:
@@ -137,20 +162,25 @@ class Redis:
     def _option(self, name: str) -> str | None:
         return parse_qs(urlsplit(self.url).query).get(name, [None])[0]
 
-    def settings(self, name: str) -> ConnectionPool[Any]:
+    def settings(self, name: str) -> Settings:
         """Returns the settings of connections, which Redis shows to its operator by a name; nothing is connected.
 
         Raises:
             OSError: A file that the URL names cannot be read.
             ValueError: The file with the password has none.
         """
-        pool = ConnectionPool.from_url(
-            self._single(), decode_components=True, connect_timeout=self.timeout, client_name=name
-        )
+        if not self._read:
+            # Certificates are read once: reading the authorities of a system takes a while.
+            pool = ConnectionPool.from_url(
+                self._single(), decode_components=True, connect_timeout=self.timeout
+            )
+            self._read.append(pool)
+        (pool,) = self._read
+        kwargs = {**pool.connection_kwargs, "client_name": name}
         path = self._option("password_file")
         if path is not None:
-            pool.connection_kwargs["password"] = _password_of(path)
-        return pool
+            kwargs["password"] = _password_of(path)
+        return Settings(pool.connection_class, pool.location, kwargs)
 
     def check(self) -> None:
         """Reads the URL as connections will.
@@ -193,7 +223,7 @@ class Redis:
         except (ValueError, OSError) as error:
             raise ValueError(f"a URL of Redis is {form}; of this one: {error}") from None
 
-    async def locate(self, settings: ConnectionPool[Any], key: str) -> Location:
+    async def locate(self, settings: Settings, key: str) -> Location:
         """Returns where to connect to.
 
         Args:
@@ -205,7 +235,6 @@ class Redis:
         """
         if not self.is_looked_for:
             location = settings.location
-            # A connection of coredis leaves its streams open when no server listens, so that is found out before.
             if location is None or not await location.check():
                 raise OSError("nothing listens there, or the name of the host is unknown")
             return location
@@ -214,14 +243,14 @@ class Redis:
             raise OSError(f"{found} is the primary, and nothing listens there")
         return found
 
-    async def _ask_sentinels(self, settings: ConnectionPool[Any]) -> TCPLocation:
+    async def _ask_sentinels(self, settings: Settings) -> TCPLocation:
         name = self._primary[0]
         path = self._option("sentinel_password_file")
         credentials = {
             "username": self._option("sentinel_username"),
             "password": None if path is None else _password_of(path),
         }
-        kwargs = {**settings.connection_kwargs, **credentials, "db": None}
+        kwargs = {**settings.kwargs, **credentials, "db": None}
 
         def read(asked: TCPLocation, answer: Any) -> TCPLocation | None:
             return None if answer is None else TCPLocation(answer[0].decode(), int(answer[1]))
@@ -233,7 +262,7 @@ class Redis:
             raise OSError(f"the sentinels know no primary of the name {name!r}")
         return found
 
-    async def _ask_cluster(self, settings: ConnectionPool[Any], key: str) -> TCPLocation:
+    async def _ask_cluster(self, settings: Settings, key: str) -> TCPLocation:
         slot = slot_of(key)
         nodes: dict[TCPLocation, None] = {}
 
@@ -252,7 +281,7 @@ class Redis:
             return owner
 
         servers = list(dict.fromkeys([*self._hosts(), *self._learned]))[:_MAX_ASKED]
-        kwargs = settings.connection_kwargs
+        kwargs = settings.kwargs
         found = await self._most_say(servers, kwargs, (b"CLUSTER", b"SLOTS"), read, "servers of the cluster")
         if found is None:
             raise OSError(f"no server of the cluster has the slot {slot}")
@@ -305,10 +334,20 @@ async def _asked(location: TCPLocation, kwargs: Any, question: tuple[bytes, ...]
     command, *arguments = question
     async with trio.open_nursery() as nursery:
         connection: BaseConnection = TCPConnection(location, **kwargs)
-        await start_and_wait(nursery, STORE_CONNECTION, connection.run, about=str(location))
+        await start_and_wait(nursery, STORE_CONNECTION, run_connection, connection, about=str(location))
         answer = await connection.create_request(command, *arguments, decode=False)
         connection.invalidate("it was asked once")
     return answer
+
+
+async def run_connection(connection: BaseConnection, *, task_status: trio.TaskStatus[None]) -> None:
+    """Runs a connection until it is lost, and closes what coredis leaves open where none could be made."""
+    try:
+        await connection.run(task_status=task_status)
+    finally:
+        for name in ("_write_buffer", "_push_message_buffer", "_streamed_message_buffer"):
+            for end in ("in", "out"):
+                getattr(connection, f"{name}_{end}").close()
 
 
 def reason_of(error: BaseException) -> str:
@@ -316,4 +355,11 @@ def reason_of(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     cause = error.__cause__
-    return f"{error or type(error).__name__}{f': {cause}' if cause is not None else ''}"[:300]
+    said = f"{error or type(error).__name__}{f': {cause}' if cause is not None else ''}"[:300]
+    each: BaseException | None = error
+    while each is not None:
+        hint = next((hint for kind, hint in _HINTS if isinstance(each, kind)), None)
+        if hint is not None:
+            return f"{hint}: {said}"
+        each = each.__cause__
+    return said

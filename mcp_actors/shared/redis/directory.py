@@ -110,14 +110,17 @@ class NodeLease:
         arguments = self._key, int(self._seconds * 1000), self._returning, returning, int(self._was_missing)
         return bool(await self._link.run_script("bus", RENEW, *arguments))
 
-    async def replaced(self, connection: BaseConnection) -> None:
-        """Says that another process of Redis serves now, to all nodes at it and to all parts of this one.
+    async def mark_return(self, connection: BaseConnection) -> None:
+        """Says to all nodes that another process of Redis serves now, for half a lease.
 
         It may lack what the one before confirmed in its last moments, also where the lease itself is there.
         """
-        await connection.create_request(
-            b"SET", self._returning, b"1", b"PX", self._returning_milliseconds, decode=False
-        )
+        milliseconds = self._returning_milliseconds
+        await connection.create_request(b"SET", self._returning, b"1", b"PX", milliseconds, decode=False)
+
+    async def replaced(self, connection: BaseConnection) -> None:
+        """As `mark_return`, and has all parts of this node written again."""
+        await self.mark_return(connection)
         log.warning("redis is another process than before, which may have lost what was confirmed last")
         for each in self.on_lost:
             each()

@@ -59,9 +59,11 @@ redis.call('PEXPIRE', heads, ARGV[12])
 return 1
 """)
 
-# Events, heads, id, stream, oldest milliseconds. Returns ids and data in turn, or nothing: also where one is missing
-# that was there, because another server has taken over before it had everything.
+# Events, heads, id, stream, oldest milliseconds, `Keys.returning`. Returns ids and data in turn, or nothing: also where
+# one is missing that was there, because another server has taken over before it had everything. -1: nodes may be
+# writing again what the last events were.
 AFTER = Script("""
+if redis.call('EXISTS', ARGV[6]) == 1 then return -1 end
 local head = redis.call('HGET', ARGV[2], ARGV[4])
 if head == '!' then return false end
 if head == ARGV[3] then return {} end
@@ -237,8 +239,20 @@ class RedisEventLog:
             return None
         stream = parts[1]
         oldest = int(time.time() * 1000) - self._bounds[2]
-        arguments = (self._keys.events(session), self._keys.heads(session), event_id, stream, max(oldest, 0))
+        keys = self._keys
+        arguments = (
+            keys.events(session),
+            keys.heads(session),
+            event_id,
+            stream,
+            max(oldest, 0),
+            keys.returning,
+        )
         found = await self._link.run_script("events", AFTER, *arguments)
+        if found == -1:
+            raise SharedStateUnavailable(
+                "events", "redis may have lost events, and nodes say which were the last"
+            )
         if found is None:
             return None
         return Replay(stream, [(id.decode(), data) for id, data in zip(found[::2], found[1::2], strict=True)])

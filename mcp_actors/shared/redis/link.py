@@ -16,7 +16,7 @@ from coredis.exceptions import MovedError, NoScriptError, ReadOnlyError
 
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.errors.protocol import SharedRole
-from mcp_actors.shared.redis.address import Redis, reason_of
+from mcp_actors.shared.redis.address import Redis, reason_of, run_connection
 from mcp_actors.supervision.containment import start_and_wait
 from mcp_actors.supervision.logging import RareWarning, log
 from mcp_actors.supervision.task_kinds import STORE_CONNECTION
@@ -199,7 +199,7 @@ class RedisLink:
             # A file with a password may have another one now, and the server may be another one.
             settings = self._redis.settings(self._name)
             location = await self._redis.locate(settings, self._root)
-            connection: BaseConnection = settings.connection_class(location, **settings.connection_kwargs)
+            connection = settings.make(location, **settings.kwargs)
             await start_and_wait(
                 nursery, STORE_CONNECTION, _run, connection, lifetime, about=self._redis.place
             )
@@ -406,7 +406,7 @@ async def _run(
     connection: BaseConnection, lifetime: trio.CancelScope, *, task_status: trio.TaskStatus[None]
 ) -> None:
     try:
-        await connection.run(task_status=task_status)
+        await run_connection(connection, task_status=task_status)
     finally:
         lifetime.cancel()
 

@@ -86,7 +86,7 @@ class RedisState:
         for each in self._links:
             each.on_change = self._look
         link.on_change = self._look_and_renew
-        link.on_replaced = self._lease.replaced
+        link.on_replaced, writing.on_replaced = self._lease.replaced, self._lease.mark_return
 
     @property
     def failure(self) -> str | None:
