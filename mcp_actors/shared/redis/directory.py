@@ -38,7 +38,8 @@ RENEW = Script(
     "local before = redis.call('GET', ARGV[1]) "
     "local missing = not before or before == 'new' and ARGV[5] == '0' "
     "redis.call('SET', ARGV[1], missing and 'new' or 'known', 'PX', ARGV[2]) "
-    "if not before and ARGV[4] ~= '0' then redis.call('SET', ARGV[3], '1', 'PX', ARGV[4]) end "
+    "if not before and ARGV[4] ~= '0' and redis.call('PTTL', ARGV[3]) < tonumber(ARGV[4]) then "
+    "redis.call('SET', ARGV[3], '1', 'PX', ARGV[4]) end "
     "return missing and 1 or 0"
 )
 
@@ -51,9 +52,11 @@ class NodeLease:
         keys: The names of the keys.
         node: The node's name.
         seconds: The time for which the others believe it without hearing of it.
+        found_within: Seconds in which each node has found a Redis that took over from another.
     """
 
-    def __init__(self, link: RedisLink, keys: Keys, node: str, seconds: float) -> None:
+    def __init__(self, link: RedisLink, keys: Keys, node: str, seconds: float, found_within: float) -> None:
+        self._found_within = found_within
         self._link = link
         self._key = keys.node(node)
         self._ended = keys.ended(node)
@@ -111,11 +114,11 @@ class NodeLease:
         return bool(await self._link.run_script("bus", RENEW, *arguments))
 
     async def mark_return(self, connection: BaseConnection) -> None:
-        """Says to all nodes that another process of Redis serves now, for half a lease.
+        """Says to all nodes that another process of Redis serves now, until all had the time to find it.
 
         It may lack what the one before confirmed in its last moments, also where the lease itself is there.
         """
-        milliseconds = self._returning_milliseconds
+        milliseconds = int(self._found_within * 1000)
         await connection.create_request(b"SET", self._returning, b"1", b"PX", milliseconds, decode=False)
 
     async def replaced(self, connection: BaseConnection) -> None:

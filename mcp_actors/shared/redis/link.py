@@ -21,7 +21,7 @@ from mcp_actors.supervision.containment import start_and_wait
 from mcp_actors.supervision.logging import RareWarning, log
 from mcp_actors.supervision.task_kinds import STORE_CONNECTION
 
-__all__ = ["Keys", "RedisLink", "Script", "short"]
+__all__ = ["CONNECTING", "LAST_PAUSE", "Keys", "RedisLink", "Script", "short"]
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -98,6 +98,8 @@ class Keys:
 # ten thousand nodes do not come back at the same moment.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 1.0
+# Timeouts that one attempt to connect may take: for a search, a greeting and the scripts.
+CONNECTING = 2
 # Seconds without an answer, and without a request that waits for one, after which Redis is asked whether it is there.
 # So a connection that is seldom used is known to be lost before it is needed.
 IDLE = 5.0
@@ -195,7 +197,7 @@ class RedisLink:
 
     async def _connect(self, nursery: trio.Nursery, lifetime: trio.CancelScope) -> BaseConnection:
         """Makes a connection that runs in ``nursery``, and cancels ``lifetime`` when it ends."""
-        with trio.fail_after(2 * self._redis.timeout):
+        with trio.fail_after(CONNECTING * self._redis.timeout):
             # A file with a password may have another one now, and the server may be another one.
             settings = self._redis.settings(self._name)
             location = await self._redis.locate(settings, self._root)

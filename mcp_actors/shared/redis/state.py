@@ -15,7 +15,7 @@ from mcp_actors.shared.redis.address import SCHEMES, Redis
 from mcp_actors.shared.redis.bus import RedisBus
 from mcp_actors.shared.redis.directory import RENEW, NodeLease, RedisSessionDirectory
 from mcp_actors.shared.redis.events import RedisEventLog
-from mcp_actors.shared.redis.link import Keys, RedisLink
+from mcp_actors.shared.redis.link import CONNECTING, LAST_PAUSE, Keys, RedisLink
 from mcp_actors.shared.redis.stored_tasks import RedisTaskStore
 from mcp_actors.supervision.containment import outliving, start_again
 from mcp_actors.supervision.logging import log
@@ -79,7 +79,9 @@ class RedisState:
         self.bus = RedisBus(link, reading, keys, self.node)
         self.tasks = RedisTaskStore(link, keys, lease)
         self.replays = RedisReplayGuard(link, keys)
-        self._lease = NodeLease(link, keys, self.node, lease)
+        # Two attempts that take all the time they have, and the pauses between them.
+        found_within = 2 * (CONNECTING * redis.timeout + LAST_PAUSE)
+        self._lease = NodeLease(link, keys, self.node, lease, found_within)
         self._lease.on_lost += [self.sessions.lost, self.events.lost, self.bus.lost]
         self._place = redis.place
         self._has_begun = self._was_lost = False
