@@ -43,8 +43,8 @@ VERSION = "2025-11-25"
 class Load:
     """Calls, events and tasks of three nodes, of which each goes by another node than the one that has it.
 
-    What comes back is ``right``, ``refused`` with its reason, ``lost`` (a task that was confirmed and is not there any
-    more, or not as it was) or ``wrong``.
+    What comes back is ``right``, ``refused`` with its reason, ``uncertain`` (a call that was sent, and says that it may
+    have been done), ``lost`` (a task that was confirmed and is not there any more, or not as it was) or ``wrong``.
     """
 
     def __init__(self, url: str) -> None:
@@ -65,13 +65,15 @@ class Load:
             shared = RedisShared(self._url, lease=LEASE, timeout=TIMEOUT)
             states = [await stack.enter_async_context(shared.open(NAME)) for _ in range(2)]
             http = await stack.enter_async_context(httpx2.AsyncClient(timeout=20))
-            for worker in range(WORKERS):
-                nursery.start_soon(
-                    self._calls, http, bases[worker % NODES], bases[(worker + 1) % NODES], f"c{worker}"
-                )
-                nursery.start_soon(self._events, states[0], states[1], f"e{worker}")
-                nursery.start_soon(self._tasks, states[0], states[1])
-            yield
+            async with trio.open_nursery() as workers:
+                for worker in range(WORKERS):
+                    workers.start_soon(
+                        self._calls, http, bases[worker % NODES], bases[(worker + 1) % NODES], f"c{worker}"
+                    )
+                    workers.start_soon(self._events, states[0], states[1], f"e{worker}")
+                    workers.start_soon(self._tasks, states[0], states[1])
+                yield
+                workers.cancel_scope.cancel()
             nursery.cancel_scope.cancel()
 
     def _node(self) -> Server:
@@ -118,9 +120,12 @@ class Load:
                 is_right = body["id"] == number and body["result"]["content"][0]["text"] == text
                 self.note("calls", "right" if is_right else "wrong", body)
             else:
-                # A session whose node is there is never said to be gone.
-                is_known = answer.status_code in (502, 503) and "reason" in body["error"].get("data", {})
-                self.note("calls", "refused" if is_known else "wrong", f"{answer.status_code} {body}")
+                # A session whose node is there is never said to be gone. What was sent to that node may have been done.
+                error = body["error"]
+                is_refused = answer.status_code in (502, 503) and "reason" in error.get("data", {})
+                is_uncertain = answer.status_code == 502 and "may have been done" in error["message"]
+                outcome = "refused" if is_refused else "uncertain" if is_uncertain else "wrong"
+                self.note("calls", outcome, f"{answer.status_code} {body}")
             await trio.sleep(0.01)
 
     async def _events(self, own: OpenState, other: OpenState, session: str) -> None:
