@@ -611,7 +611,11 @@ class MemoryReplayGuard:
         return self.use(name, seconds)
 
     def use(self, name: bytes, seconds: float) -> bool:
-        """Does what `first_use` does, and does not wait."""
+        """Does what `first_use` does, and does not wait.
+
+        Raises:
+            SharedStateUnavailable: Too many names are remembered.
+        """
         now = self._clock()
         if self._until.get(name, now) > now:
             return False

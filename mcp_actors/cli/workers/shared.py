@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from mcp_actors.abc.shared import OpenState, Replay, SessionPlace, SharedState
-from mcp_actors.cli.workers.store import MAX_MESSAGE, MAX_WAITING, Message, MessageStream
+from mcp_actors.cli.workers.store import MAX_MESSAGE, MAX_WAITING, MessageStream, StoreMessage
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.errors.protocol import SharedRole
 from mcp_actors.shared.memory import make_event_id
@@ -26,7 +26,7 @@ from mcp_actors.supervision.containment import Containment, outliving, start
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import SHARED_STATE, STORE_UPKEEP
 
-__all__ = ["WorkerState", "WorkersShared"]
+__all__ = ["WorkerSharedState", "WorkersShared"]
 
 # Seconds for an answer of the supervisor, which takes microseconds while the machine has a moment for it.
 TIMEOUT = 10.0
@@ -65,7 +65,7 @@ class WorkersShared:
                     start(nursery, STORE_UPKEEP, link.write, about="writes", on_crash=link.lose)
                     start(nursery, STORE_UPKEEP, link.read, about="reads", on_crash=link.lose)
                     # Events may come right behind the answer.
-                    state = WorkerState(inner, link)
+                    state = WorkerSharedState(inner, link)
                     [position] = await link.ask("sessions", "join", name, inner.node)
                     state.published.position = state.published.position or position
                     start(nursery, STORE_UPKEEP, state.published.run, about="published events")
@@ -78,7 +78,7 @@ class WorkersShared:
                 link.close()
 
 
-class WorkerState:
+class WorkerSharedState:
     """An open state of a worker. A `mcp_actors.abc.OpenState`.
 
     Args:
@@ -100,7 +100,7 @@ class WorkerState:
         self.tasks = inner.tasks
 
     def __repr__(self) -> str:
-        return f"<WorkerState {self.node}>"
+        return f"<WorkerSharedState {self.node}>"
 
     @property
     def failure(self) -> str | None:
@@ -138,7 +138,7 @@ class _Link:
     def tell(self, name: str, *values: Any) -> None:
         """Has something done that is not answered. Never waits; what is long, the caller says only while `has_room`."""
         if self.failure is None:
-            self._stream.put(Message(0, name, list(values)))
+            self._stream.put(StoreMessage(0, name, list(values)))
 
     async def ask(self, role: SharedRole, name: str, *values: Any) -> list[Any]:
         """Has something done, and returns what comes of it.
@@ -153,7 +153,7 @@ class _Link:
         self._last = number = self._last + 1
         ask = self._asked[number] = _Ask()
         try:
-            self._stream.put(Message(number, name, list(values)))
+            self._stream.put(StoreMessage(number, name, list(values)))
             with trio.move_on_after(TIMEOUT):
                 await ask.done.wait()
         finally:
@@ -197,7 +197,7 @@ class _Link:
 @attrs.define(eq=False)
 class _Ask:
     done: trio.Event = attrs.field(factory=trio.Event)
-    answer: Message | None = None
+    answer: StoreMessage | None = None
 
 
 class _WorkerDirectory:

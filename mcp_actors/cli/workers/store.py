@@ -26,7 +26,7 @@ from mcp_actors.shared.memory import MemoryEventLog, MemoryReplayGuard
 from mcp_actors.supervision.containment import one_error, start
 from mcp_actors.supervision.task_kinds import WORKER_STORE
 
-__all__ = ["MAX_MESSAGE", "Message", "MessageStream", "WorkerStore"]
+__all__ = ["MAX_MESSAGE", "MessageStream", "StoreMessage", "WorkerStore"]
 
 # Seconds for which the sessions of a worker that has died are known, and their events kept.
 DEAD_KEPT = 600.0
@@ -49,7 +49,7 @@ _LENGTH = struct.Struct("!I")
 # -- Messages over a socket ----------------------------------------------------------------------------
 
 
-class Message(msgspec.Struct, array_like=True, frozen=True):
+class StoreMessage(msgspec.Struct, array_like=True, frozen=True):
     """One message, from either side.
 
     From a worker it is an ask, from the supervisor the answer with its number, or, with the number 0, something that
@@ -65,7 +65,7 @@ class Message(msgspec.Struct, array_like=True, frozen=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(Message)
+_DECODER = msgspec.msgpack.Decoder(StoreMessage)
 
 
 class MessageStream:
@@ -89,7 +89,7 @@ class MessageStream:
     def __repr__(self) -> str:
         return f"<MessageStream {self.waiting_bytes} bytes wait>"
 
-    def put(self, message: Message) -> None:
+    def put(self, message: StoreMessage) -> None:
         """Has a message written."""
         data = _ENCODER.encode(message)
         self._waiting += (_LENGTH.pack(len(data)), data)
@@ -108,7 +108,7 @@ class MessageStream:
                     self.waiting_bytes -= len(data)
                     self.on_written()
 
-    async def receive(self) -> list[Message]:
+    async def receive(self) -> list[StoreMessage]:
         """Returns the next messages, in their order; none once the other side has closed the socket."""
         while True:
             messages = self._take()
@@ -122,7 +122,7 @@ class MessageStream:
                 return []
             self._received += data
 
-    def _take(self) -> list[Message]:
+    def _take(self) -> list[StoreMessage]:
         found, at, received = [], 0, self._received
         while len(received) >= at + _LENGTH.size:
             (length,) = _LENGTH.unpack_from(received, at)
@@ -201,7 +201,7 @@ class WorkerStore:
                             node = _Node(of, stream)
                             content = self._contents.setdefault(name, _Content())
                             position = content.join(node)
-                            stream.put(Message(join.number, "answer", [position]))
+                            stream.put(StoreMessage(join.number, "answer", [position]))
                         content.carry_out(node, messages)
                     nursery.cancel_scope.cancel(reason="the worker has ended")
         finally:
@@ -256,7 +256,7 @@ class _Content:
         if self._nodes.pop(node.name, None) is not None:
             self._gone[node.name] = trio.current_time() + DEAD_KEPT
 
-    def carry_out(self, node: _Node, messages: list[Message]) -> None:
+    def carry_out(self, node: _Node, messages: list[StoreMessage]) -> None:
         """Carries out asks of a worker, and answers them."""
         kept = 0
         for message in messages:
@@ -266,19 +266,19 @@ class _Content:
                 kept += 1
                 continue
             if kept:
-                node.stream.put(Message(0, "kept", [kept]))
+                node.stream.put(StoreMessage(0, "kept", [kept]))
                 kept = 0
-            answer = Message(message.number, "answer")
+            answer = StoreMessage(message.number, "answer")
             try:
                 if message.number and not node.has_room:
                     _refuse("bus", "too much waits for this worker")
                 answer.values.append(self._asks[message.name](node, *message.values))
             except SharedStateUnavailable as refused:
-                answer = Message(message.number, "refused", [refused.cause])
+                answer = StoreMessage(message.number, "refused", [refused.cause])
             if message.number:
                 node.stream.put(answer)
         if kept:
-            node.stream.put(Message(0, "kept", [kept]))
+            node.stream.put(StoreMessage(0, "kept", [kept]))
         self._sweep()
 
     def _sweep(self) -> None:
@@ -357,14 +357,14 @@ class _Content:
         for each in self._nodes.values():
             own = each is node
             if each.has_room:
-                each.stream.put(Message(0, "published", [str(self._position), told, dropped, own]))
+                each.stream.put(StoreMessage(0, "published", [str(self._position), told, dropped, own]))
             else:
                 each.missed = True
 
     def _tell_missed(self, node: _Node) -> None:
         if node.missed and node.has_room:
             node.missed = False
-            node.stream.put(Message(0, "published", [str(self._position), [], True, False]))
+            node.stream.put(StoreMessage(0, "published", [str(self._position), [], True, False]))
 
     def _since(self, node: _Node, position: str) -> list[tuple[bytes, bytes]] | None:
         behind = self._position - int(position)
@@ -380,7 +380,7 @@ class _Content:
             return False
         if not there.has_room:
             _refuse("bus", f"{MAX_WAITING} bytes wait for another worker")
-        there.stream.put(Message(0, "mail", [mailbox, message]))
+        there.stream.put(StoreMessage(0, "mail", [mailbox, message]))
         return True
 
     def _shut(self, node: _Node, mailbox: str) -> None:

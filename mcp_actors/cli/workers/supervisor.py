@@ -498,17 +498,13 @@ class Worker:
                     pages,
                     sharing.fileno(),
                 )
-                inherited = [fd for several in sockets.values() for each in several for fd in each]
+                given = [theirs.fileno(), sharing.fileno(), counts, viewed, pages]
+                given += [fd for several in sockets.values() for each in several for fd in each]
                 self.process = await trio.lowlevel.open_process(
                     list(command),
                     stdin=subprocess.DEVNULL,
                     env={**environment, ASSIGNMENT: msgspec.json.encode(assignment).decode()},
-                    pass_fds=[
-                        theirs.fileno(),
-                        sharing.fileno(),
-                        *inherited,
-                        *(each for each in (counts, viewed, pages) if each >= 0),
-                    ],
+                    pass_fds=[each for each in given if each >= 0],
                     # Ctrl-C is for the supervisor alone, which signals the workers: they would get it twice.
                     process_group=0,
                 )
