@@ -1,4 +1,4 @@
-"""What systemd has to do with a process that serves: it is told its state, and hands it sockets that it has opened.
+"""The two sides of systemd: a process that serves tells it its state, and takes the sockets that it has opened.
 
 ================ ======================================================================================================
 NOTIFY_SOCKET    where the state goes (``sd_notify(3)``): ready, reloading, ready again, stopping; with ``WatchdogSec=``

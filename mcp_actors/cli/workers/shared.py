@@ -1,4 +1,4 @@
-"""What workers share through their supervisor: a worker's side of `mcp_actors.cli.workers.store`.
+"""Shared state of workers through their supervisor: a worker's side of `mcp_actors.cli.workers.store`.
 
 The roles of a state that its server has anyhow are kept where they span processes, as those of Redis do. In place of
 the others a worker has those of its supervisor, so that any worker serves the sessions of any other one, and a worker
@@ -57,7 +57,11 @@ class WorkersShared:
 
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[OpenState]:
-        """See `mcp_actors.abc.SharedState.open`."""
+        """See `mcp_actors.abc.SharedState.open`.
+
+        Raises:
+            SharedStateUnavailable: The supervisor is gone, or the state of the server cannot be reached.
+        """
         async with self._inner.open(name) as inner:
             link = _Link(self._socket)
             try:

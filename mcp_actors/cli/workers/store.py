@@ -1,4 +1,4 @@
-"""What workers share that have no other place for it: sessions, their events and messages to each other.
+"""State of workers that have no other place for it: sessions, their events and messages to each other.
 
 It is in the memory of their supervisor, and each worker asks for it over a socket (`mcp_actors.cli.workers.shared`).
 So any worker finds a session that another one holds, and a worker that is replaced leaves its sessions to the others.
@@ -145,7 +145,7 @@ class MessageStream:
 
 
 class _Place(msgspec.Struct):
-    """Where a session is."""
+    """The place of a session."""
 
     node: str
     owner: bytes
@@ -173,7 +173,7 @@ class _Node:
 
 
 class WorkerStore:
-    """What the workers share, by the names of their servers."""
+    """The state that workers share, by the names of their servers."""
 
     def __init__(self) -> None:
         self._contents: dict[str, _Content] = {}
@@ -211,7 +211,7 @@ class WorkerStore:
 
 
 class _Content:
-    """What the workers with one server share."""
+    """The state of the workers with one server."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
