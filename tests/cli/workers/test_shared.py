@@ -49,7 +49,7 @@ async def test_the_state_of_workers_keeps_the_contracts() -> None:
         async with workers() as made:
             yield SharedStateSubject(share=lambda: made, lose=made.lose, now=time.time)
 
-    report = await check_shared_state(make)
+    report = await check_shared_state(make, patience=60, timeout=600)
     assert [
         why for _, why in report.skipped if "cut" not in why and "flush" not in why and "mend" not in why
     ] == []
