@@ -35,7 +35,7 @@ PAGE = PAGES["how-to/where-it-runs.md"]
 FILES = {
     text.partition("\n")[0].removeprefix("# "): text for _, text in blocks(PAGE) if text.startswith("# ")
 }
-PATIENCE = 120.0
+PATIENCE = 400.0
 HOST = "mcp.example.org"
 
 

@@ -30,10 +30,10 @@ pytestmark = pytest.mark.peers
 NAME = "shop"
 NODES = 3
 WORKERS = 4
-TIMEOUT = 1.0
+TIMEOUT = 2.0
 # Longer than a failover takes on a machine that does much else: no node is gone in it.
 LEASE = 60.0
-PATIENCE = 60.0
+PATIENCE = 120.0
 TURNS = int(os.environ.get("MCP_ACTORS_FAILOVERS", "1"))
 """Servers that are lost one after another; each second one is only stopped, and comes back when another is there."""
 HEADERS = {"Accept": "application/json, text/event-stream"}
