@@ -72,7 +72,7 @@ class Keys:
         return f"{self.root}session:{short(session)}"
 
     def record(self, session: str) -> str:
-        """What the next node needs of a session that was handed over."""
+        """The key of the record of a session that was handed over."""
         return f"{self.root}record:{short(session)}"
 
     def shut(self, node: str, number: str) -> str:
