@@ -451,7 +451,7 @@ def test_other_urls_are_refused(url: str) -> None:
     [
         ("redis+sentinel://a,b", "it does not name the primary"),
         ("redis+sentinel://a:x/shop", "Port could not be cast"),
-        ("redis+sentinel://a,,b/shop", "'' is no host with a port"),
+        ("redis+sentinel://a,,b/shop", "'' is not a host with a port"),
         ("redis+sentinel://a/shop/one", "a database is a number"),
         ("redis+sentinel:///shop", "it names no host"),
         ("redis+cluster://a/1", "a cluster has the database 0 only"),

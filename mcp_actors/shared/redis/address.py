@@ -47,7 +47,7 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (AuthenticationFailureError, "redis does not take this user with this password"),
     (
         ssl.SSLCertVerificationError,
-        "the certificate is from no authority of the system or of ?ssl_ca_certs=PATH",
+        "the certificate is not from an authority of the system or of ?ssl_ca_certs=PATH",
     ),
 )
 
@@ -128,7 +128,7 @@ class Redis:
         for each in urlsplit(self.url).netloc.rpartition("@")[2].split(","):
             parts = urlsplit(f"//{each}")
             if not parts.hostname:
-                raise ValueError(f"{each!r} is no host with a port")
+                raise ValueError(f"{each!r} is not a host with a port")
             found.append(TCPLocation(unquote(parts.hostname), parts.port or default))
         if len(found) > _MAX_ASKED:
             raise ValueError(f"it has more than {_MAX_ASKED} hosts")
