@@ -1,4 +1,4 @@
-"""Where a Redis server is: one with an address, the primary of Sentinels, or the one of a Cluster that has the keys.
+"""The address of a Redis server: one with an address, the primary of Sentinels, or the one of a Cluster that has the keys.
 
 A connection is made to one server at a time, whichever form the URL has. With Sentinels and in a Cluster, that server
 is looked for again before each connection, because another one may have taken its place.
@@ -19,7 +19,7 @@ from coredis.connection import BaseConnection, Location, TCPConnection, TCPLocat
 from coredis.exceptions import AuthenticationFailureError, AuthenticationRequiredError
 from coredis.pool import ConnectionPool
 
-from mcp_actors.supervision.containment import start_and_wait
+from mcp_actors.supervision.containment import start, start_and_wait
 from mcp_actors.supervision.task_kinds import STORE_CONNECTION
 
 __all__ = ["SCHEMES", "Redis", "Settings", "reason_of", "run_connection", "slot_of"]
@@ -317,7 +317,7 @@ class Redis:
                         nursery.cancel_scope.cancel()
 
                 for location in asked:
-                    nursery.start_soon(ask, location)
+                    start(nursery, STORE_CONNECTION, ask, location, about=f"asks {location}")
         if not said:
             reason = "; ".join(failures[:3]) or f"no answer within {self.timeout / 2:g} s"
             raise OSError(f"none of the {len(asked)} {who} answers: {reason}")
