@@ -93,7 +93,7 @@ async def test_sqlite_keeps_the_contracts(tmp_path: Path) -> None:
             bound=3 * TIMEOUT,
         )
 
-    report = await check_shared_state(in_a_file, patience=30, quiet=0.02, many=200, timeout=300)
+    report = await check_shared_state(in_a_file, patience=30, quiet=0.2, many=200, timeout=300)
     assert {name for name, _ in report.skipped} == {"flushed_state_works_again"}
 
 
