@@ -228,6 +228,17 @@ class Mount:
         inner = _context(ctx, self.inside(ctx), {**ctx.params, **own})
         return await through(self._middleware, inner, self.server._features.handlers[method])
 
+    def completing(self, own: Function, reference: dict[str, Any]) -> Function:
+        """Returns the function of a completion of what ``reference`` is in the server."""
+        if not self._middleware:
+            return _entering(self, own)
+
+        async def complete(ctx: Context, arguments: dict[str, Any]) -> Any:
+            result = await self._through("completion/complete", {"ref": reference}, ctx, arguments)
+            return result.completion
+
+        return Function(complete, inline=False)
+
     def _tool(self, entry: Any, name: str, serial: int) -> Any:
         changes: dict[str, Any] = {
             "key": name,
@@ -382,7 +393,7 @@ class _Completions:
         target = self._mount.host._features.completions
         if outside is not None and not target.has((kind, outside, argument)):
             self._keys[key] = kind, outside, argument
-            function = self._mount._function(entry.function, "completion/complete", **_reference(kind, own))
+            function = self._mount.completing(entry.function, _reference(kind, own))
             target.insert(self._keys[key], msgspec.structs.replace(entry, function=function))
 
     def removed(self, key: tuple[Any, str, str]) -> None:
@@ -392,8 +403,7 @@ class _Completions:
 
 
 def _reference(kind: str, own: str) -> dict[str, Any]:
-    member = "name" if kind == "prompt" else "uri"
-    return {"ref": {"type": f"ref/{kind}", member: own}}
+    return {"type": f"ref/{kind}", "name" if kind == "prompt" else "uri": own}
 
 
 class _Entering(Function, frozen=True, eq=False):
