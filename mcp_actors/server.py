@@ -26,7 +26,7 @@ from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.invoke import Loop, check_async, in_loop, middleware_in_loop
 from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
-from mcp_actors._server.mounts import LiveMounts, Mount, live_mounts
+from mcp_actors._server.mounts import Mount, Mounts, live_mounts
 from mcp_actors._server.names import NameTable
 from mcp_actors._server.options import (
     PromptOptions,
@@ -227,8 +227,7 @@ class Server(Generic[StateT]):
         self.on_unsubscribe: Callable[[str], None] = lambda uri: None
         self.on_listen: Callable[[Context], None] = lambda ctx: None
         self.on_unlisten: Callable[[Context], None] = lambda ctx: None
-        self._mounts: dict[str, Mount] = {}
-        self._live_mounts: list[LiveMounts] = []
+        self._mounts = Mounts()
         self.bus = bus = EventBus(
             on_first_subscriber=self._on_first_subscriber, on_last_unsubscribed=self._on_last_unsubscribed
         )
@@ -827,15 +826,15 @@ class Server(Generic[StateT]):
             self._features.loop.call(self._begin_mount, Mount(name, self, other, names, scopes))
 
     def _begin_mount(self, mount: Mount) -> None:
-        if mount.name in self._mounts:
+        if mount.name in self._mounts.by_name:
             raise LocalProtocolError(f"there is already a mount {mount.name!r}: give this one another name")
         if mount.server is self or any(each is self for each in mount.server._all_mounted()):
             raise LocalProtocolError(f"{mount!r} would contain itself")
-        self._mounts[mount.name] = mount
+        self._mounts.by_name[mount.name] = mount
         try:
             mount.begin()
         except BaseException:
-            del self._mounts[mount.name]
+            del self._mounts.by_name[mount.name]
             raise
 
     def unmount(self, name: str) -> None:
@@ -848,25 +847,25 @@ class Server(Generic[StateT]):
             LocalProtocolError: There is no such mount.
         """
         with LineNamed():
-            if name not in self._mounts:
+            if name not in self._mounts.by_name:
                 raise LocalProtocolError(f"there is no mount {name!r}")
             self._features.loop.call(self._end_mount, name)
 
     def _end_mount(self, name: str) -> None:
-        mount = self._mounts.pop(name)
+        mount = self._mounts.by_name.pop(name)
         mount.hide()
-        for each in self._live_mounts:
+        for each in self._mounts.live:
             each.leave_later(mount)
 
     def _all_mounted(self) -> Iterator[Server[Any]]:
-        for each in self._mounts.values():
+        for each in self._mounts.by_name.values():
             yield each.server
             yield from each.server._all_mounted()
 
     def _on_first_subscriber(self, uri: str) -> None:
         self.on_subscribe(uri)
         try:
-            for each in self._mounts.values():
+            for each in self._mounts.by_name.values():
                 if each.covers(uri):
                     each.server._on_first_subscriber(uri)
         except BaseException:
@@ -874,7 +873,7 @@ class Server(Generic[StateT]):
             raise
 
     def _on_last_unsubscribed(self, uri: str) -> None:
-        for each in self._mounts.values():
+        for each in self._mounts.by_name.values():
             if each.covers(uri):
                 each.server._on_last_unsubscribed(uri)
         self.on_unsubscribe(uri)

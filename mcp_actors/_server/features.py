@@ -286,7 +286,7 @@ class Features:
         return self._served > 0
 
     def declared_names(self) -> frozenset[str]:
-        """What was ever offered, or named by the program."""
+        """The names of everything that was ever offered, or named by the program."""
         return frozenset(self._offered)
 
     def declare_also(self, names: Iterable[str]) -> None:

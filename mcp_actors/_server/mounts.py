@@ -35,7 +35,7 @@ from mcp_actors.supervision.containment import start, start_and_wait
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import MOUNT, MOUNT_END
 
-__all__ = ["LiveMounts", "Mount", "live_mounts"]
+__all__ = ["LiveMounts", "Mount", "Mounts", "live_mounts"]
 
 # Seconds between two looks whether the calls in flight of a server that was unmounted have ended.
 LOOK_EVERY = 0.25
@@ -90,7 +90,7 @@ class Mount:
                 not offer.
         """
         self.check()
-        lives = tuple(self.host._live_mounts)
+        lives = tuple(self.host._mounts.live)
         self._waiting = len(lives)
         for live in lives:
             live.enter_later(self)
@@ -122,7 +122,7 @@ class Mount:
     def entered(self, live: LiveMounts) -> None:
         """One `serve` of the host has entered the lifespan."""
         self._waiting -= 1
-        if self._waiting <= 0 and not self.is_shown and self.host._mounts.get(self.name) is self:
+        if self._waiting <= 0 and not self.is_shown and self.host._mounts.by_name.get(self.name) is self:
             self.check()
             self.show()
 
@@ -422,7 +422,7 @@ def _entering(mount: Mount, own: Function) -> Function:
         for each in path:
             inner = scope.mounted.get(each)
             scope = each.inside(ctx) if inner is None else inner
-        return innermost(_context(ctx, scope, ctx.params), arguments)
+        return innermost(Context(ctx.call, ctx.params, scope, ctx._kept, ctx._asked, ctx._logger), arguments)
 
     return _Entering(run, own.inline, path, innermost)
 
@@ -434,6 +434,18 @@ def _context(ctx: Context, scope: ServerScope, params: dict[str, Any]) -> Contex
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+class Mounts:
+    """Everything that is mounted in one server."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Mount] = {}
+        self.live: list[LiveMounts] = []
+        """One for each `serve`, and for each of a server that this one is mounted in."""
+
+    def __repr__(self) -> str:
+        return f"<Mounts {', '.join(self.by_name)}>"
 
 
 # -- the mounts of one `serve` ----------------------------------------------------------------------------------------
@@ -456,13 +468,13 @@ async def live_mounts(
     async with trio.open_nursery() as nursery:
         live = LiveMounts(server, scope, calls, nursery)
         try:
-            for each in tuple(server._mounts.values()):
+            for each in tuple(server._mounts.by_name.values()):
                 await live.enter(each)
-            server._live_mounts.append(live)
+            server._mounts.live.append(live)
             yield
         finally:
-            if live in server._live_mounts:
-                server._live_mounts.remove(live)
+            if live in server._mounts.live:
+                server._mounts.live.remove(live)
             live.leave_all()
 
 

@@ -42,7 +42,7 @@ _REPLACED = "the server was replaced too often while the call ran: call again"
 _NOT_SERVING = "a server is replaced while it serves: call replace() from beside it"
 
 
-class _HeldBlock(HeldBlock):
+class _TurnBlock(HeldBlock):
     """A block of a turn."""
 
     def __init__(self, responder: MethodDispatch | None = None) -> None:
@@ -57,8 +57,8 @@ class _Turn:
 
     server: Server[Any]
     scope: ServerScope
-    lifespan: _HeldBlock
-    extensions: dict[str, _HeldBlock] = attrs.field(factory=dict)
+    lifespan: _TurnBlock
+    extensions: dict[str, _TurnBlock] = attrs.field(factory=dict)
     is_late: trio.Event = attrs.field(factory=trio.Event)
     """Whether its calls may run no longer."""
 
@@ -158,7 +158,7 @@ class ReplaceableServer(Server[Any]):
         stamp = new._runtime._config.stamp
         own_bus = new.bus
         self._join(new)
-        lifespan = _HeldBlock()
+        lifespan = _TurnBlock()
         scope = await start_and_wait(lifespans, TURN, lifespan.hold, new._scope, about=new.name)
         turn = _Turn(new, scope, lifespan)
         try:
@@ -214,7 +214,7 @@ class ReplaceableServer(Server[Any]):
                 continue
             responder = copy(inside.responder)
             responder.replace(features, turn.scope, stamp)
-            block = _HeldBlock(responder)
+            block = _TurnBlock(responder)
             served = partial(each.served, responder, inside.owner, inside.shared)
             await start_and_wait(inside.extensions, TURN, block.hold, served, about=id)
             turn.extensions[id] = block
