@@ -29,7 +29,7 @@ from mcp_actors._server.features import TASKS
 from mcp_actors._server.invoke import Function, Handler
 from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.names import NameTable
-from mcp_actors._server.scope import HeldBlock, ServerScope
+from mcp_actors._server.scope import OpenedBlock, ServerScope
 from mcp_actors.errors import LocalProtocolError, UpstreamUnavailable
 from mcp_actors.supervision.containment import start, start_and_wait
 from mcp_actors.supervision.logging import log
@@ -492,14 +492,14 @@ class LiveMounts:
         self._scope = scope
         self._calls = calls
         self._nursery = nursery
-        self._blocks: dict[Mount, HeldBlock] = {}
+        self._blocks: dict[Mount, OpenedBlock] = {}
 
     def __repr__(self) -> str:
         return f"<LiveMounts of {self._server.name!r}: {len(self._blocks)}>"
 
     async def enter(self, mount: Mount) -> None:
         """Enters the lifespan of a mount; raises what that raises."""
-        block = self._blocks[mount] = HeldBlock()
+        block = self._blocks[mount] = OpenedBlock()
         held = partial(mount.scope_in, self._scope, self._calls)
         await start_and_wait(self._nursery, MOUNT, block.hold, held, about=mount.name)
 

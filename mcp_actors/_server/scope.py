@@ -24,7 +24,7 @@ from mcp_actors._eras.modern import StateSealer
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors.bridges.bridged_call import Bridge
 
-__all__ = ["VARIABLE", "HeldBlock", "ServerScope", "StateT", "derived_key", "state_key_of_environment"]
+__all__ = ["VARIABLE", "OpenedBlock", "ServerScope", "StateT", "derived_key", "state_key_of_environment"]
 
 
 # The class of what a server's lifespan yields. Without one, `Server` and `Context` are written without brackets.
@@ -86,7 +86,7 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
         }
 
 
-class HeldBlock:
+class OpenedBlock:
     """A context manager that a task of its own enters, holds open until `left`, and leaves."""
 
     def __init__(self) -> None:

@@ -259,12 +259,11 @@ async def test_a_proxy_with_its_file_of_the_page_loses_no_call_when_a_server_end
         answers = 0
         with trio.fail_after(PATIENCE):
             async with http, Client(transport) as client:
-                for number in range(60):
-                    if number == 20:
+                while answers < 60 or ending.poll() is None:
+                    if answers == 20:
                         ending.send_signal(signal.SIGTERM)
                     answer = await client.call_tool("forecast", {"city": "Oslo"})
                     assert not answer.is_error
                     answers += 1
-                    await trio.sleep(0.1)
-        assert answers == 60
+        assert answers >= 60
         assert await trio.to_thread.run_sync(ending.wait) == 0

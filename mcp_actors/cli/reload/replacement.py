@@ -20,7 +20,7 @@ import trio
 from mcp_actors._actors.inbound_call import CallOwner, InboundCall
 from mcp_actors._server.dispatch import MethodDispatch
 from mcp_actors._server.features import Features
-from mcp_actors._server.scope import HeldBlock, ServerScope
+from mcp_actors._server.scope import OpenedBlock, ServerScope
 from mcp_actors.abc import OpenState
 from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError, RpcError
 from mcp_actors.server import Server
@@ -42,7 +42,7 @@ _REPLACED = "the server was replaced too often while the call ran: call again"
 _NOT_SERVING = "a server is replaced while it serves: call replace() from beside it"
 
 
-class _TurnBlock(HeldBlock):
+class _TurnBlock(OpenedBlock):
     """A block of a turn."""
 
     def __init__(self, responder: MethodDispatch | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The address of a Redis server: one with an address, the primary of Sentinels, or the one of a Cluster that has the keys.
+"""The address of Redis: that of one server, of the primary of Sentinels, or of the one of a Cluster that has the keys.
 
 A connection is made to one server at a time, whichever form the URL has. With Sentinels and in a Cluster, that server
 is looked for again before each connection, because another one may have taken its place.
@@ -86,7 +86,7 @@ def _password_of(path: str) -> str:
 
 @attrs.frozen
 class Settings:
-    """What connections are made with."""
+    """The values with which connections are made."""
 
     make: Callable[..., BaseConnection]
     location: Location | None
