@@ -110,6 +110,7 @@ REASONS_OF_PROTOCOLS = {
     "mcp_actors._actors.beats.ReportedCall": "a call makes its own reports: naming its class would be a circle",
     "mcp_actors._actors.inbound_call.Voice": "public in `mcp_actors.extensions`: programs implement it",
     "mcp_actors._client.options.InProcessServer": "the client does not import the server, which implements it",
+    "mcp_actors._server.registry.Follower": "a registry knows nothing of mounts: naming their class would be a circle",
     "mcp_actors._server.features.OfferedExtension": "`--reload` has a second one, which sets its members itself",
 }
 
@@ -525,7 +526,7 @@ def test_a_repeated_name_is_found() -> None:
 # What the product may consist of: it may shrink, and whoever needs more of something changes the house map first. The
 # eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own. So is what
 # workers share: two files, and an arrow from ``cli`` to the stores in memory that their supervisor has.
-@pytest.mark.parametrize(("what", "most"), [("files", 410), ("rooms", 26), ("arrows", 132)])
+@pytest.mark.parametrize(("what", "most"), [("files", 420), ("rooms", 26), ("arrows", 132)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most
@@ -542,4 +543,4 @@ def test_an_arrow_is_counted_once() -> None:
 
 def test_the_tests_stay_few() -> None:
     # What runs in an environment of somebody else has to be a file of its own there.
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 460
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 480
