@@ -524,8 +524,8 @@ def test_a_repeated_name_is_found() -> None:
 
 
 # What the product may consist of: it may shrink, and whoever needs more of something changes the house map first. The
-# eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own. So is what
-# workers share: two files, and an arrow from ``cli`` to the stores in memory that their supervisor has.
+# eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own. Workers
+# keep what they share in their supervisor: two files, and an arrow from ``cli`` to the stores in memory.
 @pytest.mark.parametrize(("what", "most"), [("files", 420), ("rooms", 26), ("arrows", 132)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
