@@ -25,10 +25,12 @@ from mcp_actors._actors.dispatcher import Counters, SessionStatistics
 from mcp_actors._actors.event_bus import EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics, InboundCall
 from mcp_actors._server.runtime import ServerRuntime, UpstreamStatistics
+from mcp_actors._server.server_extension import OperatedTasks, TaskStatistics
 from mcp_actors._server.sessions import AnySession
 from mcp_actors.supervision.containment import Crash, crash_log
 from mcp_actors.supervision.printable import printable
 from mcp_actors.supervision.task_kinds import TASKS
+from mcp_actors.telemetry.history import History, HistoryRecorder, OperationRow, ProcessRow
 from mcp_actors.types import Implementation
 from mcp_actors.types.records import Number
 
@@ -39,6 +41,7 @@ __all__ = [
     "Rates",
     "Snapshot",
     "SnapshotCapture",
+    "Trouble",
     "cleaned",
     "this_process",
 ]
@@ -76,6 +79,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     malformed: float
     refused: float
     events: float
+    processor: float = 0.0
+    """Processors that the process uses: 1 is one of them all the time."""
 
 
 class Queues(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +125,19 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of processor time that the snapshot took, in which nothing else of the event loop ran."""
     lag: float | None = None
     """Seconds that a turn of its event loop takes: for so long everything waits."""
+    missing: list[str] = []
+    """What keeps it from being ready, in words, as ``/health/ready`` says it."""
+    process: ProcessRow | None = None
+    history: History | None = None
+    operations: list[OperationRow] = []
+    """The tools, prompts and other methods that were called most in the last ten minutes, then the upstreams that were;
+    empty where no `mcp_actors.telemetry.Metrics` counts the calls."""
+    counts_calls: bool = False
+    """Whether something counts them."""
+    tasks: list[TaskStatistics] = []
+    """The oldest tasks of clients that run in this process."""
+    running_tasks: Number = 0
+    """How many there are."""
     queues: Queues | None = None
     totals: Counters = msgspec.field(default_factory=Counters)
     """Counts since the server began, of all sessions and exchanges, including those that have ended."""
@@ -141,6 +159,15 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Why a worker is gone, or what else there is to say."""
 
 
+class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about one node that is not as it should be, in words."""
+
+    node: str
+    grave: bool
+    """Whether calls fail because of it, or soon will."""
+    text: str
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes, at one moment."""
 
@@ -149,6 +176,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between two snapshots."""
     watchers: Number
     nodes: list[NodeSnapshot]
+    troubles: list[Trouble] = []
+    """What an operator should know first; empty of a server that is well."""
+    bounds: list[float] = []
+    """The bounds of `OperationRow.buckets`, in seconds."""
 
 
 # -- capturing -----------------------------------------------------------------------------------------
@@ -156,6 +187,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 # Rows of one node: more than a person reads, and as much as a message between nodes holds.
 MOST_SESSIONS = 200
 MOST_CALLS = 200
+MOST_TASKS_SHOWN = 100
 MOST_CRASHES = 20
 # Tasks that are counted by kind; of a process with more, the counts are those of the first ones.
 MOST_TASKS = 5_000
@@ -198,6 +230,8 @@ class SnapshotCapture:
         running: The live side of the server.
         node: The name of the node.
         info: Returns what the server says of itself. Another server may have taken its place since.
+        history: What it did in the last ten minutes.
+        operated: The tasks of its extensions.
         worker: The number of this process among the workers of a supervisor.
     """
 
@@ -206,10 +240,14 @@ class SnapshotCapture:
         running: ServerRuntime,
         node: str,
         info: Callable[[], Implementation],
+        history: HistoryRecorder,
+        operated: Sequence[OperatedTasks] = (),
         worker: int | None = None,
     ) -> None:
         self.running = running
         self.node = node
+        self._history = history
+        self._operated = operated
         self._info = info
         self._worker = worker
         self._began = trio.current_time()
@@ -218,9 +256,10 @@ class SnapshotCapture:
     def __repr__(self) -> str:
         return f"<SnapshotCapture {self.running!r}>"
 
-    async def capture(self, lag: float) -> NodeSnapshot:
-        """Returns a snapshot of the server. ``lag`` are the seconds that a turn of its event loop takes.
+    async def capture(self, lag: float, missing: list[str]) -> NodeSnapshot:
+        """Returns a snapshot of the server.
 
+        ``lag`` are the seconds that a turn of its event loop takes, and ``missing`` is what keeps it from being ready.
         Other tasks run between two parts of many sessions, so that no call waits for all of them.
         """
         running = self.running
@@ -235,6 +274,7 @@ class SnapshotCapture:
         began = time.thread_time()
         sessions = [self._shown_session(each) for each in seen.sessions if each in running.sessions]
         bus, info = running.bus.statistics(), self._info()
+        tasks = [task for each in self._operated for task in each.statistics()]
         return NodeSnapshot(
             node=self.node,
             server=info.name,
@@ -255,6 +295,13 @@ class SnapshotCapture:
             transports=[_plain(each) for each in running.transport_statistics()],
             upstreams=[_shown_upstream(each) for each in running.upstreams()],
             lag=lag,
+            missing=[cleaned(each) or "" for each in missing],
+            process=self._history.process(),
+            history=self._history.history(),
+            operations=self._history.operations(),
+            counts_calls=self._history.counts_calls,
+            tasks=[_shown_task(each) for each in heapq.nlargest(MOST_TASKS_SHOWN, tasks, key=_task_age)],
+            running_tasks=len(tasks),
             took=seen.took + time.thread_time() - began,
         )
 
@@ -324,6 +371,7 @@ def this_process(node: str, name: str, note: str) -> NodeSnapshot:
         state="serving",
         uptime=time.monotonic() - _STARTED,
         at=time.time(),
+        process=ProcessRow.now(),
         kinds=_kinds(),
         crashes=_crashes(),
         note=note,
@@ -347,6 +395,19 @@ def _shown_call(call: InboundCall) -> CallStatistics:
         if isinstance(text := getattr(now, name), str)
     }
     return attrs.evolve(now, **{"id": str(now.id), **texts, "key": _key(call)})
+
+
+def _task_age(task: TaskStatistics) -> float:
+    return task.age
+
+
+def _shown_task(now: TaskStatistics) -> TaskStatistics:
+    return attrs.evolve(
+        now,
+        tool=cleaned(now.tool) or "",
+        principal=cleaned(now.principal),
+        message=cleaned(now.message),
+    )
 
 
 def _key(call: InboundCall) -> str:
