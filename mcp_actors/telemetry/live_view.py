@@ -21,9 +21,8 @@ from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import INTERNAL_ERROR, RpcError
 from mcp_actors.supervision.logging import log
 from mcp_actors.telemetry.exposition import FINE_BUCKETS
-from mcp_actors.telemetry.health import troubles_of
 from mcp_actors.telemetry.history import HistoryRecorder, OperationRow
-from mcp_actors.telemetry.snapshot import NodeSnapshot, Rates, Snapshot, SnapshotCapture
+from mcp_actors.telemetry.snapshot import NodeSnapshot, Rates, Snapshot, SnapshotCapture, troubles_of
 
 __all__ = ["Action", "ActionOutcome", "Feed", "LiveView", "ServerView", "Watcher"]
 

@@ -19,11 +19,10 @@ from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.supervision.containment import Crash
 from mcp_actors.supervision.histogram import quantile_of_buckets
 from mcp_actors.telemetry import Metrics, Together
-from mcp_actors.telemetry.health import troubles_of
 from mcp_actors.telemetry.history import MOST_KEPT, MOST_SHOWN, SAMPLES, OperationRow, ProcessRow, counting
 from mcp_actors.telemetry.live_view import Action, ActionOutcome, Feed, ServerView
 from mcp_actors.telemetry.otel import OpenTelemetry
-from mcp_actors.telemetry.snapshot import NodeSnapshot, Queues, Snapshot
+from mcp_actors.telemetry.snapshot import NodeSnapshot, Queues, Snapshot, troubles_of
 from tests.gateway.upstreams import Behind, make_server
 
 
