@@ -80,7 +80,7 @@ def _verdicts(document: Document) -> str:
     found.sort(key=lambda each: not each[0])
     lines = "".join(
         f'<li{" class=missed" * missed} title="{escape(f"{what}: {figure}, goal {aim}")}">'
-        f'<span aria-label="{"not reached" if missed else "reached"}">{"✗" if missed else "✓"}</span>'
+        f"<span>{'✗' if missed else '-' if figure.startswith('not run') else '✓'}</span>"
         f'<span class="what">{escape(what)}</span><b>{escape(_shortened(figure))}</b>'
         f'<span class="aim">{escape(aim.partition(" or ")[0])}</span></li>'
         for missed, what, figure, aim in found
