@@ -524,7 +524,7 @@ def test_a_repeated_name_is_found() -> None:
 
 # What the product may consist of: it may shrink, and whoever needs more of something changes the house map first. The
 # eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own.
-@pytest.mark.parametrize(("what", "most"), [("files", 404), ("rooms", 26), ("arrows", 131)])
+@pytest.mark.parametrize(("what", "most"), [("files", 406), ("rooms", 26), ("arrows", 131)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most

@@ -286,8 +286,9 @@ class SaysThatAllAreThere(EventBus):
 
 class ForgetsItsOwn(EventBus):
     async def since(self, position: str) -> Sequence[tuple[str, str]] | None:
-        await self.of.reach("bus")
+        # It is read before the event loop runs anything else, as the pump would deliver the own events.
         found: list[tuple[str, str]] = self.of.content.published[int(position) :]
+        await self.of.reach("bus")
         return found
 
 
