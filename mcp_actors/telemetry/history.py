@@ -34,8 +34,8 @@ from mcp_actors.types.records import Number
 __all__ = [
     "INTERVAL",
     "SAMPLES",
-    "History",
     "HistoryRecorder",
+    "LoadHistory",
     "OperationRow",
     "ProcessRow",
     "counting",
@@ -55,7 +55,7 @@ SLICE = 1_000
 _OPEN_ENDED = frozenset({"subscriptions/listen", "tasks/result"})
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class LoadHistory(msgspec.Struct, frozen=True, kw_only=True):
     """The last ten minutes of a node, the oldest first: of each list one value for `interval` seconds."""
 
     interval: float
@@ -197,8 +197,8 @@ _NONE = _Counted()
 _Counts = Mapping[_Operation, _Counted]
 
 
-class _Reading(NamedTuple):
-    """What happened in one interval."""
+class _Interval(NamedTuple):
+    """The counts of one interval."""
 
     operations: _Counts
     requests: float
@@ -230,7 +230,7 @@ class HistoryRecorder:
     def __init__(self, running: ServerRuntime, telemetry: Telemetry | None) -> None:
         self._running = running
         self._metrics = metrics_in(telemetry)
-        self._readings: deque[_Reading] = deque(maxlen=SAMPLES)
+        self._readings: deque[_Interval] = deque(maxlen=SAMPLES)
         self._before: _Counts = self._counts()
         self._at, self._until = trio.current_time(), time.time()
         self._requests, self._processor = self._requests_without_session(), time.process_time()
@@ -260,7 +260,7 @@ class HistoryRecorder:
             self._process = ProcessRow.now()
         return msgspec.structs.replace(self._process, processor=time.process_time())
 
-    def history(self) -> History:
+    def history(self) -> LoadHistory:
         """Returns what was read."""
         return self._history
 
@@ -306,7 +306,7 @@ class HistoryRecorder:
         }
         limiter = running.limiter.statistics()
         self._readings.append(
-            _Reading(
+            _Interval(
                 operations=_bounded(new),
                 # A session that ends while the others are looked at may be counted twice, and then once.
                 requests=round(max(requests - self._requests, 0) / seconds, 3),
@@ -322,10 +322,10 @@ class HistoryRecorder:
         self._at, self._until = now, time.time()
         self._rows, self._history = self._rows_of(counts), self._history_of(list(self._readings))
 
-    def _history_of(self, readings: Sequence[_Reading]) -> History:
+    def _history_of(self, readings: Sequence[_Interval]) -> LoadHistory:
         # Only where calls are counted there is something to say of them.
         calls = [] if self._metrics is None else [each.together for each in readings]
-        return History(
+        return LoadHistory(
             interval=INTERVAL,
             until=self._until,
             requests=[each.requests for each in readings],

@@ -30,18 +30,18 @@ from mcp_actors._server.sessions import AnySession
 from mcp_actors.supervision.containment import Crash, crash_log
 from mcp_actors.supervision.printable import printable
 from mcp_actors.supervision.task_kinds import TASKS
-from mcp_actors.telemetry.history import History, HistoryRecorder, OperationRow, ProcessRow
+from mcp_actors.telemetry.history import HistoryRecorder, LoadHistory, OperationRow, ProcessRow
 from mcp_actors.types import Implementation
 from mcp_actors.types.records import Number
 
 __all__ = [
+    "HealthTrouble",
     "KindRow",
     "NodeSnapshot",
     "Queues",
     "Rates",
     "Snapshot",
     "SnapshotCapture",
-    "Trouble",
     "cleaned",
     "this_process",
     "troubles_of",
@@ -129,7 +129,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[str] = []
     """What keeps it from being ready, in words, as ``/health/ready`` says it."""
     process: ProcessRow | None = None
-    history: History | None = None
+    history: LoadHistory | None = None
     operations: list[OperationRow] = []
     """The tools, prompts and other methods that were called most in the last ten minutes, then the upstreams that were;
     empty where no `mcp_actors.telemetry.Metrics` counts the calls."""
@@ -160,7 +160,7 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Why a worker is gone, or what else there is to say."""
 
 
-class Trouble(msgspec.Struct, frozen=True, kw_only=True):
+class HealthTrouble(msgspec.Struct, frozen=True, kw_only=True):
     """Something about one node that is not as it should be, in words."""
 
     node: str
@@ -177,7 +177,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between two snapshots."""
     watchers: Number
     nodes: list[NodeSnapshot]
-    troubles: list[Trouble] = []
+    troubles: list[HealthTrouble] = []
     """What an operator should know first; empty of a server that is well."""
     bounds: list[float] = []
     """The bounds of `OperationRow.buckets`, in seconds."""
@@ -491,10 +491,10 @@ NEARLY = 0.8
 RECENT = 600.0
 
 
-def troubles_of(nodes: Sequence[NodeSnapshot]) -> list[Trouble]:
+def troubles_of(nodes: Sequence[NodeSnapshot]) -> list[HealthTrouble]:
     """Returns what is not as it should be, that first because of which calls fail."""
     found = [
-        Trouble(node=node.node, grave=grave, text=text)
+        HealthTrouble(node=node.node, grave=grave, text=text)
         for node in nodes
         for grave, text in (*_of_process(node), *_of_calls(node), *_of_upstreams(node))
     ]

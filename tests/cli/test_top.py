@@ -26,7 +26,7 @@ from mcp_actors.supervision.containment import Crash
 from mcp_actors.telemetry.exposition import FINE_BUCKETS
 from mcp_actors.telemetry.history import OperationRow
 from mcp_actors.telemetry.live_view import Action
-from mcp_actors.telemetry.snapshot import KindRow, NodeSnapshot, Queues, Rates, Snapshot, Trouble
+from mcp_actors.telemetry.snapshot import HealthTrouble, KindRow, NodeSnapshot, Queues, Rates, Snapshot
 
 from .conftest import SERVED, Ran, Started
 
@@ -104,7 +104,7 @@ def state(*nodes: NodeSnapshot) -> TopState:
     return TopState(snapshot=snapshot(*nodes), number=CALLS)
 
 
-def snapshot(*nodes: NodeSnapshot, troubles: Sequence[Trouble] = ()) -> Snapshot:
+def snapshot(*nodes: NodeSnapshot, troubles: Sequence[HealthTrouble] = ()) -> Snapshot:
     return Snapshot(at=1e9, interval=1.0, watchers=1, nodes=list(nodes), troubles=list(troubles))
 
 
@@ -175,11 +175,11 @@ def test_numbers_of_a_server_that_is_gone_are_not_shown_as_new_ones() -> None:
 def test_whether_it_is_healthy_is_said_first() -> None:
     top = state(node())
     assert text_of(top).startswith("mcp-actors top  healthy  unix:/x")
-    late = [Trouble(node="n1", grave=False, text="late")]
+    late = [HealthTrouble(node="n1", grave=False, text="late")]
     top.take(snapshot(node(), troubles=late))
     assert text_of(top).startswith("mcp-actors top  healthy  unix:/x")
     assert text_of(top).splitlines()[1] == "! late"
-    top.take(snapshot(node(), troubles=[Trouble(node="n1", grave=True, text=HOSTILE)] * 9))
+    top.take(snapshot(node(), troubles=[HealthTrouble(node="n1", grave=True, text=HOSTILE)] * 9))
     lines = picture(top, "unix:/x", 80, 24)
     assert lines[0].plain.startswith("mcp-actors top  9 troubles  ")
     assert [str(line.style) for line in lines[1:5]] == ["bold red"] * 3 + [""]
