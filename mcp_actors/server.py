@@ -26,7 +26,7 @@ from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.invoke import Loop, check_async, in_loop, middleware_in_loop
 from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
-from mcp_actors._server.mounts import Mount, Mounts, live_mounts
+from mcp_actors._server.mounts import LiveMounts, Mount, Mounts
 from mcp_actors._server.names import NameTable
 from mcp_actors._server.options import (
     PromptOptions,
@@ -764,7 +764,7 @@ class Server(Generic[StateT]):
                 trio.lowlevel.current_trio_token(),
                 calling_bridge.get(),
             )
-            await stack.enter_async_context(live_mounts(self, scope, self._runtime.calls))
+            await stack.enter_async_context(LiveMounts(self, scope, self._runtime.calls))
             yield scope
 
     async def _entered_lifespan(self, stack: AsyncExitStack) -> Any:

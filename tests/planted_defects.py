@@ -262,7 +262,7 @@ DEFECTS = (
     ),
     Defect(
         "an end of a replaced server is not announced",
-        "mcp_actors/cli/reload/replacement.py",
+        "mcp_actors/_server/scope.py",
         ("        finally:\n            self.ended.set()\n"),
         ("        finally:\n            pass\n"),
         ("cli/reload/test_replacement.py",),

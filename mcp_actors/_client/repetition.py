@@ -11,8 +11,8 @@ HTTP 429, or 503 with ``Retry-After`` from a proxy  after the pause that it name
 =================================================== ====================================================================
 
 All attempts together have the time of one call, and the last refusal is raised when that does not suffice. A gateway
-waits for no server (`CallOptions.waits_for_server`): it says at once which one is away, and its clients ask again. What may
-have been run is never sent again here: of its own calls a program says so by `mcp_actors.middleware.Retry`.
+waits for no server (`CallOptions.waits_for_server`): it says at once which one is away, and its clients ask again. What
+may have been run is never sent again here: of its own calls a program says so by `mcp_actors.middleware.Retry`.
 """
 
 from __future__ import annotations

@@ -13,9 +13,11 @@ last call that was in flight then has ended.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 import attrs
@@ -31,11 +33,11 @@ from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.names import NameTable
 from mcp_actors._server.scope import OpenedBlock, ServerScope
 from mcp_actors.errors import LocalProtocolError, UpstreamUnavailable
-from mcp_actors.supervision.containment import start, start_and_wait
+from mcp_actors.supervision.containment import sole_cause, start, start_and_wait
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import MOUNT, MOUNT_END
 
-__all__ = ["LiveMounts", "Mount", "Mounts", "live_mounts"]
+__all__ = ["LiveMounts", "Mount", "Mounts"]
 
 # Seconds between two looks whether the calls in flight of a server that was unmounted have ended.
 LOOK_EVERY = 0.25
@@ -191,7 +193,7 @@ class Mount:
         async with AsyncExitStack() as stack:
             state = await self.server._entered_lifespan(stack)
             inner = msgspec.structs.replace(scope, server=self.server, state=state, mounted={})
-            await stack.enter_async_context(live_mounts(self.server, inner, calls))
+            await stack.enter_async_context(LiveMounts(self.server, inner, calls))
             scope.mounted[self] = inner
             try:
                 yield
@@ -451,48 +453,48 @@ class Mounts:
 # -- the mounts of one `serve` ----------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def live_mounts(
-    server: Any, scope: ServerScope, calls: Callable[[], set[InboundCall]]
-) -> AsyncIterator[None]:
-    """Enters the lifespans of all that is mounted in a server, and of what is mounted meanwhile.
+class LiveMounts:
+    """The mounts of one host in one `serve`, each with the task that holds its lifespan open.
+
+    Entered as a context manager, it enters the lifespans of all that is mounted, and raises what one of them raises.
 
     Args:
         server: The host.
-        scope: Its scope in one `serve`.
-        calls: The calls in flight of that `serve`.
-
-    Raises:
-        Exception: What a lifespan raises at the start.
+        scope: Its scope in this `serve`.
+        calls: The calls in flight of this `serve`.
     """
-    async with trio.open_nursery() as nursery:
-        live = LiveMounts(server, scope, calls, nursery)
-        try:
-            for each in tuple(server._mounts.by_name.values()):
-                await live.enter(each)
-            server._mounts.live.append(live)
-            yield
-        finally:
-            if live in server._mounts.live:
-                server._mounts.live.remove(live)
-            live.leave_all()
 
-
-class LiveMounts:
-    """The mounts of one host in one `serve`, each with the task that holds its lifespan open."""
-
-    def __init__(
-        self,
-        server: Any,
-        scope: ServerScope,
-        calls: Callable[[], set[InboundCall]],
-        nursery: trio.Nursery,
-    ) -> None:
+    def __init__(self, server: Any, scope: ServerScope, calls: Callable[[], set[InboundCall]]) -> None:
         self._server = server
         self._scope = scope
         self._calls = calls
-        self._nursery = nursery
+        self._manager = trio.open_nursery()
         self._blocks: dict[Mount, OpenedBlock] = {}
+
+    async def __aenter__(self) -> None:
+        self._nursery = await self._manager.__aenter__()
+        try:
+            for each in tuple(self._server._mounts.by_name.values()):
+                await self.enter(each)
+        except BaseException:
+            if not await self.__aexit__(*sys.exc_info()):
+                raise
+        self._server._mounts.live.append(self)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        live = self._server._mounts.live
+        if self in live:
+            live.remove(self)
+        self.leave_all()
+        try:
+            return bool(await self._manager.__aexit__(kind, error, traceback))
+        except BaseExceptionGroup as group:
+            # Only the collector could free a group round what came from outside.
+            if sole_cause(group) is error:
+                return False
+            raise
 
     def __repr__(self) -> str:
         return f"<LiveMounts of {self._server.name!r}: {len(self._blocks)}>"

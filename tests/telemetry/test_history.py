@@ -160,6 +160,8 @@ async def test_upstreams_have_rates_of_their_own(nursery: trio.Nursery, autojump
     await behind.come()
     upstreams = [Upstream(name="a", target=behind, era="modern"), Upstream(name="b", target=make_server())]
     gateway = Gateway(upstreams, telemetry=Metrics())
+    # Those of other tests in this process.
+    crash_log.recent = ()
     async with watched(gateway, "gateway") as view, Client("memory:gateway") as client:
         await client.call_tool("a_add", {"a": 1, "b": 2})
         await trio.sleep(12)
