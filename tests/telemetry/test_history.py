@@ -16,7 +16,7 @@ from mcp_actors import Client, Server
 from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
-from mcp_actors.supervision.containment import Crash
+from mcp_actors.supervision.containment import Crash, crash_log
 from mcp_actors.supervision.histogram import quantile_of_buckets
 from mcp_actors.telemetry import Metrics, Together
 from mcp_actors.telemetry.history import MOST_KEPT, MOST_SHOWN, SAMPLES, OperationRow, ProcessRow, counting
