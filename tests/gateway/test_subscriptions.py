@@ -199,7 +199,7 @@ async def test_one_caller_has_no_more_than_half_of_the_subscriptions(
 
 async def watched(gateway: Gateway) -> NodeSnapshot:
     history = HistoryRecorder(gateway._runtime, None)
-    return await SnapshotCapture(gateway._runtime, "n", lambda: gateway.info, history).capture(0.0, ())
+    return await SnapshotCapture(gateway._runtime, "n", lambda: gateway.info, history).capture(0.0, [])
 
 
 async def test_the_tree_and_the_live_view_show_each_server(
