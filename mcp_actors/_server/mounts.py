@@ -14,7 +14,7 @@ last call that was in flight then has ended.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -64,13 +64,13 @@ class Mount:
         self.scopes = frozenset(scopes)
         features = server._features
         host_features = host._features
+        self._resources = _Views(self, features.resources, host_features.resources, self._resource)
         self._followers = (
             _Views(self, features.tools, host_features.tools, self._tool),
             _Views(self, features.prompts, host_features.prompts, self._prompt),
-            _Views(self, features.resources, host_features.resources, self._resource),
+            self._resources,
         )
         self._completions = _Completions(self)
-        self._methods: list[str] = []
         self._waiting = 0
         self._stop_forwarding: Callable[[], None] | None = None
 
@@ -101,17 +101,21 @@ class Mount:
 
     def check(self) -> None:
         """Raises `LocalProtocolError` if something of the server cannot be shown in the host."""
-        features, host = self.server._features, self.host._features
+        features = self.server._features
         for each in self._followers:
             for key in each.source.by_key:
                 each.check(key)
-        for method in self._own_methods():
-            if method in host.handlers:
-                raise LocalProtocolError(
-                    f"the mount {self.name!r} answers the method {method!r}, as {host!r} does"
-                )
+        for method in features.own_methods:
+            self.check_method(method)
         for id in features.extensions:
             self.check_extension(id)
+
+    def check_method(self, method: str) -> None:
+        """Raises `LocalProtocolError` if the host answers a method already."""
+        if method in self.host._features.handlers:
+            raise LocalProtocolError(
+                f"the mount {self.name!r} has the method {method!r}, which {self.host.name!r} answers already"
+            )
 
     def check_extension(self, id: str) -> None:
         """Raises `LocalProtocolError` if the host does not offer an extension, which clients could not know then."""
@@ -136,12 +140,11 @@ class Mount:
         for each in self._followers:
             each.follow()
         self._completions.follow()
-        for method in self._own_methods():
-            self.add_method(features.custom[method], features.scopes_of_method(method))
+        for name, method in features.own_methods.items():
+            self.add_method(method, features.scopes_of_method(name))
         for name, entry in features.notifications.entries():
             self.add_notification(name, entry)
         features.mounts += (self,)
-        features.loop.inside(host.loop)
         host.declare_also(features.declared_names())
         self._stop_forwarding = self.server.bus.forward(self._forward)
 
@@ -156,9 +159,8 @@ class Mount:
         for each in self._followers:
             each.leave()
         self._completions.leave()
-        for method in self._methods:
-            host.remove_handler(method)
-        self._methods.clear()
+        for method in features.own_methods:
+            self.remove_method(method)
         host.notifications.remove_of(self)
 
     def refresh(self) -> None:
@@ -170,13 +172,15 @@ class Mount:
         self._completions.follow()
 
     def _forward(self, kind: str, key: str | None) -> None:
-        # What the registries of the host publish themselves is left out.
-        if kind in ("resources", "resource_updated"):
+        # What the registries of the host publish themselves is left out, and what the mount does not show.
+        is_hidden = key is not None and self.server._features.resources.covers(key) and not self.covers(key)
+        if kind in ("resources", "resource_updated") and not is_hidden:
             self.host.bus.republish(kind, key)
 
     def covers(self, uri: str) -> bool:
         """Whether a resource of the server, as it is shown in the host, serves a URI."""
-        return self.is_shown and self.names.is_offered(uri) and self.server._features.resources.covers(uri)
+        key = self.host._features.resources.key_of(uri)
+        return key is not None and self._resources.shows(key)
 
     # -- entering ------------------------------------------------------------------------------------------------------
 
@@ -278,24 +282,21 @@ class Mount:
 
     # -- what has no name ----------------------------------------------------------------------------------------------
 
-    def _own_methods(self) -> Iterator[str]:
-        features = self.server._features
-        return (each for each in features.custom if not features.is_of_extension(each))
-
-    def add_method(self, method: Method, scopes: Collection[str]) -> None:
+    def add_method(self, method: Method, scopes: Iterable[str]) -> None:
         """Has the host answer a method as the server does."""
-        self.host._features.add_handler(method, self._handler(method.name), frozenset(scopes) | self.scopes)
-        self._methods.append(method.name)
+        needed = frozenset(scopes) | self.scopes
+        self.host._features.add_own_handler(method, self._handler(method.name), needed)
+
+    def remove_method(self, method: str) -> None:
+        """Has the host no longer answer a method."""
+        self.host._features.remove_own_handler(method)
 
     def _handler(self, method: str) -> Handler:
         return lambda ctx: Continuation(self._through, method, {}, ctx, {})
 
     def add_notification(self, name: str, entry: Any) -> None:
         """Has the host call a function of the server for a notification, beside all others."""
-        around = self.server._features.notifications
-        function = _entering(self, entry.function)
-        if around.middleware:
-            function = Function(partial(self._notified, entry), inline=False)
+        function = Function(partial(self._notified, entry), inline=False)
         self.host._features.notifications.insert(
             name, msgspec.structs.replace(entry, function=function, origin=self)
         )
@@ -327,6 +328,10 @@ class _Views:
         if self.source.what == "resource":
             return key if names.is_offered(key) else None
         return names.outside(key)
+
+    def shows(self, key: str) -> bool:
+        """Whether an entry of the mounted server is shown in the host."""
+        return key in self._keys
 
     def check(self, key: str) -> None:
         """See `mcp_actors._server.registry.Follower`."""
@@ -473,20 +478,20 @@ class LiveMounts:
 
     async def __aenter__(self) -> None:
         self._nursery = await self._manager.__aenter__()
+        # What is mounted from now on is entered by itself, and shown then.
+        mounts = tuple(self._server._mounts.by_name.values())
+        self._server._mounts.live.append(self)
         try:
-            for each in tuple(self._server._mounts.by_name.values()):
+            for each in mounts:
                 await self.enter(each)
         except BaseException:
-            if not await self.__aexit__(*sys.exc_info()):
-                raise
-        self._server._mounts.live.append(self)
+            await self.__aexit__(*sys.exc_info())
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
-        live = self._server._mounts.live
-        if self in live:
-            live.remove(self)
+        self._server._mounts.live.remove(self)
         self.leave_all()
         try:
             return bool(await self._manager.__aexit__(kind, error, traceback))
