@@ -36,7 +36,7 @@ RINGS = {
     "words": ("errors", "types", "supervision", "abc"),
     "engine": ("_wire", "_schema", "_eras", "auth", "_actors", "shared", "bridges", "_client", "_server"),
     "faces": ("client", "server", "extensions"),
-    "features": ("middleware", "tasks", "telemetry", "testing", "gateway", "asyncio", "sync"),
+    "features": ("middleware", "tasks", "telemetry", "testing", "gateway", "openapi", "asyncio", "sync"),
     "bindings and programs": ("mcp_transports", "cli", "examples"),
 }
 # The floor of a room is one above the highest that it imports: what a drawing of the imports shows.
@@ -62,6 +62,7 @@ FLOORS = {
     "telemetry": 6,
     "mcp_transports": 7,
     "middleware": 7,
+    "openapi": 7,
     "tasks": 7,
     "testing": 7,
     "examples": 8,
