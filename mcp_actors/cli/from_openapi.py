@@ -42,7 +42,9 @@ _SECTIONS = (
     short_help="Serve an API that an OpenAPI document describes.",
 )
 @click.argument("document")
-@click.option("--base-url", metavar="URL", help="Where the API is. Default: the first server of the document.")
+@click.option(
+    "--base-url", metavar="URL", help="Where the API is. Default: the first server of the document."
+)
 @click.option(
     "--route",
     metavar="PATTERN=KIND",
@@ -57,7 +59,10 @@ _SECTIONS = (
     help="A header of every request to the API, such as Authorization; may be repeated.",
 )
 @click.option(
-    "--reference", metavar="PLACE", multiple=True, help="Another folder or URL from which documents may be read."
+    "--reference",
+    metavar="PLACE",
+    multiple=True,
+    help="Another folder or URL from which documents may be read.",
 )
 @click.option("--check", is_flag=True, help="Show what became of each operation, and end.")
 @click.option("--json", "as_json", is_flag=True, help="With --check: as JSON.")
@@ -146,7 +151,9 @@ def _show(api: Any, as_json: bool) -> None:
         width = max((len(each["name"]) for each in rows), default=0)
         for each in rows:
             said = each["reason"] or f"{each['characters']} characters"
-            echo(f"{each['served_as']:<8}  {each['name']:<{width}}  {each['method']} {each['path']}  ({said})")
+            echo(
+                f"{each['served_as']:<8}  {each['name']:<{width}}  {each['method']} {each['path']}  ({said})"
+            )
         read = sum(each["characters"] for each in rows if each["served_as"] == "tool")
         echo(
             f"{api.title}: {counts['tool']} tools, {counts['resource']} resources, {counts['nothing']} left out; "

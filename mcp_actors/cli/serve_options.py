@@ -198,7 +198,7 @@ def _limits_of_address(options: ServeOptions, url: str) -> dict[str, Any]:
 
 @attrs.frozen(kw_only=True)
 class ServeOptions:
-    """The options of ``serve``, ``gateway``, ``bridge`` and ``from-openapi``, by the names that click gives their values."""
+    """The options of all that serves, by the names that click gives their values."""
 
     listen: Sequence[str] = _option(
         "--listen",
