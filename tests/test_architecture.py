@@ -524,8 +524,9 @@ def test_a_repeated_name_is_found() -> None:
 
 
 # What the product may consist of: it may shrink, and whoever needs more of something changes the house map first. The
-# eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own.
-@pytest.mark.parametrize(("what", "most"), [("files", 404), ("rooms", 26), ("arrows", 131)])
+# eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own. Servers
+# of APIs are a room of eight files with seven arrows, a command, and what calls applications of asyncio.
+@pytest.mark.parametrize(("what", "most"), [("files", 416), ("rooms", 27), ("arrows", 139)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most
@@ -541,5 +542,5 @@ def test_an_arrow_is_counted_once() -> None:
 
 
 def test_the_tests_stay_few() -> None:
-    # What runs in an environment of somebody else has to be a file of its own there.
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 460
+    # What runs in an environment of somebody else has to be a file of its own there, an application of FastAPI for one.
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 462

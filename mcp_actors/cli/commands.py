@@ -1,8 +1,9 @@
 """The table of the commands. The one that is run is imported, so that ``serve`` does not import the parts that draw.
 
 `_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `from_openapi`, `listing`, `call` (with
-``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs` and `login` (with ``logout`` and ``whoami``) are files;
-`bench`, `demo`, `inspect`, `install` and `top` are folders, and so is what two options of ``serve`` do: `reload` and `workers`.
+``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs` and `login` (with ``logout`` and ``whoami``) are
+files; `bench`, `demo`, `inspect`, `install` and `top` are folders, and so is what two options of ``serve`` do: `reload`
+and `workers`.
 
 The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
 `arguments` (``key=text``), `output` (results -> text or JSON), `progress` (the bar), `failures` (exceptions -> one line

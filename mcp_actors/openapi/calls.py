@@ -12,7 +12,7 @@ import logging
 import re
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from http import HTTPStatus
@@ -307,17 +307,18 @@ class ApiCalls:
         total = int(length) if length.isascii() and length.isdigit() else None
         body = bytearray()
         received = reported = 0
-        async for chunk in response.aiter_raw():
-            received += len(chunk)
-            try:
-                # A short body may unpack to one without an end.
-                body += chunk if unpack is None else unpack.decompress(chunk, most + 1 - len(body))
-            except zlib.error:
-                raise ToolError("the API answers with a body that cannot be unpacked") from None
-            _bounded(body, most)
-            if received - reported >= REPORTED_BYTES:
-                reported = received
-                await ctx.progress(received, total if total and total >= received else None, "bytes")
+        async with aclosing(response.aiter_raw()) as chunks:
+            async for chunk in chunks:
+                received += len(chunk)
+                try:
+                    # A short body may unpack to one without an end.
+                    body += chunk if unpack is None else unpack.decompress(chunk, most + 1 - len(body))
+                except zlib.error:
+                    raise ToolError("the API answers with a body that cannot be unpacked") from None
+                _bounded(body, most)
+                if received - reported >= REPORTED_BYTES:
+                    reported = received
+                    await ctx.progress(received, total if total and total >= received else None, "bytes")
         return bytes(body)
 
 

@@ -379,7 +379,8 @@ async def test_a_response_that_fits_is_structured() -> None:
     api = Api(httpx2.Response(200, json={"count": 3, "new": True}))
     result = await call(api, document(("get", "/x", COUNT)), {})
     assert result.structured_content == {"count": 3, "new": True}
-    assert result.meta == {"mcp-actors/http-status": 200}
+    assert result.meta is not None
+    assert result.meta["mcp-actors/http-status"] == 200
     assert not result.is_error
 
 

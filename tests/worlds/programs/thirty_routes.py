@@ -225,7 +225,7 @@ def credentials(ctx: Context, scheme: SecurityScheme) -> str:
 
 async def answers(server: Server) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    async with Client(server) as client:
+    async with Client(server, timeout=120, cap=600) as client:
         listed = {tool.name async for tool in client.tools()}
         for name, arguments in CALLS:
             name = "_".join(each for each in name.split("_") if each)
