@@ -89,7 +89,11 @@ RULES: list[tuple[Rule, str, str]] = [
     (names_are_no_metaphors, "mcp_actors._a", "class A:\n    def f(self): self._goodbyes = 1"),
     (names_are_no_metaphors, "mcp_actors._a", "class A:\n    def settle(self): ..."),
     (class_names_are_used_once, "mcp_actors._a", "class A:\n    class A: ..."),
-    (classes_hold_little, "mcp_actors._a", f"class A:\n    def f(self): {MANY} = range(13)"),
+    (
+        classes_hold_little,
+        "mcp_actors._a",
+        f"class A:\n    def f(self): {MANY} = range({ATTRIBUTES_OF_A_CLASS + 1})",
+    ),
     (comparisons_of_eras, "mcp_actors.client", "x = era.name == 'modern'"),
     (comparisons_of_eras, "mcp_actors.client", "x = era not in ('legacy', 'auto')"),
     (comparisons_of_eras, "mcp_transports.http", "match era:\n    case 'legacy': ..."),
@@ -178,7 +182,7 @@ def test_the_rule_lets_good_words_pass(rule: Rule) -> None:
 
 
 def test_few_classes_hold_much_and_each_has_a_reason() -> None:
-    assert len(MANY_ATTRIBUTES) <= 5
+    assert len(MANY_ATTRIBUTES) <= 2
     assert all(MANY_ATTRIBUTES.values())
     large = {
         name

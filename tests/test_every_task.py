@@ -369,7 +369,9 @@ async def crash_of_servers_task(spot: Spot, crash: str, folder: str) -> Observat
             for slot in everything.slots:
                 if slot.tool:
                     await slot.ended.wait()
-            dead = [each.name for each in everything.slots if await answer_to(each.client, "echo") != "echo"]
+            # A client makes a request that was refused again, for as long as its call may take.
+            asked = [] if everything.served.is_set() else everything.slots
+            dead = [each.name for each in asked if await answer_to(each.client, "echo") != "echo"]
             refused = []
             if not everything.served.is_set():
                 for binding, (url, era) in everything.urls.items():

@@ -460,6 +460,7 @@ def unknown_names(page: str) -> list[str]:
         name for text in programs().values() for name in re.findall(r"^class (\w+)", text, re.MULTILINE)
     }
     paths |= {f"/{name}" for name in programs()}
+    known |= set(re.findall(r"- alert: (\w+)", (ROOT / "docs/how-to/operations/alerts.yml").read_text()))
     missing = []
     for name in re.findall(r"`([\w./]+)`", page):
         if name.endswith((".py", "/")):

@@ -32,7 +32,7 @@ LONGEST_NAME = 200
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What another node needs to go on with a session."""
+    """The part of a session that another node needs to go on with it."""
 
     version: str
     """The revision that was agreed on."""

@@ -24,12 +24,13 @@ from mcp_actors._eras.modern import CAPABILITIES, CLIENT_INFO, ENVELOPE, LOG_LEV
 from mcp_actors.client import Progress
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.gateway.callbacks import passive_extensions, send_to_call
+from mcp_actors.gateway.connections import GATEWAYS, is_gateway
 from mcp_actors.gateway.upstream import Lease
 from mcp_actors.supervision.logging import log
 
 __all__ = ["call_options"]
 
-_OF_ONE_HOP = ENVELOPE | {LOG_LEVEL, SUBSCRIPTION_ID, "io.modelcontextprotocol/related-task"}
+_OF_ONE_HOP = ENVELOPE | {LOG_LEVEL, SUBSCRIPTION_ID, "io.modelcontextprotocol/related-task", GATEWAYS}
 
 
 def call_options(lease: Lease) -> CallOptions:
@@ -40,13 +41,17 @@ def call_options(lease: Lease) -> CallOptions:
     names_requests = connection.server.names_requests
     # A task shows its reports to anyone who looks at it.
     wants_progress = invocation.progress_token is not None or call.client_link is not None
-    if not (invocation.meta or wants_progress or names_requests or needs_envelope):
+    passes_gateways = connection.server.gateway is not None
+    if not (invocation.meta or wants_progress or names_requests or needs_envelope or passes_gateways):
         return defaults
+    meta = {key: value for key, value in invocation.meta.items() if key not in _OF_ONE_HOP}
+    if passes_gateways:
+        meta[GATEWAYS] = lease.upstream.circle.path_of(invocation.meta)
     return CallOptions(
         idle=defaults.idle,
         cap=defaults.cap,
         on_progress=_reporter(lease) if wants_progress else None,
-        meta={key: value for key, value in invocation.meta.items() if key not in _OF_ONE_HOP},
+        meta=meta,
         is_forwarded=True,
         envelope=_envelope(lease) if needs_envelope else None,
         on_message=_message_taker(lease) if names_requests else None,
@@ -60,6 +65,12 @@ def _envelope(lease: Lease) -> dict[str, Any]:
     declared = peer.raw_capabilities
     if declared and peer.era is not era:
         declared = era.unstructure(peer.capabilities)
+    if is_gateway(declared):
+        experimental = {
+            **declared["experimental"],
+            GATEWAYS: lease.upstream.circle.path_of(declared["experimental"]),
+        }
+        declared = {**declared, "experimental": experimental}
     if "extensions" in declared:
         extensions = declared["extensions"]
         passive = passive_extensions(extensions if isinstance(extensions, dict) else None)

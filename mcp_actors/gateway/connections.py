@@ -20,7 +20,6 @@ read at a bounded pace.
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
@@ -38,11 +37,13 @@ from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
 from mcp_actors.tasks import TASKS
-from mcp_actors.types import ClientCapabilities, LoggingLevel
+from mcp_actors.types import ClientCapabilities, LoggingLevel, ServerCapabilities
 
 __all__ = [
     "ASKING_CAPABILITIES",
     "FIRST",
+    "GATEWAYS",
+    "LOOP",
     "SHARED",
     "AloneKey",
     "ConnectionTable",
@@ -51,6 +52,8 @@ __all__ = [
     "MetServer",
     "UpstreamConnection",
     "UpstreamLoad",
+    "gateways_of",
+    "is_gateway",
     "key_of",
 ]
 
@@ -63,58 +66,104 @@ ASKING_CAPABILITIES = ("sampling", "elicitation", "roots")
 """The capabilities that let a server ask its client."""
 
 
-# The capability under `experimental` by which gateways know each other, and the HTTP status for a loop (RFC 5842).
+# The capability under `experimental`, and the member of `_meta`, by which gateways know each other.
 GATEWAYS = "mcp-actors/gateways"
 LOOP = 508
-# Gateways that are remembered and declared, and characters of an id that is taken.
+"""The code of the refusal of a request that goes round: the HTTP status for a loop (RFC 5842)."""
+# Gateways that a request or an entry may have come through, and characters of the id of one.
 MOST_GATEWAYS = 64
 LONGEST_ID = 32
 
 
 class GatewayCircle:
-    """The gateways whose requests reach this one, itself among them: an upstream that is one of them is refused.
+    """Ends the circles of gateways that are upstreams of each other, whoever was there first.
 
-    Each gateway declares at its upstreams the ids of those before it, which are random for each. So the last one of a
-    circle hears its own.
+    Each gateway has a random id, by which it is known to gateways that are its clients or upstreams.
+
+    ====================================  ==========================================================================
+    an upstream that is the caller, or    is hidden from that caller
+    one before it
+    a connection that has come back       is refused: it declares the gateways before it, if it is for one session
+    a request that has come back          is passed on to no upstream, and waits for the list of none; its ``_meta``
+                                          has the gateways that it has come through
+    an entry of a list that has come      is left out; its ``_meta`` has the gateways that it has come through
+    back
+    ====================================  ==========================================================================
+
+    A client may send any ids. They are used for its own requests, and for connections that serve it alone.
     """
 
     def __init__(self) -> None:
         self._own = secrets.token_urlsafe(12)
-        # The one that was declared least recently is the first.
-        self._before: OrderedDict[str, None] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<GatewayCircle {len(self._before)} before>"
+        return f"<GatewayCircle {self._own}>"
 
-    def meet(self, capabilities: Mapping[str, Any]) -> None:
-        """Takes note of the gateways that a client declares.
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def declared_in(self, capabilities: ClientCapabilities, *, is_of_session: bool) -> ClientCapabilities:
+        """Returns the capabilities with which an upstream is connected to.
 
         Args:
-            capabilities: The capabilities of the client, as it sent them.
-
-        Raises:
-            RpcError: This gateway is one of them.
+            capabilities: Those of the caller.
+            is_of_session: Whether the connection will serve one session alone, so that the gateways before this one are
+                known.
         """
-        experimental = capabilities.get("experimental")
-        declared = experimental.get(GATEWAYS) if isinstance(experimental, dict) else None
-        ids = declared.get("ids") if isinstance(declared, dict) else None
-        if not isinstance(ids, list):
-            return
-        if self._own in ids:
-            raise RpcError(LOOP, "this gateway is an upstream of itself")
-        for each in ids[:MOST_GATEWAYS]:
-            if isinstance(each, str) and len(each) <= LONGEST_ID:
-                self._before[each] = None
-                self._before.move_to_end(each)
-        while len(self._before) > MOST_GATEWAYS:
-            self._before.popitem(last=False)
-
-    def declared_in(self, capabilities: ClientCapabilities) -> ClientCapabilities:
-        """Returns the capabilities with which an upstream is connected to: those of the caller, and these gateways."""
-        # Those that have come last are the most likely ones.
-        ids = [self._own, *reversed(self._before)][:MOST_GATEWAYS]
-        known = {**(capabilities.experimental or {}), GATEWAYS: {"ids": ids}}
+        experimental = capabilities.experimental or {}
+        before = _gateways_in(experimental.get(GATEWAYS)) if is_of_session else []
+        known = {**experimental, GATEWAYS: [self._own, *before]}
         return attrs.evolve(capabilities, experimental=known)
+
+    def declared_to(self, caller: Mapping[str, Any], capabilities: ServerCapabilities) -> ServerCapabilities:
+        """Returns the capabilities that a caller with its own is shown: a gateway learns the id of this one."""
+        known = {id: each for id, each in (capabilities.experimental or {}).items() if id != GATEWAYS}
+        if is_gateway(caller):
+            known[GATEWAYS] = [self._own]
+        return attrs.evolve(capabilities, experimental=known or None)
+
+    def refuse_itself(self, caller: Mapping[str, Any]) -> None:
+        """Raises `RpcError` if the client with these capabilities is this gateway, or one behind it."""
+        if self._own in gateways_of(caller):
+            raise RpcError(LOOP, "this gateway is an upstream of itself")
+
+    # -- requests and entries ------------------------------------------------------------------------------------------
+
+    def has_come_back(self, meta: Mapping[str, Any] | None) -> bool:
+        """Whether a request or an entry with this ``_meta`` has come through this gateway, or through too many."""
+        if not meta or GATEWAYS not in meta:
+            return False
+        before = _gateways_in(meta[GATEWAYS])
+        return self._own in before or len(before) >= MOST_GATEWAYS
+
+    def require_new(self, ctx: Context[Any]) -> None:
+        """Raises `RpcError` if a request has come back."""
+        if self.has_come_back(ctx.call.invocation.meta):
+            raise RpcError(LOOP, "this request has come back to a gateway that has passed it on already")
+
+    def path_of(self, meta: Mapping[str, Any] | None) -> list[str]:
+        """Returns the gateways that a request or an entry with this ``_meta`` has come through behind this one."""
+        return [self._own, *_gateways_in((meta or {}).get(GATEWAYS))]
+
+    def marked(self, entry: Any) -> Any:
+        """Returns an entry of a list as a gateway is shown it."""
+        return attrs.evolve(entry, meta={**(entry.meta or {}), GATEWAYS: self.path_of(entry.meta)})
+
+
+def is_gateway(capabilities: Mapping[str, Any]) -> bool:
+    """Whether a client or a server with these capabilities is a gateway of this package."""
+    experimental = capabilities.get("experimental")
+    return isinstance(experimental, dict) and GATEWAYS in experimental
+
+
+def gateways_of(capabilities: Mapping[str, Any]) -> list[str]:
+    """Returns the ids of gateways in the capabilities of a client or a server; none if it is no gateway."""
+    return _gateways_in(capabilities["experimental"][GATEWAYS]) if is_gateway(capabilities) else []
+
+
+def _gateways_in(ids: object) -> list[str]:
+    if not isinstance(ids, list):
+        return []
+    return [each for each in ids[:MOST_GATEWAYS] if isinstance(each, str) and len(each) <= LONGEST_ID]
 
 
 class UpstreamLoad:
@@ -175,6 +224,8 @@ class MetServer:
     """Whether calls of tools may become tasks, in either dialect."""
     keeps_session: bool
     """Whether it may remember something from one request to the next."""
+    gateway: str | None
+    """Its id, if it is a gateway of this package."""
 
 
 class UpstreamConnection:
@@ -221,7 +272,9 @@ class UpstreamConnection:
         is_stateless = negotiated.era.declares_in_requests
         has_tasks = TASKS in extensions if is_stateless else self.client._tool_tasks.may_augment()
         keeps_session = not is_stateless and channel.keeps_session
-        self.server = MetServer(negotiated, channel.mirrors, has_tasks, keeps_session)
+        ids = _gateways_in((negotiated.capabilities.experimental or {}).get(GATEWAYS))
+        gateway = ids[0] if ids else None
+        self.server = MetServer(negotiated, channel.mirrors, has_tasks, keeps_session, gateway)
 
     @property
     def is_open(self) -> bool:

@@ -245,9 +245,7 @@ class Gateway(Server[StateT]):
 
     def _describe(self, method: str, ctx: Context[StateT]) -> Any:
         live = self._live[ctx._scope]
-        declared = ctx.params.get("capabilities") if method == "initialize" else ctx.peer.raw_capabilities
-        if isinstance(declared, Mapping):
-            live.circle.meet(declared)
+        live.circle.refuse_itself(_declared_by(ctx))
         if live.is_met(also_lazy=self._presents):
             return self._description(method, ctx)
         return Continuation(self._describe_all, method, ctx)
@@ -275,6 +273,7 @@ class Gateway(Server[StateT]):
             result.instructions = merged_instructions(self._instructions, actors)
         if self._adds_tasks and not self._has_tasks(live):
             result.capabilities = without_tasks(result.capabilities)
+        result.capabilities = live.circle.declared_to(_declared_by(ctx), result.capabilities)
         if method == "initialize" and ctx.session is not None:
             ctx.session.declared(result.capabilities)
         return result
@@ -460,6 +459,7 @@ class Gateway(Server[StateT]):
 
     async def _subscribe_upstream(self, ctx: Context[StateT], uri: str) -> dict[str, Any]:
         live = self._live[ctx._scope]
+        live.subscriptions.refuse_circle(ctx, uri)
         routes = await live.routes.of_uri(ctx, uri)
         async with live.subscriptions.subscribed(ctx, routes, uri):
             self._runtime.subscribe_to(ctx, uri)
@@ -487,6 +487,7 @@ class Gateway(Server[StateT]):
     async def _grant(self, ctx: Context[StateT], uri: str, stack: AsyncExitStack, granted: set[str]) -> None:
         live = self._live[ctx._scope]
         try:
+            live.subscriptions.refuse_circle(ctx, uri)
             routes = await live.routes.of_uri(ctx, uri)
             await stack.enter_async_context(live.subscriptions.subscribed(ctx, routes, uri))
         except RpcError as error:
@@ -496,6 +497,12 @@ class Gateway(Server[StateT]):
 
 
 # -- what a gateway says of itself ----------------------------------------------------------------------------------
+
+
+def _declared_by(ctx: Context[Any]) -> Mapping[str, Any]:
+    """Returns the capabilities of the client whose handshake this is."""
+    declared = ctx.params.get("capabilities") if ctx.method == "initialize" else ctx.peer.raw_capabilities
+    return declared if isinstance(declared, Mapping) else {}
 
 
 def described(

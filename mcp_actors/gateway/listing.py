@@ -23,7 +23,7 @@ from mcp_actors._server.tools import TaskRules, ToolElsewhere, tool_without_refe
 from mcp_actors._wire.codec import encode_value
 from mcp_actors._wire.uri_template import LONGEST_URI, UriTemplate
 from mcp_actors.errors import MethodNotFound, RemoteProtocolError
-from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.connections import GATEWAYS, GatewayCircle, UpstreamConnection
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
@@ -183,7 +183,13 @@ def _templates(texts: Mapping[str, Any]) -> Iterator[UriTemplate]:
             log.debug("a template of an upstream cannot be matched", template=text[:_SHOWN], error=str(error))
 
 
-async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream: Upstream) -> UpstreamListing:
+async def read_listing(
+    connection: UpstreamConnection,
+    kind: ListKind,
+    upstream: Upstream,
+    circle: GatewayCircle,
+    meta: Mapping[str, Any],
+) -> UpstreamListing:
     """Asks the server of a connection for all of a list.
 
     A server that did not declare it has an empty one.
@@ -192,6 +198,8 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
         connection: The connection, which is open.
         kind: The list.
         upstream: The settings of the upstream.
+        circle: Says which entries have come back to the gateway, and are left out.
+        meta: The ``_meta`` of the request for which the list is read.
 
     Raises:
         RemoteProtocolError: The answer is not a list.
@@ -200,12 +208,15 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
     requests = connection.client._requests
     if kind.capability not in connection.server.negotiated.declared:
         return UpstreamListing({}, ttl_ms=round(MAX_AGE * 1000), cache_scope="public")
-    reading = _ListReader(connection, kind, upstream)
+    reading = _ListReader(connection, kind, upstream, circle)
+    options = requests.options
+    if connection.server.gateway is not None:
+        options = attrs.evolve(options, meta={GATEWAYS: circle.path_of(meta)})
     cursor: str | None = None
     for _ in range(FEW_PAGES):
         params = {} if cursor is None else {"cursor": cursor}
         try:
-            result = await requests.send(kind.method, params, requests.options)
+            result = await requests.send(kind.method, params, options)
         except MethodNotFound:
             # Several servers declare a capability and have none of its lists.
             if cursor is not None:
@@ -227,12 +238,15 @@ async def read_listing(connection: UpstreamConnection, kind: ListKind, upstream:
 class _ListReader:
     """A list that is being read."""
 
-    def __init__(self, connection: UpstreamConnection, kind: ListKind, upstream: Upstream) -> None:
+    def __init__(
+        self, connection: UpstreamConnection, kind: ListKind, upstream: Upstream, circle: GatewayCircle
+    ) -> None:
         self.entries: dict[str, Any] = {}
         self.is_full = False
         self._connection = connection
         self._kind = kind
         self._upstream = upstream
+        self._circle = circle
         self._bytes = 0
         self._ttls: list[int | None] = []
         self._scopes: list[object] = []
@@ -267,6 +281,8 @@ class _ListReader:
             if self._upstream.inline_refs:
                 found = [await _inlined(each) for each in found]
         for entry in found:
+            if self._circle.has_come_back(entry.meta):
+                continue
             key = getattr(entry, kind.key)
             if len(key) > kind.longest_key:
                 problems.append(f"a name of {len(key)} characters")

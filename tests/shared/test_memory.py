@@ -14,7 +14,7 @@ import trio.testing
 
 from mcp_actors.abc import SharedState
 from mcp_actors.shared import MemoryShared, shared_state
-from mcp_actors.shared.redis.link import Redis
+from mcp_actors.shared.redis.address import Redis
 from mcp_actors.shared.sqlite import SqliteShared
 from mcp_actors.testing import SharedStateSubject, check_shared_state
 
@@ -89,7 +89,7 @@ def test_other_urls_are_refused(url: str) -> None:
 def test_a_server_behind_tls_is_verified_unless_its_url_says_otherwise(
     query: str, verified: ssl.VerifyMode, named: bool
 ) -> None:
-    context = Redis(f"rediss://host{query}", 1.0).pool("").connection_kwargs["ssl_context"]
+    context = Redis(f"rediss://host{query}", 1.0).settings("").kwargs["ssl_context"]
     assert (context.verify_mode, context.check_hostname) == (verified, named)
 
 

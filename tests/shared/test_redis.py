@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ import trio
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, Server
-from mcp_actors.abc import OpenState
+from mcp_actors.abc import OpenState, SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.redis import MAX_MESSAGE, RedisShared, RedisState
 from mcp_actors.testing import SharedStateSubject, check_shared_state
@@ -149,7 +150,7 @@ async def test_after_a_restart_without_memory_nodes_sessions_and_mailboxes_are_t
         await back_again(here)
         with trio.fail_after(PATIENCE):
             await missed.wait()
-        assert await certain(partial(here.sessions.find, "s")) == (address, "alice", True)
+        assert await certain(partial(here.sessions.find, "s")) == SessionPlace(address, "alice", True)
         assert await certain(partial(here.bus.send, address, b"hello"))
         await eventually(lambda: bool(got))
         assert got == [b"hello"]
@@ -204,6 +205,25 @@ async def test_connections_that_are_cut_lose_no_event_and_no_message(redis_serve
         assert [id for id, _ in replay.events] == ids[1:]
 
 
+@pytest.mark.parametrize("lost", [2, 4])
+async def test_a_stream_with_an_event_that_redis_has_lost_is_not_replayed(
+    redis_server: RedisServer, lost: int
+) -> None:
+    """As a server leaves it that took over from another before it had everything."""
+    async with opened(redis_server).open("shop") as state:
+        kept: list[bool] = []
+        ids = [state.events.append("s", "a", b"%d" % number, kept.append) for number in range(5)]
+        await eventually(lambda: len(kept) == 5)
+        whole = await state.events.after("s", ids[0])
+        assert whole is not None
+        assert [id for id, _ in whole.events] == ids[1:]
+        (key,) = redis_server.do("KEYS", "*events:*").splitlines()
+        lines = redis_server.do("XRANGE", key, "-", "+").splitlines()
+        entries = [each for each in lines if re.fullmatch(r"\d+-\d+", each)]
+        await off_loop(redis_server.do, "XDEL", key, entries[lost])
+        assert await state.events.after("s", ids[0]) is None
+
+
 @pytest.mark.parametrize("command", ["FLUSHALL", "the end of all leases"])
 async def test_nothing_counts_as_gone_until_all_had_time_to_come_back(
     redis_server: RedisServer, command: str
@@ -224,7 +244,7 @@ async def test_nothing_counts_as_gone_until_all_had_time_to_come_back(
             await here.sessions.find("s")
         with pytest.raises(SharedStateUnavailable, match="its bus"):
             await here.bus.send(address, b"x")
-        assert await certain(partial(here.sessions.find, "s")) == (address, "alice", True)
+        assert await certain(partial(here.sessions.find, "s")) == SessionPlace(address, "alice", True)
         assert await certain(partial(here.sessions.find, "unknown")) is None
         assert not await here.bus.send("nobody/1", b"x")
 

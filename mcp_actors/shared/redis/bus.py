@@ -148,7 +148,11 @@ class RedisBus:
         return f"{self._node}/{number}", close
 
     async def shut(self, address: str) -> None:
-        """See `mcp_actors.abc.Bus.shut`."""
+        """See `mcp_actors.abc.Bus.shut`.
+
+        Raises:
+            SharedStateUnavailable: Redis cannot be reached, or does not bring what was sent before in time.
+        """
         node, _, number = address.partition("/")
         await self._link.request("bus", b"SET", self._keys.shut(node, number), b"1", b"EX", STREAM_KEPT)
         # What this node sends to itself now is read behind all that was sent before.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 
 import trio
+from coredis.connection import BaseConnection
 
 from mcp_actors.abc.shared import SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
@@ -37,7 +38,8 @@ RENEW = Script(
     "local before = redis.call('GET', ARGV[1]) "
     "local missing = not before or before == 'new' and ARGV[5] == '0' "
     "redis.call('SET', ARGV[1], missing and 'new' or 'known', 'PX', ARGV[2]) "
-    "if not before and ARGV[4] ~= '0' then redis.call('SET', ARGV[3], '1', 'PX', ARGV[4]) end "
+    "if not before and ARGV[4] ~= '0' and redis.call('PTTL', ARGV[3]) < tonumber(ARGV[4]) then "
+    "redis.call('SET', ARGV[3], '1', 'PX', ARGV[4]) end "
     "return missing and 1 or 0"
 )
 
@@ -50,13 +52,17 @@ class NodeLease:
         keys: The names of the keys.
         node: The node's name.
         seconds: The time for which the others believe it without hearing of it.
+        found_within: Seconds in which each node has found a Redis that took over from another.
     """
 
-    def __init__(self, link: RedisLink, keys: Keys, node: str, seconds: float) -> None:
+    def __init__(self, link: RedisLink, keys: Keys, node: str, seconds: float, found_within: float) -> None:
+        self._found_within = found_within
         self._link = link
         self._key = keys.node(node)
         self._ended = keys.ended(node)
         self._returning = keys.returning
+        # In half a lease, every node that is there has renewed its own and what belongs to it.
+        self._returning_milliseconds = int(seconds * 1000 / 2) or 1
         self._seconds = seconds
         self._wake = trio.Event()
         self._was_missing = False
@@ -84,8 +90,6 @@ class NodeLease:
 
     async def run(self) -> None:
         """Renews the lease until it ends."""
-        # In half a lease, every node that is there has renewed its own and what belongs to it.
-        returning = int(self._seconds * 1000 / 2) or 1
         while True:
             with trio.move_on_after(self._seconds / RENEWALS):
                 await self._wake.wait()
@@ -94,7 +98,7 @@ class NodeLease:
                 async with self._asking:
                     if self._is_over:
                         return
-                    was_missing = await self._renew(returning)
+                    was_missing = await self._renew(self._returning_milliseconds)
             except SharedStateUnavailable as error:
                 log.debug("a lease is not renewed", cause=error.cause)
                 continue
@@ -108,6 +112,21 @@ class NodeLease:
         """Returns whether the lease was missing."""
         arguments = self._key, int(self._seconds * 1000), self._returning, returning, int(self._was_missing)
         return bool(await self._link.run_script("bus", RENEW, *arguments))
+
+    async def mark_return(self, connection: BaseConnection) -> None:
+        """Says to all nodes that another process of Redis serves now, until all had the time to find it.
+
+        It may lack what the one before confirmed in its last moments, also where the lease itself is there.
+        """
+        milliseconds = int(self._found_within * 1000)
+        await connection.create_request(b"SET", self._returning, b"1", b"PX", milliseconds, decode=False)
+
+    async def replaced(self, connection: BaseConnection) -> None:
+        """As `mark_return`, and has all parts of this node written again."""
+        await self.mark_return(connection)
+        log.warning("redis is another process than before, which may have lost what was confirmed last")
+        for each in self.on_lost:
+            each()
 
     async def end(self) -> None:
         """Ends this node for all others at once.

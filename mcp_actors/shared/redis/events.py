@@ -59,28 +59,30 @@ redis.call('PEXPIRE', heads, ARGV[12])
 return 1
 """)
 
-# Events, heads, id, stream, oldest milliseconds. Returns ids and data in turn, or nothing.
+# Events, heads, id, stream, oldest milliseconds, `Keys.returning`. Returns ids and data in turn, or nothing: also where
+# one is missing that was there, because another server has taken over before it had everything. -1: nodes may be
+# writing again what the last events were.
 AFTER = Script("""
+if redis.call('EXISTS', ARGV[6]) == 1 then return -1 end
 local head = redis.call('HGET', ARGV[2], ARGV[4])
 if head == '!' then return false end
 if head == ARGV[3] then return {} end
-local rest, known = {}, false
+local rest, last = {}, nil
 for _, entry in ipairs(redis.call('XRANGE', ARGV[1], ARGV[5], '+')) do
   local fields = entry[2]
   if fields[2] == ARGV[4] then
-    if known then
-      rest[#rest + 1] = fields[4]
-      rest[#rest + 1] = fields[10]
-    elseif fields[4] == ARGV[3] then
-      known = true
-    elseif fields[6] == ARGV[3] then
-      known = true
+    if fields[4] == ARGV[3] then
+      last = ARGV[3]
+    elseif last or fields[6] == ARGV[3] then
+      if last and fields[6] ~= last then return false end
+      last = fields[4]
       rest[#rest + 1] = fields[4]
       rest[#rest + 1] = fields[10]
     end
   end
 end
-return known and rest
+if not last or head and head ~= last then return false end
+return rest
 """)
 
 # Heads, stream, milliseconds.
@@ -237,8 +239,20 @@ class RedisEventLog:
             return None
         stream = parts[1]
         oldest = int(time.time() * 1000) - self._bounds[2]
-        arguments = (self._keys.events(session), self._keys.heads(session), event_id, stream, max(oldest, 0))
+        keys = self._keys
+        arguments = (
+            keys.events(session),
+            keys.heads(session),
+            event_id,
+            stream,
+            max(oldest, 0),
+            keys.returning,
+        )
         found = await self._link.run_script("events", AFTER, *arguments)
+        if found == -1:
+            raise SharedStateUnavailable(
+                "events", "redis may have lost events, and nodes say which were the last"
+            )
         if found is None:
             return None
         return Replay(stream, [(id.decode(), data) for id, data in zip(found[::2], found[1::2], strict=True)])

@@ -5,23 +5,23 @@ from __future__ import annotations
 import base64
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import quote
 
-import attrs
 import trio
 from coredis.connection import BaseConnection
-from coredis.exceptions import NoScriptError
-from coredis.pool import ConnectionPool
+from coredis.exceptions import MovedError, NoScriptError, ReadOnlyError
 
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.errors.protocol import SharedRole
+from mcp_actors.shared.redis.address import Redis, reason_of, run_connection
 from mcp_actors.supervision.containment import start_and_wait
 from mcp_actors.supervision.logging import RareWarning, log
 from mcp_actors.supervision.task_kinds import STORE_CONNECTION
 
-__all__ = ["Keys", "Redis", "RedisLink", "Script", "short"]
+__all__ = ["CONNECTING", "LAST_PAUSE", "Keys", "RedisLink", "Script", "short"]
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -42,10 +42,12 @@ class Keys:
     Args:
         prefix: What the keys of all servers begin with.
         server: The server's name.
+        is_cluster: Whether all of them have to be in one slot: then what they begin with is their hash tag.
     """
 
-    def __init__(self, prefix: str, server: str) -> None:
-        self.root = f"{prefix}:{quote(server, safe='')}:"
+    def __init__(self, prefix: str, server: str, *, is_cluster: bool = False) -> None:
+        root = f"{prefix}:{quote(server, safe='')}"
+        self.root = f"{{{root}}}:" if is_cluster else f"{root}:"
         self.bus = f"{self.root}bus"
         # Exists while nodes may be writing again what Redis has forgotten or let end.
         self.returning = f"{self.root}returning"
@@ -70,7 +72,7 @@ class Keys:
         return f"{self.root}session:{short(session)}"
 
     def record(self, session: str) -> str:
-        """What the next node needs of a session that was handed over."""
+        """The key of the record of a session that was handed over."""
         return f"{self.root}record:{short(session)}"
 
     def shut(self, node: str, number: str) -> str:
@@ -96,6 +98,11 @@ class Keys:
 # ten thousand nodes do not come back at the same moment.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 1.0
+# Timeouts that one attempt to connect may take: for a search, a greeting and the scripts.
+CONNECTING = 2
+# Seconds without an answer, and without a request that waits for one, after which Redis is asked whether it is there.
+# So a connection that is seldom used is known to be lost before it is needed.
+IDLE = 5.0
 # Bytes of requests that wait for their answers on one connection: four of the longest messages of the protocol.
 MAX_IN_FLIGHT = 64 * 1024 * 1024
 
@@ -110,61 +117,6 @@ class Script:
         return f"<Script of {len(self.text)} characters>"
 
 
-@attrs.frozen
-class Redis:
-    """The address of a Redis server, and the settings of connections to it. Its password is never shown."""
-
-    url: str = attrs.field(repr=False)
-    timeout: float
-    """Seconds for which a connection, and each answer, is waited for."""
-
-    @property
-    def place(self) -> str:
-        """The URL without its name, password and query."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{unquote(parts.path)}"
-
-    def pool(self, name: str) -> ConnectionPool[Any]:
-        """Returns the settings of connections, which Redis shows to its operator by a name; nothing is connected."""
-        return ConnectionPool.from_url(
-            _verifying(self.url), decode_components=True, connect_timeout=self.timeout, client_name=name
-        )
-
-    def check(self) -> None:
-        """Reads the URL as connections will.
-
-        Raises:
-            ValueError: It names no server, or has a port, a database or an option that cannot be.
-        """
-        parts = urlsplit(self.url)
-        by_path = parts.scheme == "unix"
-        form = f"{parts.scheme}://{'/PATH' if by_path else 'HOST[:PORT][/DATABASE]'}"
-        try:
-            if not (parts.path.strip("/") if by_path else parts.hostname):
-                raise ValueError(f"it names no {'path' if by_path else 'host'}")
-            # coredis would take the first database for one that is not a number.
-            if not by_path and not (parts.path.strip("/") or "0").isdecimal():
-                raise ValueError("a database is a number")
-            self.pool("")
-        except KeyError as error:
-            raise ValueError(f"a URL of Redis is {form}; of this one an option cannot be {error}") from None
-        except (ValueError, OSError) as error:
-            raise ValueError(f"a URL of Redis is {form}; of this one: {error}") from None
-
-
-def _verifying(url: str) -> str:
-    """Returns ``url`` with what makes TLS verify the server and its name, where it does not say otherwise itself."""
-    parts = urlsplit(url)
-    if parts.scheme != "rediss":
-        return url
-    given = parse_qs(parts.query)
-    added = [] if "ssl_cert_reqs" in given else ["ssl_cert_reqs=required"]
-    # No name can be checked in a certificate that is not.
-    if "ssl_check_hostname" not in given and given.get("ssl_cert_reqs") != ["none"]:
-        added.append("ssl_check_hostname=true")
-    return parts._replace(query="&".join([*filter(None, [parts.query]), *added])).geturl()
-
-
 class RedisLink:
     """One connection at a time, made again whenever it is lost, for requests of many tasks.
 
@@ -174,18 +126,23 @@ class RedisLink:
     Args:
         redis: The server.
         name: A name of the connection, for the operator of the server.
+        root: What all keys begin with. It is the key of every script: the server that has it has all of them.
         scripts: What the requests run.
     """
 
-    def __init__(self, redis: Redis, name: str, scripts: tuple[Script, ...] = ()) -> None:
+    def __init__(self, redis: Redis, name: str, root: str, scripts: tuple[Script, ...] = ()) -> None:
         self._redis = redis
-        self._pool = redis.pool(name)
+        self._name = name
+        self._root = root
         self._scripts = scripts
+        self._served_by: bytes | None = None
         self._digests: dict[Script, bytes] = {}
         self._connection: BaseConnection | None = None
         self._changed = trio.Event()
         self._lost_at = trio.current_time()
         self._in_flight = 0
+        self._waiting = 0
+        self._answered_at = self._lost_at
         self._cause = f"there was no connection within {redis.timeout:g} s"
         self._refused = _Refusals(
             "redis refuses what is asked of it: calls that need it are refused",
@@ -195,6 +152,8 @@ class RedisLink:
         """When the present connection was made, ``None`` while there is none."""
         self.on_change: Callable[[], object] = lambda: None
         """Is called in the event loop when a connection was made, or was lost."""
+        self.on_replaced: Callable[[BaseConnection], Awaitable[object]] | None = None
+        """Is called with a connection to another process of Redis than the one before, before it is used."""
 
     def __repr__(self) -> str:
         return f"<RedisLink {self._redis.place} {'down' if self._connection is None else 'up'}>"
@@ -223,9 +182,12 @@ class RedisLink:
         while True:
             try:
                 async with trio.open_nursery() as nursery:
-                    connection = await self._connect(nursery)
+                    lifetime = trio.CancelScope()
+                    connection = await self._connect(nursery, lifetime)
                     pause = FIRST_PAUSE
                     self._up(connection)
+                    with lifetime:
+                        await self._watch(connection)
             except Exception as error:
                 self._cause = reason_of(error)
                 log.debug("redis cannot be reached", redis=self._redis.place, cause=self._cause)
@@ -233,29 +195,61 @@ class RedisLink:
             await trio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause, LAST_PAUSE)
 
-    async def _connect(self, nursery: trio.Nursery) -> BaseConnection:
-        make, location = self._pool.connection_class, self._pool.location
-        with trio.fail_after(2 * self._redis.timeout):
-            # A connection of coredis leaves its streams open when no server listens, so that is found out before.
-            if location is None or not await location.check():
-                raise OSError("nothing listens there, or the name of the host is unknown")
-            connection: BaseConnection = make(location, **self._pool.connection_kwargs)
-            await start_and_wait(nursery, STORE_CONNECTION, connection.run, about=self._redis.place)
+    async def _connect(self, nursery: trio.Nursery, lifetime: trio.CancelScope) -> BaseConnection:
+        """Makes a connection that runs in ``nursery``, and cancels ``lifetime`` when it ends."""
+        with trio.fail_after(CONNECTING * self._redis.timeout):
+            # A file with a password may have another one now, and the server may be another one.
+            settings = self._redis.settings(self._name)
+            location = await self._redis.locate(settings, self._root)
+            connection = settings.make(location, **settings.kwargs)
+            await start_and_wait(
+                nursery, STORE_CONNECTION, _run, connection, lifetime, about=self._redis.place
+            )
             try:
-                for script in self._scripts:
-                    digest: Any = await connection.create_request(b"SCRIPT LOAD", script.text, decode=False)
-                    self._digests[script] = digest
+                await self._prepare(connection)
             except BaseException:
-                connection.invalidate("its scripts could not be loaded")
+                connection.invalidate("it could not be prepared")
                 raise
         return connection
+
+    async def _prepare(self, connection: BaseConnection) -> None:
+        def ask(*command: bytes | str) -> Any:
+            return connection.create_request(command[0], *command[1:], decode=False)  # type: ignore[arg-type]
+
+        # All are sent before the first is waited for.
+        role = ask(b"ROLE") if self._redis.is_looked_for else None
+        about = ask(b"INFO", b"server") if self.on_replaced is not None else None
+        loading = [(script, ask(b"SCRIPT LOAD", script.text)) for script in self._scripts]
+        if role is not None and (await role)[0] != b"master":
+            raise OSError(f"{connection.location} is no primary")
+        for script, digest in loading:
+            self._digests[script] = await digest
+        if about is not None and self.on_replaced is not None:
+            lines = (await about).splitlines()
+            serving = next((each for each in lines if each.startswith(b"run_id:")), b"")
+            if self._served_by is not None and serving != self._served_by:
+                await self.on_replaced(connection)
+            self._served_by = serving
+
+    async def _watch(self, connection: BaseConnection) -> None:
+        """Asks whether Redis is there whenever nothing else does, until the connection is lost."""
+        while connection is self._connection:
+            idle_until = self._answered_at + IDLE
+            if self._waiting:
+                # A request that waits has a bound of its own, and an answer that Redis holds back holds this one back.
+                await trio.sleep(IDLE)
+            elif trio.current_time() < idle_until:
+                await trio.sleep_until(idle_until)
+            else:
+                with suppress(SharedStateUnavailable):
+                    await self._answer("bus", connection, (b"PING",), 0, self._redis.timeout)
 
     def _up(self, connection: BaseConnection) -> None:
         if self._cause:
             log.debug("redis is connected", redis=self._redis.place)
         self._connection = connection
         self._cause = ""
-        self.connected_at = trio.current_time()
+        self.connected_at = self._answered_at = trio.current_time()
         self._notify()
         self.on_change()
 
@@ -306,9 +300,13 @@ class RedisLink:
         return await self._answer(role, connection, (command, *arguments), weight, self._redis.timeout)
 
     async def run_script(self, role: SharedRole, script: Script, *arguments: Any, weight: int = 0) -> Any:
-        """Runs a script, as `request` does. Its arguments are ``ARGV``, because only a cluster has to know keys."""
+        """Runs a script, as `request` does. Its arguments are ``ARGV``.
+
+        The one key that it declares is never written: a server of a Cluster that does not have its slot, or is giving
+        it away, refuses the script before its first step.
+        """
         connection = await self.up(role)
-        command = (b"EVALSHA", self._digests[script], 0, *arguments)
+        command = (b"EVALSHA", self._digests[script], 1, self._root, *arguments)
         return await self._answer(role, connection, command, weight, self._redis.timeout)
 
     async def read(self, role: SharedRole, seconds: float, *command: Any) -> Any:
@@ -327,8 +325,10 @@ class RedisLink:
         if self._in_flight + weight > MAX_IN_FLIGHT:
             raise SharedStateUnavailable(role, "too much waits to be sent")
         self._in_flight += weight
+        self._waiting += 1
         try:
             answer = await connection.create_request(*command, decode=False, timeout=seconds)
+            self._answered_at = trio.current_time()
             if _kind_of(command) == self._refused.kind:
                 self._refused.over()
             return answer
@@ -345,11 +345,14 @@ class RedisLink:
                     self.drop(reason_of(error))
                 raise SharedStateUnavailable(role, reason_of(error)) from None
             # It is there, and has refused: it is full, for example, or may only be read.
+            self._answered_at = trio.current_time()
+            self._look_elsewhere(error)
             self._refused(reason_of(error), redis=self._redis.place, role=role)
             self._refused.kind = _kind_of(command)
             raise SharedStateUnavailable(role, reason_of(error)) from None
         finally:
             self._in_flight -= weight
+            self._waiting -= 1
 
     async def run_scripts(
         self, role: SharedRole, many: Sequence[tuple[Script, tuple[Any, ...]]]
@@ -360,18 +363,28 @@ class RedisLink:
             SharedStateUnavailable: Not all were answered within the timeout.
         """
         connection = await self.up(role)
+        self._waiting += 1
         try:
             waiting = [
                 connection.create_request(
-                    b"EVALSHA", self._digests[script], 0, *arguments, decode=False, raise_exceptions=False
+                    b"EVALSHA",
+                    self._digests[script],
+                    1,
+                    self._root,
+                    *arguments,
+                    decode=False,
+                    raise_exceptions=False,
                 )
                 for script, arguments in many
             ]
             with trio.fail_after(self._redis.timeout):
                 answers = [await each for each in waiting]
+            self._answered_at = trio.current_time()
         except Exception as error:
             self.drop(reason_of(error))
             raise SharedStateUnavailable(role, reason_of(error)) from None
+        finally:
+            self._waiting -= 1
         if any(isinstance(each, NoScriptError) for each in answers):
             self.drop("redis has lost its scripts")
         if not connection.usable:
@@ -381,8 +394,23 @@ class RedisLink:
         if refusal is None:
             self._refused.over()
         else:
+            self._look_elsewhere(refusal)
             self._refused(reason_of(refusal), redis=self._redis.place, role=role)
         return answers
+
+    def _look_elsewhere(self, refusal: Exception) -> None:
+        """Gives a connection up to a server that is not the primary any more, or has given the keys away."""
+        if self._redis.is_looked_for and isinstance(refusal, ReadOnlyError | MovedError):
+            self.drop(reason_of(refusal))
+
+
+async def _run(
+    connection: BaseConnection, lifetime: trio.CancelScope, *, task_status: trio.TaskStatus[None]
+) -> None:
+    try:
+        await run_connection(connection, task_status=task_status)
+    finally:
+        lifetime.cancel()
 
 
 class _Refusals(RareWarning):
@@ -394,11 +422,3 @@ class _Refusals(RareWarning):
 def _kind_of(command: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns what commands have in common that are refused or carried out alike: a name, or a script."""
     return command[:2] if command[0] == b"EVALSHA" else command[:1]
-
-
-def reason_of(error: BaseException) -> str:
-    """Returns an error in a few words, for the log."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    cause = error.__cause__
-    return f"{error or type(error).__name__}{f': {cause}' if cause is not None else ''}"[:300]

@@ -11,10 +11,11 @@ import trio
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.memory import new_node_name
 from mcp_actors.shared.redis import bus, directory, events, stored_tasks
+from mcp_actors.shared.redis.address import SCHEMES, Redis
 from mcp_actors.shared.redis.bus import RedisBus
 from mcp_actors.shared.redis.directory import RENEW, NodeLease, RedisSessionDirectory
 from mcp_actors.shared.redis.events import RedisEventLog
-from mcp_actors.shared.redis.link import Keys, Redis, RedisLink
+from mcp_actors.shared.redis.link import CONNECTING, LAST_PAUSE, Keys, RedisLink
 from mcp_actors.shared.redis.stored_tasks import RedisTaskStore
 from mcp_actors.supervision.containment import outliving, start_again
 from mcp_actors.supervision.logging import log
@@ -66,9 +67,11 @@ class RedisState:
         name = f"mcp-{self.node}"
         # Long events must not hold up the lease and the requests of others; a reader that waits holds up everything.
         self._links = (
-            RedisLink(redis, name, (RENEW, *directory.SCRIPTS, *bus.SCRIPTS, *stored_tasks.SCRIPTS)),
-            RedisLink(redis, name, events.SCRIPTS),
-            RedisLink(redis, name),
+            RedisLink(
+                redis, name, keys.root, (RENEW, *directory.SCRIPTS, *bus.SCRIPTS, *stored_tasks.SCRIPTS)
+            ),
+            RedisLink(redis, name, keys.root, events.SCRIPTS),
+            RedisLink(redis, name, keys.root),
         )
         link, writing, reading = self._links
         self.sessions = RedisSessionDirectory(link, keys, self.node)
@@ -76,13 +79,16 @@ class RedisState:
         self.bus = RedisBus(link, reading, keys, self.node)
         self.tasks = RedisTaskStore(link, keys, lease)
         self.replays = RedisReplayGuard(link, keys)
-        self._lease = NodeLease(link, keys, self.node, lease)
+        # Two attempts that take all the time they have, and the pauses between them.
+        found_within = 2 * (CONNECTING * redis.timeout + LAST_PAUSE)
+        self._lease = NodeLease(link, keys, self.node, lease, found_within)
         self._lease.on_lost += [self.sessions.lost, self.events.lost, self.bus.lost]
         self._place = redis.place
         self._has_begun = self._was_lost = False
         for each in self._links:
             each.on_change = self._look
         link.on_change = self._look_and_renew
+        link.on_replaced, writing.on_replaced = self._lease.replaced, self._lease.mark_return
 
     @property
     def failure(self) -> str | None:
@@ -144,13 +150,18 @@ class RedisState:
 class RedisShared:
     """State in a Redis server that the processes of one server share. A `mcp_actors.abc.SharedState`.
 
-    It needs the extra ``redis``. A Redis Cluster is not supported; one server with replicas behind one address is.
+    It needs the extra ``redis``.
 
     Args:
-        url: ``redis://[user:password@]host[:port][/database]``, ``rediss://…`` for TLS, or ``unix:///path``. It is
-            never shown with its password. With TLS the server's certificate and its name are verified by the
-            authorities of the system, or by those in ``?ssl_ca_certs=PATH``; ``?ssl_certfile=…&ssl_keyfile=…`` is a
-            certificate of this side, and ``?ssl_check_hostname=false`` leaves the name out.
+        url: ``redis://[user:password@]host[:port][/database]``, ``rediss://…`` for TLS, or ``unix:///path``;
+            ``redis+sentinel://[user:password@]host[:port],…/name[/database]`` with the hosts of Sentinels and the name
+            that they have for the primary; or ``redis+cluster://[user:password@]host[:port],…`` with some servers of a
+            Cluster. The last two are with TLS as ``rediss+…``. A URL is never shown with its password, and
+            ``?password_file=PATH`` names a file with it, which is read again for each connection;
+            ``?sentinel_username=…&sentinel_password_file=PATH`` is for the Sentinels. With TLS the server's certificate
+            and its name are verified by the authorities of the system, or by those in ``?ssl_ca_certs=PATH``;
+            ``?ssl_certfile=…&ssl_keyfile=…`` is a certificate of this side, and ``?ssl_check_hostname=false`` leaves
+            the name out.
         lease: Seconds for which a node that is not heard of counts as there.
         timeout: Seconds for which an answer is waited for, and a connection.
         prefix: What every key begins with.
@@ -163,14 +174,15 @@ class RedisShared:
         self, url: str, *, lease: float = DEFAULT_LEASE, timeout: float = DEFAULT_TIMEOUT, prefix: str = "mcp"
     ) -> None:
         scheme = urlsplit(url).scheme
-        if scheme not in ("redis", "rediss", "unix"):
-            raise ValueError(
-                f"a URL of Redis begins with redis://, rediss:// or unix://, not with {scheme!r}"
-            )
+        if scheme not in SCHEMES:
+            *others, last = (f"{each}://" for each in SCHEMES)
+            raise ValueError(f"a URL of Redis begins with {', '.join(others)} or {last}, not with {scheme!r}")
         if min(lease, timeout) <= 0:
             raise ValueError("the lease and the timeout are seconds, and more than 0")
         self._redis = Redis(url, timeout)
         self._redis.check()
+        if self._redis.is_cluster and {*"{}"} & {*prefix}:
+            raise ValueError("in a cluster, the prefix is a part of the hash tag and has no braces")
         self._lease = lease
         self._prefix = prefix
 
@@ -180,7 +192,8 @@ class RedisShared:
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[RedisState]:
         """See `mcp_actors.abc.SharedState.open`."""
-        state = RedisState(self._redis, Keys(self._prefix, name), self._lease)
+        keys = Keys(self._prefix, name, is_cluster=self._redis.is_cluster)
+        state = RedisState(self._redis, keys, self._lease)
         async with outliving(SHARED_STATE) as nursery:
             try:
                 await state.begin(nursery)

@@ -182,9 +182,9 @@ class Endpoint:
 
     # -- sessions that move from one node to another -----------------------------------------------------------------
 
-    async def settled(self, session: str) -> bool:
-        """See `mcp_transports.http.server.forwarder.Taking.settled`."""
-        return self._sessions is not None and await self._sessions.settled(session)
+    async def is_found_again(self, session: str) -> bool:
+        """See `mcp_transports.http.server.forwarder.Taking.is_found_again`."""
+        return self._sessions is not None and await self._sessions.is_found_again(session)
 
     def take_notice(self, message: TakenOver | ForLeft | Unasked) -> None:
         """Takes what another node has for a session that was handed over, from it or to it. Never waits."""

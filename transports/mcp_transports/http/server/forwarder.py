@@ -84,7 +84,7 @@ class Taking(Protocol):
     def take_notice(self, message: TakenOver | ForLeft | Unasked) -> None:
         """Takes what another node has for a session."""
 
-    async def settled(self, session: str) -> bool:
+    async def is_found_again(self, session: str) -> bool:
         """Waits until a session is taken over or handed over here, if it just is, and returns whether it is here."""
 
 
@@ -265,7 +265,7 @@ class Forwarder:
             if place.is_free or (outcome == "lost" and place.address == address):
                 return place
             if place.address == self.address:
-                if self._endpoint is not None and await self._endpoint.settled(session):
+                if self._endpoint is not None and await self._endpoint.is_found_again(session):
                     return place
                 if outcome == "declined":
                     exchange.refuse(SESSION_NOT_FOUND)

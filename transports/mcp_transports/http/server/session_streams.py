@@ -238,7 +238,7 @@ def _checked(id: object) -> str:
 
 
 class StreamPart(msgspec.Struct, frozen=True, array_like=True):
-    """What another node needs to go on with the stream that belongs to no request."""
+    """The part of the stream that belongs to no request with which another node goes on."""
 
     last_id: str | None
     """The id of its last event; ``None`` if it has none, or cannot be resumed."""

@@ -87,7 +87,7 @@ INITIALIZE_TIMEOUT = 60.0
 
 
 class HandedOver(msgspec.Struct, frozen=True):
-    """What another node needs to go on with a session."""
+    """The parts of a session that another node needs to go on with it."""
 
     engine: bytes
     """The part of the engine; see `mcp_actors.abc.ServerHandler.hand_over`."""
@@ -269,7 +269,7 @@ class SessionTable:
         """Whether another node has a session that was here, or may take it."""
         return id in self._has_left
 
-    async def settled(self, id: str) -> bool:
+    async def is_found_again(self, id: str) -> bool:
         """Waits until a session is taken or handed over, if that goes on, and returns whether it is here."""
         while (moving := self._moving.get(id)) is not None:
             await moving.wait()
@@ -334,7 +334,7 @@ class SessionTable:
         """
         places = self._places
         if places is None or id in self._moving or id in self._sessions:
-            return self.find(id, principal) if await self.settled(id) else None
+            return self.find(id, principal) if await self.is_found_again(id) else None
         holder = holder_of(exchange.request.peer, principal)
         over = self._budget.charge(holder, 1)
         if over is not None:
