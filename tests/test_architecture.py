@@ -525,8 +525,8 @@ def test_a_repeated_name_is_found() -> None:
 
 # What the product may consist of: it may shrink, and whoever needs more of something changes the house map first. The
 # eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own. Servers
-# of APIs are a room of eight files with six arrows, a command, and, with three arrows, what calls applications in asyncio.
-@pytest.mark.parametrize(("what", "most"), [("files", 416), ("rooms", 27), ("arrows", 140)])
+# of APIs are a room of eight files with six arrows, a command, and what calls applications in asyncio, with three.
+@pytest.mark.parametrize(("what", "most"), [("files", 417), ("rooms", 27), ("arrows", 140)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most
@@ -543,4 +543,4 @@ def test_an_arrow_is_counted_once() -> None:
 
 def test_the_tests_stay_few() -> None:
     # What runs in an environment of somebody else has to be a file of its own there, an application of FastAPI for one.
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 462
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 466

@@ -327,6 +327,14 @@ async def test_a_form() -> None:
     assert api.asked[0].headers["content-type"] == "application/x-www-form-urlencoded"
 
 
+async def test_an_empty_form_is_no_body() -> None:
+    api = Api()
+    await call(
+        api, document(("get", "/x", body_of({"properties": {}}, "application/x-www-form-urlencoded"))), {}
+    )
+    assert api.asked[0].content == b""
+
+
 def parts_of(request: httpx2.Request) -> list[Message]:
     head = f"content-type: {request.headers['content-type']}\r\n\r\n".encode()
     parts = message_from_bytes(head + request.content).get_payload()
