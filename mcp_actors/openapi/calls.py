@@ -283,7 +283,8 @@ class ApiCalls:
         request = httpx2.Request(
             parts.method,
             url,
-            headers=headers,
+            # The library takes text for ASCII; RFC 9110 section 5.5 has latin-1.
+            headers=[(name.encode("ascii"), value.encode("latin-1")) for name, value in headers],
             content=parts.content,
             extensions={"timeout": self._timeout.as_dict()},
         )

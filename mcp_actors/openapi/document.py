@@ -88,7 +88,12 @@ class Document:
             except Unresolved:
                 continue
             for method in _METHODS:
-                if isinstance(operation := resolved.get(method), dict):
+                try:
+                    # OpenAPI has no reference here, and documents that are put together of files have one.
+                    operation = self.resolved(resolved.get(method))
+                except Unresolved:
+                    continue
+                if isinstance(operation, dict):
                     yield method.upper(), path, resolved, operation
 
     def resolved(self, value: Any) -> Any:

@@ -35,6 +35,9 @@ _OWN_HEADERS = frozenset(
     ("expect", "host", "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade")
 )
 
+# RFC 9110 section 5.6.2.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
 Place = Literal["path", "query", "header", "cookie"]
 _PLACES: tuple[Place, ...] = ("path", "query", "header", "cookie")
 _DEFAULT_STYLES = {"path": "simple", "query": "form", "header": "simple", "cookie": "form"}
@@ -274,6 +277,8 @@ class _Reader:
     def _argument(self, given: dict[str, Any], place: Place, wire: str, required: bool) -> Argument:
         content = object_of(given.get("content"))
         style = text_of(given.get("style")) or _DEFAULT_STYLES[place]
+        if place == "header" and not _TOKEN.fullmatch(wire):
+            raise _Unusable(f"its header {wire!r:.80} has a name that no header can have")
         if style not in _STYLES[place]:
             raise _Unusable(f"its parameter {wire} has the style {style}, which there is not in {place}")
         explode = given.get("explode")

@@ -199,6 +199,8 @@ class _Writer:
                 required.discard(name)
             else:
                 members[name] = each
+        # Some documents require a member that they do not describe.
+        members |= {name: {} for name in sorted(required - members.keys())}
         if members:
             placed: dict[str, Any] = {name: {} for name in members}
             written["properties"] = placed

@@ -125,6 +125,9 @@ def test_members_that_are_only_read_are_not_sent_and_the_other_way_round() -> No
     assert "additionalProperties" in sent
     assert "password" not in received["properties"]
     assert received["required"] == ["id", "needed"]
+    assert written({"type": "object", "required": ["a"]}) == {
+        "type": "object", "properties": {"a": {}}, "required": ["a"]
+    }  # fmt: skip
     assert "additionalProperties" not in received
 
 
@@ -222,6 +225,19 @@ def test_other_documents_are_read_from_the_folder_of_the_first_one_alone(tmp_pat
         "up": {}, "link": {}, "file": {}, "net": {}, "gone": {}
     }  # fmt: skip
     assert schemas(references=[str(outside)])["up"] == {"type": "string"}
+
+
+def test_paths_and_operations_may_be_references(tmp_path: Path) -> None:
+    (tmp_path / "item.json").write_text('{"get": {"$ref": "get.json"}, "put": {"operationId": "put"}}')
+    (tmp_path / "get.json").write_text('{"operationId": "get", "parameters": [{"$ref": "id.json"}]}')
+    (tmp_path / "id.json").write_text(json.dumps(parameter("id", "path")))
+    described = {**document(), "paths": {"/x/{id}": {"$ref": "item.json"}, "/y": {"$ref": "gone.json"}}}
+    (tmp_path / "api.json").write_text(json.dumps(described))
+    outcomes = read_api(tmp_path / "api.json").outcomes
+    assert [(each.operation.name, each.served_as) for each in outcomes] == [
+        ("get", "tool"),
+        ("put", "nothing"),
+    ]
 
 
 @pytest.fixture

@@ -226,7 +226,11 @@ async def test_headers_and_cookies() -> None:
         arguments = {"X-Colors": LIST, "X-Object": {"a": 1, "b": 2}, "session": "a;b", "many": [1, 2]}
         await client.call_tool(tool.name, arguments)
         broken = await client.call_tool(tool.name, {"X-Colors": ["a\r\nX-Evil: 1"]})
-    [request] = api.asked
+        beyond = await client.call_tool(tool.name, {"X-Colors": ["Ĝ"]})
+        await client.call_tool(tool.name, {"X-Colors": ["Ö"]})
+    request, latin = api.asked
+    assert (b"x-colors", b"\xd6") in [(name.lower(), value) for name, value in latin.headers.raw]
+    assert beyond.is_error
     assert request.headers["x-colors"] == "blue,black,brown"
     assert request.headers["x-object"] == "a=1,b=2"
     assert request.headers["cookie"] == "session=a%3Bb; many=1,2"
