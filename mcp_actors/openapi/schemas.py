@@ -165,7 +165,8 @@ class _Writer:
             return dict(FILE_SCHEMA)
         written: dict[str, Any] = {}
         if not kind:
-            kind = "object" if object_of(schema.get("properties")) else "array" if "items" in schema else ""
+            # Without a type, `items` says nothing of values that are no arrays; documents have it beside such values.
+            kind = "object" if object_of(schema.get("properties")) else ""
         if kind:
             written["type"] = kind
         values = [schema["const"]] if "const" in schema else list_of(schema.get("enum"))
@@ -199,8 +200,9 @@ class _Writer:
                 required.discard(name)
             else:
                 members[name] = each
-        # Some documents require a member that they do not describe.
-        members |= {name: {} for name in sorted(required - members.keys())}
+        if self._sent:
+            # Some documents require a member that they do not describe.
+            members |= {name: {} for name in sorted(required - members.keys())}
         if members:
             placed: dict[str, Any] = {name: {} for name in members}
             written["properties"] = placed
