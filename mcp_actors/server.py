@@ -6,7 +6,7 @@ Beside `Server` this module has the types of what its users hold or write: middl
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any, Generic, Never, Self, TypeGuard, TypeVar, Unpack, get_args, overload
@@ -26,6 +26,8 @@ from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.invoke import Loop, check_async, in_loop, middleware_in_loop
 from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
+from mcp_actors._server.mounts import Mount, Mounts, live_mounts
+from mcp_actors._server.names import NameTable
 from mcp_actors._server.options import (
     PromptOptions,
     ResourceOptions,
@@ -52,7 +54,7 @@ from mcp_actors.abc import ServerTransport, SharedState, Telemetry
 from mcp_actors.abc.discovery import find_application, find_source, server_transport
 from mcp_actors.abc.http import AsgiServer
 from mcp_actors.bridges.bridged_call import calling_bridge, refuse_asyncio
-from mcp_actors.errors import McpError
+from mcp_actors.errors import LocalProtocolError, McpError
 from mcp_actors.shared import MemoryShared
 from mcp_actors.supervision import descriptors
 from mcp_actors.supervision.arguments import instance_of, require, require_trio
@@ -93,6 +95,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 Lifespan = Callable[["Server[Any]"], AbstractAsyncContextManager[StateT]]
 """Makes the context manager that is entered once for each `Server.serve`; the value it yields is ``ctx.state``."""
 
+_NOT_MOUNTABLE = (
+    "what a gateway offers is known while it serves: give its upstreams to one gateway, or mount in it"
+)
+
 
 class Server(Generic[StateT]):
     """A server: its tools, resources and prompts, and the engine that serves them to any number of clients.
@@ -117,7 +123,8 @@ class Server(Generic[StateT]):
         instructions: A text for the model on how to use the server.
         icons: Icons that clients may show.
         lifespan: ``lifespan(server)`` returns an async context manager, which is entered once for each `serve` and
-            left after its last call; the value it yields is ``ctx.state``.
+            left after its last call; the value it yields is ``ctx.state``. Of a list of them each is entered in its
+            turn, and ``ctx.state`` is the tuple of their values.
         page_size: How many entries one page of a list has: 100, so that small servers have one page.
         limits: The bounds on calls in flight, queues and waiting; see `Limits`.
         versions: The protocol versions that are served; by default all that this engine knows.
@@ -159,6 +166,8 @@ class Server(Generic[StateT]):
             two, ``arguments`` is neither of its, ``capabilities`` has an unknown name, or clients must reject an icon.
     """
 
+    _is_mountable = True
+
     def __init__(
         self,
         name: str,
@@ -169,7 +178,7 @@ class Server(Generic[StateT]):
         website_url: str | None = None,
         instructions: str | None = None,
         icons: Sequence[Icon] = (),
-        lifespan: Lifespan[StateT] | None = None,
+        lifespan: Lifespan[StateT] | Sequence[Lifespan[Any]] | None = None,
         page_size: int = 100,
         limits: Limits | None = None,
         versions: Sequence[str] = VERSIONS,
@@ -218,9 +227,9 @@ class Server(Generic[StateT]):
         self.on_unsubscribe: Callable[[str], None] = lambda uri: None
         self.on_listen: Callable[[Context], None] = lambda ctx: None
         self.on_unlisten: Callable[[Context], None] = lambda ctx: None
+        self._mounts = Mounts()
         self.bus = bus = EventBus(
-            on_first_subscriber=lambda uri: self.on_subscribe(uri),
-            on_last_unsubscribed=lambda uri: self.on_unsubscribe(uri),
+            on_first_subscriber=self._on_first_subscriber, on_last_unsubscribed=self._on_last_unsubscribed
         )
         only_declared = extensions if isinstance(extensions, Mapping) else None
         self._features = Features(
@@ -800,9 +809,9 @@ class Server(Generic[StateT]):
     @asynccontextmanager
     async def _scope(self) -> AsyncIterator[ServerScope]:
         async with AsyncExitStack() as stack:
-            state = None if self._lifespan is None else await stack.enter_async_context(self._lifespan(self))
+            state = await self._entered_lifespan(stack)
             sessions = self._runtime.sessions
-            yield ServerScope(
+            scope = ServerScope(
                 self,
                 state,
                 self._sealer,
@@ -813,6 +822,119 @@ class Server(Generic[StateT]):
                 trio.lowlevel.current_trio_token(),
                 calling_bridge.get(),
             )
+            await stack.enter_async_context(live_mounts(self, scope, self._runtime.calls))
+            yield scope
+
+    async def _entered_lifespan(self, stack: AsyncExitStack) -> Any:
+        """Enters the lifespan, which ``stack`` leaves, and returns what ``ctx.state`` is then."""
+        if self._lifespan is None:
+            return None
+        if isinstance(self._lifespan, Sequence):
+            return tuple([await stack.enter_async_context(each(self)) for each in self._lifespan])
+        return await stack.enter_async_context(self._lifespan(self))
+
+    # -- other servers in this one --------------------------------------------------------------------------------
+
+    def mount(
+        self,
+        name: str,
+        other: Server[Any],
+        /,
+        *,
+        prefix: str | None = None,
+        rename: Mapping[str, str] | None = None,
+        include: Collection[str] = ("*",),
+        exclude: Collection[str] = (),
+        scopes: Collection[str] = (),
+    ) -> None:
+        """Shows everything that another server has in this one, and keeps it as it is there.
+
+        Tools and prompts get names that begin with the prefix; the URIs of resources and templates stay, since results
+        contain them. What ``other`` registers later appears, what it removes goes, and clients are notified. A call
+        runs as it does at home: ``ctx.server`` and ``ctx.state`` are those of ``other``, its middleware runs inside of
+        that of this server, and its lifespan is entered once for each `serve` of this server, or now if that serves:
+        then it is shown when the lifespan has been entered, and the log says if that fails. Methods and notifications
+        beyond the protocol are taken over under their own names. Limits, page size, masking of errors and everything
+        else about connections are those of this server. ``other`` may have mounts itself, be mounted several times, and
+        be served itself as well.
+
+        Args:
+            name: The name of the mount, for `unmount`, errors and the log.
+            other: The server, which is no `~mcp_actors.gateway.Gateway`.
+            prefix: What the names of its tools and prompts begin with; by default ``name`` and ``_``, and with ``""``
+                nothing.
+            rename: Names of tools and prompts, as ``other`` has them, that are others here, without the prefix.
+            include: Patterns of the names (its own) and URIs that are shown, as of `fnmatch`.
+            exclude: Patterns of the names and URIs that are not shown, although they are included.
+            scopes: Those that a caller needs for anything of it, beside its own.
+
+        Raises:
+            LocalProtocolError: Something of it has a name that is taken here, there is a mount of this name, it has an
+                extension that this server does not offer, or it is this server, or one that this one is mounted in.
+            TypeError: It is no `Server`, or one of a kind that cannot be mounted.
+            ValueError: Two things are renamed alike or to nothing, or patterns are a text.
+        """
+        with LineNamed():
+            if not isinstance(other, Server) or not other._is_mountable:
+                hint = _NOT_MOUNTABLE if isinstance(other, Server) else "give a Server object"
+                raise TypeError(f"{other!r:.80} cannot be mounted: {hint}")
+            check_options({"scopes": scopes}, PromptOptions)
+            of = f"mount {name!r}"
+            names = NameTable(of, f"{name}_" if prefix is None else prefix, rename or {}, include, exclude)
+            self._features.loop.call(self._begin_mount, Mount(name, self, other, names, scopes))
+
+    def _begin_mount(self, mount: Mount) -> None:
+        if mount.name in self._mounts.by_name:
+            raise LocalProtocolError(f"there is already a mount {mount.name!r}: give this one another name")
+        if mount.server is self or any(each is self for each in mount.server._all_mounted()):
+            raise LocalProtocolError(f"{mount!r} would contain itself")
+        self._mounts.by_name[mount.name] = mount
+        try:
+            mount.begin()
+        except BaseException:
+            del self._mounts.by_name[mount.name]
+            raise
+
+    def unmount(self, name: str) -> None:
+        """Takes a server out that was mounted. Calls in flight go on, and its lifespan is left after the last one.
+
+        Args:
+            name: The name of the mount.
+
+        Raises:
+            LocalProtocolError: There is no such mount.
+        """
+        with LineNamed():
+            if name not in self._mounts.by_name:
+                raise LocalProtocolError(f"there is no mount {name!r}")
+            self._features.loop.call(self._end_mount, name)
+
+    def _end_mount(self, name: str) -> None:
+        mount = self._mounts.by_name.pop(name)
+        mount.hide()
+        for each in self._mounts.live:
+            each.leave_later(mount)
+
+    def _all_mounted(self) -> Iterator[Server[Any]]:
+        for each in self._mounts.by_name.values():
+            yield each.server
+            yield from each.server._all_mounted()
+
+    def _on_first_subscriber(self, uri: str) -> None:
+        self.on_subscribe(uri)
+        try:
+            for each in self._mounts.by_name.values():
+                if each.covers(uri):
+                    each.server._on_first_subscriber(uri)
+        except BaseException:
+            self.on_unsubscribe(uri)
+            raise
+
+    def _on_last_unsubscribed(self, uri: str) -> None:
+        for each in self._mounts.by_name.values():
+            if each.covers(uri):
+                each.server._on_last_unsubscribed(uri)
+        self.on_unsubscribe(uri)
 
     # -- telling clients outside of calls -----------------------------------------------------------------------
 
@@ -947,8 +1069,9 @@ def _check_settings(
     if arguments not in get_args(Arguments):
         raise ValueError(f'arguments={arguments!r}: write "repair" or "strict"')
     check_icons(icons)
-    if lifespan is not None:
-        _check_lifespan(lifespan)
+    for each in lifespan if isinstance(lifespan, Sequence) else (lifespan,):
+        if each is not None:
+            _check_lifespan(each)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

@@ -17,10 +17,14 @@ _PATIENCE = 20.0
 
 
 class RedisServer:
-    """A process ``redis-server`` in a temporary folder, which listens on a Unix socket and keeps nothing on disk."""
+    """A process ``redis-server``, or another with its protocol, in a temporary folder.
 
-    def __init__(self, *arguments: str) -> None:
+    It listens on a Unix socket and keeps nothing on disk.
+    """
+
+    def __init__(self, *arguments: str, program: str = "redis-server") -> None:
         self._arguments = arguments
+        self._program = program
         self._folder = Path(tempfile.mkdtemp(prefix="redis-"))
         self.path = str(self._folder / "redis.sock")
         self._process: subprocess.Popen[bytes] | None = None
@@ -42,8 +46,8 @@ class RedisServer:
 
     def start(self) -> None:
         """Starts it, empty, and waits until it answers."""
-        program = shutil.which("redis-server")
-        assert program is not None, "redis-server is not installed: apt-get install redis-server"
+        program = shutil.which(self._program)
+        assert program is not None, f"{self._program} is not installed: apt-get install redis-server"
         always = ["--port", "0", "--unixsocket", self.path, "--save", "", "--dir", str(self._folder)]
         self._process = subprocess.Popen(
             [program, *always, *self._arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL

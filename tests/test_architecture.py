@@ -111,6 +111,7 @@ REASONS_OF_PROTOCOLS = {
     "mcp_actors._actors.beats.ReportedCall": "a call makes its own reports: naming its class would be a circle",
     "mcp_actors._actors.inbound_call.Voice": "public in `mcp_actors.extensions`: programs implement it",
     "mcp_actors._client.options.InProcessServer": "the client does not import the server, which implements it",
+    "mcp_actors._server.registry.Follower": "a registry knows nothing of mounts: naming their class would be a circle",
     "mcp_actors._server.features.OfferedExtension": "`--reload` has a second one, which sets its members itself",
 }
 
@@ -526,7 +527,7 @@ def test_a_repeated_name_is_found() -> None:
 # What the product may consist of: it may shrink, and whoever needs more of something changes the house map first. The
 # eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own. Servers
 # of APIs are a room of eight files with six arrows, a command, and what calls applications in asyncio, with three.
-@pytest.mark.parametrize(("what", "most"), [("files", 417), ("rooms", 27), ("arrows", 140)])
+@pytest.mark.parametrize(("what", "most"), [("files", 430), ("rooms", 27), ("arrows", 140)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most
@@ -543,4 +544,4 @@ def test_an_arrow_is_counted_once() -> None:
 
 def test_the_tests_stay_few() -> None:
     # What runs in an environment of somebody else has to be a file of its own there, an application of FastAPI for one.
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 466
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 468

@@ -488,6 +488,7 @@ PROGRAMMING = {
     "False",
 }
 PROTOCOL = {
+    "Dockerfile",
     "Literal",
     "TypedDict",
     "NamedTuple",

@@ -337,6 +337,7 @@ class EventBus:
         self._by_uri: dict[str, dict[Subscription, None]] = {}
         self._by_key: dict[tuple[str, str], dict[Subscription, None]] = {}
         self._attached: list[Bus] = []
+        self._forwarded: tuple[Callable[[str, str | None], None], ...] = ()
         self.changes = dict.fromkeys(get_args(EventKind), 0)
         """How often each kind of event was delivered here, for caches that a change makes stale."""
         self._published = 0
@@ -398,6 +399,23 @@ class EventBus:
 
         return detach
 
+    def forward(self, to: Callable[[str, str | None], None]) -> Callable[[], None]:
+        """Calls ``to`` with each event that is published here, until the returned function is called.
+
+        It is called in the publisher's thread, and must neither wait nor raise: another bus is given the event by
+        `republish`.
+        """
+        self._forwarded += (to,)
+
+        def stop() -> None:
+            self._forwarded = tuple(each for each in self._forwarded if each is not to)
+
+        return stop
+
+    def republish(self, kind: str, key: str | None) -> None:
+        """Publishes an event that `forward` has brought."""
+        self._in_loop(kind, key)
+
     def _in_loop(self, kind: str, key: str | None) -> None:
         if self._loop is not None and self._loop[0] != threading.get_ident():
             try:
@@ -413,6 +431,8 @@ class EventBus:
         # All that are attached lead to the same nodes, among them this one, if the server is served several times.
         for bus in self._attached[:1]:
             bus.publish(kind, key or "")
+        for to in self._forwarded:
+            to(kind, key)
 
     def _arrived(self, topic: str, key: str) -> None:
         """Delivers an event of another node here only. An unknown one is that of a newer program."""

@@ -66,6 +66,8 @@ class Completions:
         self._prompts = prompts
         self._resources = resources
         self._entries: dict[_Key, _CompletionEntry] = {}
+        self.followers: tuple[Any, ...] = ()
+        """Other servers in which this one is mounted: each has ``inserted(key, entry)`` and ``removed(key)``."""
 
     def add(
         self,
@@ -107,15 +109,37 @@ class Completions:
             draw=_completion,
             loop=loop,
         )
-        self._entries[key] = _CompletionEntry(_parameters(call, injected_name), ready)
+        self.insert(key, _CompletionEntry(_parameters(call, injected_name), ready))
 
     def remove(self, *, argument: str, prompt: str | None = None, resource: str | None = None) -> None:
         """Raises `LocalProtocolError` when there is no such completion."""
         key: _Key = (
             ("prompt", prompt, argument) if prompt is not None else ("resource", str(resource), argument)
         )
-        if self._entries.pop(key, None) is None:
+        if not self.discard(key):
             raise LocalProtocolError(f"there is no completion of {argument!r} for the {key[0]} {key[1]!r}")
+
+    def insert(self, key: _Key, entry: _CompletionEntry) -> None:
+        """Adds a function that was made ready."""
+        self._entries[key] = entry
+        for each in self.followers:
+            each.inserted(key, entry)
+
+    def discard(self, key: _Key) -> bool:
+        """Removes a function; returns whether there was one."""
+        if self._entries.pop(key, None) is None:
+            return False
+        for each in self.followers:
+            each.removed(key)
+        return True
+
+    def has(self, key: _Key) -> bool:
+        """Whether a function completes an argument."""
+        return key in self._entries
+
+    def entries(self) -> list[tuple[_Key, _CompletionEntry]]:
+        """All functions, each with what it completes."""
+        return list(self._entries.items())
 
     def scopes_of(self, ref: object) -> frozenset[str]:
         """The scopes that a caller needs for completions of what ``ref`` names: those of the prompt or resource."""

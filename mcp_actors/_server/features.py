@@ -42,7 +42,7 @@ from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, ToolsCapability
 
-__all__ = ["FeatureName", "Features", "NotificationHandlers", "OfferedExtension"]
+__all__ = ["TASKS", "FeatureName", "Features", "NotificationHandlers", "OfferedExtension"]
 
 
 FeatureName = Literal["tools", "resources", "prompts", "completions"]
@@ -116,14 +116,17 @@ class Features:
             prompts=self.prompts,
             resources=self.resources,
         )
-        self.notifications = NotificationHandlers(threads)
+        self.notifications = NotificationHandlers(threads, lambda: self.mounts)
         self.custom: dict[str, Method] = {}
         self._custom_scopes: dict[str, frozenset[str]] = {}
+        self._of_extensions: set[str] = set()
         self.middleware: list[Middleware] = []
         self.around: dict[str, list[Around]] = {}
         self.layered = False
         self.topics: dict[str, ListenMember] = {}
         self.extensions: dict[str, OfferedExtension] = {}
+        self.mounts: tuple[Any, ...] = ()
+        """The `mcp_actors._server.mounts.Mount` of each server that shows these features, too."""
         self._served = 0
         self.handlers: dict[str, Handler] = {
             **self.tools.handlers(),
@@ -150,15 +153,23 @@ class Features:
 
     def add_tool(self, function: Callable[..., Any], options: ToolOptions) -> None:
         """Adds a tool, and the extension that makes tasks of calls if the tool needs it; see `Server.add_tool`."""
+        needs_tasks = options.get("task") is not None and TASKS not in self.extensions
+        if not needs_tasks:
+            self.tools.add(function, **options)
+            return
+        for each in self.mounts:
+            each.check_extension(TASKS)
         tool = self.tools.add(function, **options)
-        if options.get("task") is not None and TASKS not in self.extensions:
-            # Imported where it is used: most servers have no tasks.
-            tasks = find_extension("tasks")()
-            try:
-                self.add_extension(tasks)
-            except BaseException:
-                self.tools.remove(tool.name)
-                raise
+        try:
+            self.add_tasks()
+        except BaseException:
+            self.tools.remove(tool.name)
+            raise
+
+    def add_tasks(self) -> None:
+        """Offers the extension that makes tasks of calls."""
+        # Imported where it is used: most servers have no tasks.
+        self.add_extension(find_extension("tasks")())
 
     def add_method(
         self, name: str, function: Callable[[dict[str, Any], Context], Any], scopes: Iterable[str] = ()
@@ -177,14 +188,34 @@ class Features:
         self.handlers[name] = handler
         self._custom_scopes[name] = frozenset(scopes)
         self.scoped = self.scoped or bool(self._custom_scopes[name])
+        if not self.is_of_extension(name):
+            for each in self.mounts:
+                each.add_method(method, scopes)
+
+    def remove_handler(self, name: str) -> None:
+        """Removes a method that `add_handler` has added."""
+        del self.custom[name], self.handlers[name]
+        self._custom_scopes.pop(name, None)
+
+    def is_of_extension(self, method: str) -> bool:
+        """Whether a method came with an extension."""
+        return method in self._of_extensions
+
+    def scopes_of_method(self, method: str) -> frozenset[str]:
+        """The scopes that a caller needs for a method that `add_handler` has added."""
+        return self._custom_scopes.get(method, NO_SCOPES)
 
     def add_middleware(self, function: Middleware) -> None:
         """Adds a function that runs round every request, and its ``notification`` round notifications."""
         # New lists, since calls in flight go on through those that they began with.
+        is_first = not self.middleware
         self.middleware = [*self.middleware, function]
         self.layered = True
         if isinstance(function, NotificationMiddleware):
             self.notifications.middleware = [*self.notifications.middleware, function.notification]
+        if is_first:
+            for each in self.mounts:
+                each.refresh()
 
     def add_extension(self, extension: OfferedExtension) -> None:
         """Offers an extension; raises `TypeError` for other objects, `LocalProtocolError` for a name that is taken."""
@@ -199,7 +230,11 @@ class Features:
                 f"{extension.id!r} cannot be offered while the server serves, since clients know what there is: "
                 f"write Server(extensions=[…]), or add it before serve()"
             )
+        for each in self.mounts:
+            each.check_extension(extension.id)
+        before = set(self.custom)
         extension.offered(self)
+        self._of_extensions |= set(self.custom) - before
         self.extensions[extension.id] = extension
         self.layered = self.layered or bool(self.around)
         self._capabilities = self.declared = None
@@ -244,6 +279,15 @@ class Features:
                 capabilities = attrs.evolve(capabilities, **each.core)
             self._capabilities = capabilities
         return self._capabilities
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a server with these features serves."""
+        return self._served > 0
+
+    def declared_names(self) -> frozenset[str]:
+        """The names of everything that was ever offered, or named by the program."""
+        return frozenset(self._offered)
 
     def declare_also(self, names: Iterable[str]) -> None:
         """Declares more than what is registered here; see `FeatureName`. What was declared once stays declared."""
@@ -353,15 +397,21 @@ class _NotificationEntry(msgspec.Struct, frozen=True, eq=False):
     function: Function
     extension: str | None
     """The extension that the client has to have declared."""
+    origin: Any = None
+    """The `mcp_actors._server.mounts.Mount` whose server has the function, if another one has."""
 
 
 class NotificationHandlers:
-    """The functions that take notifications, by the method of the notification."""
+    """The functions that take notifications, by the method of the notification.
 
-    def __init__(self, threads: WorkerThreads) -> None:
+    One is the server's own; each server that is mounted in it may have another one.
+    """
+
+    def __init__(self, threads: WorkerThreads, mounts: Callable[[], tuple[Any, ...]]) -> None:
         self.middleware: list[Middleware] = []
+        self.mounts = mounts
         self._threads = threads
-        self._entries: dict[str, _NotificationEntry] = {}
+        self._entries: dict[str, tuple[_NotificationEntry, ...]] = {}
 
     def __repr__(self) -> str:
         return f"<NotificationHandlers of {len(self._entries)} methods>"
@@ -378,7 +428,7 @@ class NotificationHandlers:
         """Adds a function, of ``extension`` if it belongs to one; the errors are those of `Server.notification`."""
         if name in _OWN:
             raise LocalProtocolError(f"the engine itself takes {name!r}: no function can")
-        if name in self._entries:
+        if any(each.origin is None for each in self._entries.get(name, ())):
             raise LocalProtocolError(f"a function takes the notification {name!r} already")
         signature = read_signature(call, injected=Context)
         ready = function(
@@ -390,14 +440,39 @@ class NotificationHandlers:
             loop=loop,
         )
         names = frozenset(signature.input_schema.get("properties", ()))
-        self._entries[name] = _NotificationEntry(
-            Method(name, dict, dict), names, signature.bind, ready, extension
+        self.insert(
+            name, _NotificationEntry(Method(name, dict, dict), names, signature.bind, ready, extension)
         )
+
+    def insert(self, name: str, entry: _NotificationEntry) -> None:
+        """Adds a function that was made ready."""
+        self._entries[name] = (*self._entries.get(name, ()), entry)
+        if entry.extension is None:
+            for each in self.mounts():
+                each.add_notification(name, entry)
+
+    def entries(self) -> list[tuple[str, _NotificationEntry]]:
+        """All functions that belong to no extension, each with its notification."""
+        return [
+            (name, entry)
+            for name, entries in self._entries.items()
+            for entry in entries
+            if entry.extension is None
+        ]
+
+    def remove_of(self, origin: object) -> None:
+        """Removes the functions that came from a mounted server."""
+        for name, entries in list(self._entries.items()):
+            left = tuple(each for each in entries if each.origin is not origin)
+            if left:
+                self._entries[name] = left
+            else:
+                del self._entries[name]
 
     def method(self, name: str) -> Method | None:
         """Returns the method of a notification that a function takes, else ``None``."""
-        entry = self._entries.get(name)
-        return None if entry is None else entry.method
+        entries = self._entries.get(name)
+        return None if entries is None else entries[0].method
 
     def start(
         self,
@@ -406,15 +481,15 @@ class NotificationHandlers:
         scope: ServerScope,
         arrived: Outlet | None = None,
     ) -> None:
-        """Calls the function of a notification in a task of its own. Never waits."""
-        call = prepare_unanswered(dispatcher, invocation, arrived)
-        entry = self._entries[invocation.method.name]
-        ctx = Context(call, invocation.params, scope)
-        if not self.middleware:
-            start_unanswered(call, dispatcher, _run, entry, ctx)
-        else:
-            handler = partial(Continuation, _run, entry)
-            start_unanswered(call, dispatcher, through, self.middleware, ctx, handler)
+        """Calls each function of a notification in a task of its own. Never waits."""
+        for entry in self._entries.get(invocation.method.name, ()):
+            call = prepare_unanswered(dispatcher, invocation, arrived)
+            ctx = Context(call, invocation.params, scope)
+            if not self.middleware:
+                start_unanswered(call, dispatcher, _run, entry, ctx)
+            else:
+                handler = partial(Continuation, _run, entry)
+                start_unanswered(call, dispatcher, through, self.middleware, ctx, handler)
 
 
 async def _run(entry: _NotificationEntry, ctx: Context) -> None:

@@ -421,6 +421,7 @@ class ServingLoop:
     def __init__(self) -> None:
         self._token: trio.lowlevel.TrioToken | None = None
         self._process = 0
+        self._outer: tuple[ServingLoop, ...] = ()
 
     def __repr__(self) -> str:
         return f"<ServingLoop {'none' if self._token is None else 'serving'}>"
@@ -459,8 +460,18 @@ class ServingLoop:
 
     def call(self, function: Callable[..., T], *args: Any) -> T:
         """Like `on_loop`; while the server is not served, calls ``function`` in this thread."""
-        token = self._token
+        token = self._running()
         return function(*args) if token is None else on_loop(token, function, *args)
+
+    def inside(self, outer: ServingLoop) -> None:
+        """The server is mounted in another one: while only that is served, its loop counts."""
+        if outer not in self._outer:
+            self._outer += (outer,)
+
+    def _running(self) -> trio.lowlevel.TrioToken | None:
+        if self._token is not None:
+            return self._token
+        return next((found for each in self._outer if (found := each._running()) is not None), None)
 
 
 def _nothing() -> None:

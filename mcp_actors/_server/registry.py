@@ -19,6 +19,7 @@ from mcp_actors.types import CacheScope
 __all__ = [
     "DEFAULT_PAGE_SIZE",
     "NO_SCOPES",
+    "Follower",
     "Listed",
     "ListedElsewhere",
     "Registered",
@@ -47,6 +48,20 @@ class Registered(Listed, Protocol):
 
     @property
     def scopes(self) -> frozenset[str]: ...
+
+
+class Follower(Protocol):
+    """Shows the entries of a registry in another one, and follows its changes; see `mcp_actors._server.mounts`."""
+
+    def check(self, key: str) -> None:
+        """Raises `LocalProtocolError` if an entry with this key cannot be shown there."""
+
+    def inserted(self, entry: Any) -> None: ...
+
+    def replaced(self, entry: Any) -> None:
+        """An entry has the place of the former one with its key; clients see no difference."""
+
+    def removed(self, key: str) -> None: ...
 
 
 class ListedElsewhere(NamedTuple):
@@ -108,6 +123,8 @@ class Registry(Generic[E]):
         self.scoped = False
         """Whether any entry ever needed a scope."""
         self.by_key: dict[str, E] = {}
+        self.followers: tuple[Follower, ...] = ()
+        """Other registries that show these entries, too."""
         self._next_serial = 1
         self._listing: tuple[int, tuple[E, ...]] = (0, ())
 
@@ -128,16 +145,33 @@ class Registry(Generic[E]):
 
     def insert(self, entry: E) -> None:
         """Raises `LocalProtocolError` when the key is taken: two entries under one key are always a mistake."""
-        if entry.key in self.by_key:
-            raise LocalProtocolError(f"there is already a {self.what} {entry.key!r}; remove it first")
+        self.check(entry.key)
         self.by_key[entry.key] = entry
         self.scoped = self.scoped or bool(entry.scopes)
+        for each in self.followers:
+            each.inserted(entry)
         self._changed()
+
+    def check(self, key: str) -> None:
+        """Raises `LocalProtocolError` when a key is taken, here or where these entries are shown, too."""
+        if key in self.by_key:
+            raise LocalProtocolError(f"there is already a {self.what} {key!r}; remove it first")
+        for each in self.followers:
+            each.check(key)
+
+    def replace(self, entry: E) -> None:
+        """Puts an entry in the place of the one with its key. Clients see no difference, and are told nothing."""
+        self.by_key[entry.key] = entry
+        self.version += 1
+        for each in self.followers:
+            each.replaced(entry)
 
     def remove(self, key: str) -> None:
         """Raises `LocalProtocolError` when there is no such entry. Calls in flight go on to their end."""
         if self.by_key.pop(key, None) is None:
             raise LocalProtocolError(f"there is no {self.what} {key!r}")
+        for each in self.followers:
+            each.removed(key)
         self._changed()
 
     def scopes_of(self, key: object) -> frozenset[str]:

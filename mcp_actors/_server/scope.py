@@ -10,6 +10,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from mcp_actors._eras.modern import StateSealer
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors.bridges.bridged_call import Bridge
 
-__all__ = ["VARIABLE", "ServerScope", "StateT", "derived_key", "state_key_of_environment"]
+__all__ = ["VARIABLE", "OpenedBlock", "ServerScope", "StateT", "derived_key", "state_key_of_environment"]
 
 
 # The class of what a server's lifespan yields. Without one, `Server` and `Context` are written without brackets.
@@ -47,6 +48,8 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
     """The program's loop or thread that called `serve`, if that is not the one that runs the engine."""
     detached: set[object] = msgspec.field(default_factory=set)
     """The calls that were answered, and whose functions run on."""
+    mounted: dict[Any, ServerScope] = msgspec.field(default_factory=dict)
+    """The scopes of what is mounted in the server, by the `mcp_actors._server.mounts.Mount`."""
 
     # The scope of a detached call is a copy, and belongs to the same `serve`.
     def __hash__(self) -> int:
@@ -81,6 +84,28 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
             "target": invocation.params,
             "principal": invocation.principal,
         }
+
+
+class OpenedBlock:
+    """A context manager that a task of its own enters, holds open until `left`, and leaves."""
+
+    def __init__(self) -> None:
+        self.left = trio.Event()
+        self.ended = trio.Event()
+
+    async def hold(
+        self,
+        open_block: Callable[[], AbstractAsyncContextManager[Any]],
+        *,
+        task_status: trio.TaskStatus[Any],
+    ) -> None:
+        """Is the task: it reports the value of the block when it was entered."""
+        try:
+            async with open_block() as value:
+                task_status.started(value)
+                await self.left.wait()
+        finally:
+            self.ended.set()
 
 
 # -- The key that all processes of one server have in common ---

@@ -700,6 +700,9 @@ def routes_beside(server: Server, options: ServeOptions, worker: Any = None) -> 
         observe = importlib.import_module("mcp_actors.cli.observing").observe
         shown = None if worker is None else worker.pages
         routes |= observe(server, options.metrics, options.telemetry, shown)
+    if options.admin is not None:
+        counting = importlib.import_module("mcp_actors.telemetry.history").counting
+        server.telemetry = counting(server.telemetry)
     if options.access_log:
         # Only a server with a log of its calls imports what that takes.
         telemetry: Any = importlib.import_module("mcp_actors.telemetry.combined")

@@ -111,14 +111,14 @@ class GatewayCircle:
         """
         experimental = capabilities.experimental or {}
         before = _gateways_in(experimental.get(GATEWAYS)) if is_of_session else []
-        known = {**experimental, GATEWAYS: [self._own, *before]}
+        known = {**experimental, GATEWAYS: _path([self._own, *before])}
         return attrs.evolve(capabilities, experimental=known)
 
     def declared_to(self, caller: Mapping[str, Any], capabilities: ServerCapabilities) -> ServerCapabilities:
         """Returns the capabilities that a caller with its own is shown: a gateway learns the id of this one."""
         known = {id: each for id, each in (capabilities.experimental or {}).items() if id != GATEWAYS}
         if is_gateway(caller):
-            known[GATEWAYS] = [self._own]
+            known[GATEWAYS] = _path([self._own])
         return attrs.evolve(capabilities, experimental=known or None)
 
     def refuse_itself(self, caller: Mapping[str, Any]) -> None:
@@ -140,9 +140,9 @@ class GatewayCircle:
         if self.has_come_back(ctx.call.invocation.meta):
             raise RpcError(LOOP, "this request has come back to a gateway that has passed it on already")
 
-    def path_of(self, meta: Mapping[str, Any] | None) -> list[str]:
+    def path_of(self, meta: Mapping[str, Any] | None) -> dict[str, list[str]]:
         """Returns the gateways that a request or an entry with this ``_meta`` has come through behind this one."""
-        return [self._own, *_gateways_in((meta or {}).get(GATEWAYS))]
+        return _path([self._own, *_gateways_in((meta or {}).get(GATEWAYS))])
 
     def marked(self, entry: Any) -> Any:
         """Returns an entry of a list as a gateway is shown it."""
@@ -160,7 +160,13 @@ def gateways_of(capabilities: Mapping[str, Any]) -> list[str]:
     return _gateways_in(capabilities["experimental"][GATEWAYS]) if is_gateway(capabilities) else []
 
 
-def _gateways_in(ids: object) -> list[str]:
+def _path(ids: list[str]) -> dict[str, list[str]]:
+    # An experimental capability is an object in every revision, and other SDKs refuse anything else.
+    return {"ids": ids[:MOST_GATEWAYS]}
+
+
+def _gateways_in(path: object) -> list[str]:
+    ids = path.get("ids") if isinstance(path, dict) else None
     if not isinstance(ids, list):
         return []
     return [each for each in ids[:MOST_GATEWAYS] if isinstance(each, str) and len(each) <= LONGEST_ID]

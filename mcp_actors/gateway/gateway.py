@@ -154,7 +154,9 @@ class Gateway(Server[StateT]):
         for each in upstreams:
             self._forward_methods(each)
 
-    def mount(self, name: str, target: UpstreamTarget, **settings: Any) -> Upstream:
+    _is_mountable = False
+
+    def mount(self, name: str, target: UpstreamTarget, /, **settings: Any) -> Upstream:  # type: ignore[override]
         """Adds an upstream behind the others. While the gateway serves, clients are notified that lists have changed.
 
         Args:

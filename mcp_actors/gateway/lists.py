@@ -24,11 +24,12 @@ import attrs
 import trio
 
 from mcp_actors._eras.era import Event, EventKind
+from mcp_actors._server.names import LONGEST_NAME, NameTable, is_advised
 from mcp_actors._server.peer_session import is_wanted
 from mcp_actors.errors import CallTimeout, McpError, RpcError, UpstreamUnavailable
 from mcp_actors.gateway.connections import GatewayCircle, UpstreamConnection
 from mcp_actors.gateway.listing import LEAST_AGE, LIST_KINDS, ListKind, UpstreamListing, read_listing
-from mcp_actors.gateway.names import LONGEST_NAME, NameClaims, NameTable, is_advised
+from mcp_actors.gateway.names import NameClaims
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.server import Context
 from mcp_actors.supervision.containment import start

@@ -13,13 +13,14 @@ import trio
 from mcp_actors._client.options import connectable
 from mcp_actors._client.tool_arguments import ToolSchemas
 from mcp_actors._eras.era import EventKind
+from mcp_actors._server.names import NameTable
 from mcp_actors.abc import ClientTransport, Telemetry
 from mcp_actors.client import ClientPool
 from mcp_actors.errors import ConfigurationError, McpError
 from mcp_actors.gateway.connections import GatewayCircle, UpstreamConnection
 from mcp_actors.gateway.held_calls import HeldCalls
 from mcp_actors.gateway.lists import HANDSHAKE_WAIT, ChangeDelivery, UpstreamLists
-from mcp_actors.gateway.names import NameTable
+from mcp_actors.gateway.names import table_of
 from mcp_actors.gateway.routes import UpstreamRoutes, Visible
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import Upstream
@@ -100,7 +101,7 @@ class GatewayPlan:
                 continue
             if each.wait is not None:
                 require_number(f"the wait of the upstream {each.name!r}", each.wait, 0, math.inf)
-            tables[each.name] = NameTable(each)
+            tables[each.name] = table_of(each)
             _require_target(each)
         # The lists of what is served have this table too.
         self.tables.clear()

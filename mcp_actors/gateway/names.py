@@ -1,9 +1,6 @@
-"""The names of tools, prompts and resources in the gateway: how they are made, and which upstream owns each.
+"""The names of tools, prompts and resources in the gateway, and which upstream owns each.
 
-The names of an upstream and those that they have in the gateway (`NameTable`) are a bijection on what is offered: a
-name of the gateway leads to one name of the upstream and back. A tool or prompt that is renamed has its new name alone,
-and if another one would get the same by the prefix, that is not offered. URIs are never changed, since results contain
-them too; patterns alone say which are offered.
+How they are made is the matter of `mcp_actors._server.names`.
 
 Where several upstreams have one of the same name (`NameClaims`), the first one that listed it owns it for as long as it
 lists it, and while it is away. So a name never changes its meaning: not when another upstream lists the same, whatever
@@ -13,91 +10,25 @@ which they were given.
 
 from __future__ import annotations
 
-import fnmatch
-import re
-from collections.abc import Iterable
-
 import attrs
 
+from mcp_actors._server.names import NameTable
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
 
-__all__ = ["LONGEST_NAME", "Claim", "NameClaims", "NameTable", "is_advised"]
+__all__ = ["Claim", "NameClaims", "table_of"]
 
-# Names that some clients take: of these characters, and no more of them. Model providers are stricter than MCP.
-LONGEST_NAME = 64
-_ADVISED = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
 # Characters of a name that the log shows.
 _SHOWN = 200
 # Collisions that are remembered, so that each is logged once. Later ones are not logged.
 MOST_COLLISIONS = 1000
 
 
-class NameTable:
-    """The names of one upstream.
-
-    Args:
-        settings: The settings of the upstream.
-
-    Raises:
-        ValueError: Two things are renamed alike, or to nothing.
-    """
-
-    def __init__(self, settings: Upstream) -> None:
-        self._prefix = settings.name_prefix
-        self._renamed = dict(settings.rename)
-        self._named = {outside: own for own, outside in self._renamed.items()}
-        if len(self._named) < len(self._renamed):
-            raise ValueError(f"upstream {settings.name!r}: two names are renamed to the same one")
-        if "" in self._named:
-            raise ValueError(f"upstream {settings.name!r}: {self._named['']!r} is renamed to nothing")
-        self._included = _pattern(settings.include, settings.name)
-        self._excluded = _pattern(settings.exclude, settings.name)
-
-    def __repr__(self) -> str:
-        return f"<NameTable {self._prefix!r} renamed={len(self._renamed)}>"
-
-    def outside(self, own: str) -> str | None:
-        """Returns the name in the gateway of a tool or prompt, ``None`` if it is not offered."""
-        if not own or not self.is_offered(own):
-            return None
-        renamed = self._renamed.get(own)
-        if renamed is not None:
-            return renamed
-        name = self._prefix + own
-        return None if name in self._named else name
-
-    def own(self, outside: str) -> str | None:
-        """Returns the upstream's name of what the gateway calls ``outside``, ``None`` if that cannot be its."""
-        own = self._named.get(outside)
-        if own is None:
-            if not outside.startswith(self._prefix):
-                return None
-            own = outside[len(self._prefix) :]
-            if own in self._renamed:
-                return None
-        return own if own and self.is_offered(own) else None
-
-    def is_offered(self, own: str) -> bool:
-        """Whether the patterns let a name or a URI of the upstream be seen and used."""
-        return self._included.match(own) is not None and not self.is_excluded(own)
-
-    def is_excluded(self, own: str) -> bool:
-        """Whether a pattern forbids a name or a URI, whatever includes it."""
-        return self._excluded.match(own) is not None
-
-
-def is_advised(name: str) -> bool:
-    """Whether all known clients take a tool or prompt of this name."""
-    return _ADVISED.fullmatch(name) is not None
-
-
-def _pattern(patterns: Iterable[str], upstream: str) -> re.Pattern[str]:
-    if isinstance(patterns, str):
-        raise ValueError(f"upstream {upstream!r}: {patterns!r} is a text: write a list of patterns")
-    # Without a pattern nothing matches.
-    return re.compile("|".join(fnmatch.translate(each) for each in patterns) or r"(?!)")
+def table_of(upstream: Upstream) -> NameTable:
+    """Returns the names of an upstream; raises `ValueError` for settings that contradict each other."""
+    of = f"upstream {upstream.name!r}"
+    return NameTable(of, upstream.name_prefix, upstream.rename, upstream.include, upstream.exclude)
 
 
 @attrs.define(eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import inspect
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from fnmatch import fnmatchcase
 from functools import partial
@@ -372,7 +372,10 @@ def server_for(
     async def lifespan(server: Server[Any]) -> AsyncIterator[Any]:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(opened(server))
-            yield None if inner is None else await stack.enter_async_context(inner(server))
+            if isinstance(inner, Sequence):
+                yield tuple([await stack.enter_async_context(each(server)) for each in inner])
+            else:
+                yield None if inner is None else await stack.enter_async_context(inner(server))
 
     info = object_of(api.document.root.get("info"))
     settings.setdefault("name", api.title)

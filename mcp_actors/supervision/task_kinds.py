@@ -19,6 +19,15 @@ COMPANION = TaskKind(
     "companion", "server", "member", "those who look at the server through it; the server goes on"
 )
 SIGNALS = TaskKind("signals", "server", "nothing", "no caller", restarted=True)
+MOUNT = TaskKind(
+    "mount",
+    "server",
+    "member",
+    "the caller of serve() at the start; later the callers of what is mounted: it is not there",
+)
+MOUNT_END = TaskKind(
+    "end of a mount", "server", "nothing", "no caller: its lifespan is left at the end of the server"
+)
 # It is a sibling of the session's task, and so is a WebSocket's: no nursery is made for what few connections need.
 CONNECTION_WRITER = TaskKind(
     "link", "owner of the connection", "connection", "the peer: its connection closes"
@@ -200,6 +209,9 @@ ADMIN_NODE = TaskKind(
     "nothing",
     "the other nodes: this one is silent for a moment",
     restarted=True,
+)
+ADMIN_HISTORY = TaskKind(
+    "admin history", "companion", "nothing", "no caller: ten seconds of history are missing", restarted=True
 )
 ADMIN_ACTION = TaskKind("admin action", "companion", "call", "the request for it: 500")
 INSPECTION_REQUEST = TaskKind(

@@ -223,6 +223,7 @@ def test_the_words_of_a_client_are_remembered(
     assert asked["client_id"] == "registered-client"
     assert {"mcp:read", "mcp:write", "mcp:admin"} <= set(asked["scope"].split())
     wait_for_the_end_of_a_token(1)
+    issued.expires_in = 3600
     result = mcp("call", issued.resource, "hello", "--era", "legacy")
     assert (result.returncode, result.stdout) == (0, "hello\n"), result.stderr
     assert issued.grants == ["authorization_code", "refresh_token"]

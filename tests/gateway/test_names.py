@@ -13,10 +13,11 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mcp_actors import Client, Server
+from mcp_actors._server.names import NameTable
 from mcp_actors.errors import ConfigurationError, RpcError, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.gateway import LONGEST_INSTRUCTIONS, LONGEST_MERGED
-from mcp_actors.gateway.names import NameClaims, NameTable
+from mcp_actors.gateway.names import NameClaims, table_of
 from mcp_actors.types import Icon, ServerCapabilities
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind, make_server
@@ -33,7 +34,7 @@ def tables(draw: st.DrawFn) -> NameTable:
     for own, outside in renames.items():
         if outside not in taken.values():
             taken[own] = outside
-    return NameTable(
+    return table_of(
         Upstream(
             name="u",
             target="stdio:none",
@@ -64,7 +65,7 @@ def test_no_two_things_have_one_name(table: NameTable, names: set[str]) -> None:
 
 
 def make_table(**settings: object) -> NameTable:
-    return NameTable(Upstream(name="u", target="stdio:none", **settings))  # type: ignore[arg-type]
+    return table_of(Upstream(name="u", target="stdio:none", **settings))  # type: ignore[arg-type]
 
 
 def test_names_have_a_prefix_or_none_or_are_renamed() -> None:

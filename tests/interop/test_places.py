@@ -27,7 +27,7 @@ from interop.installation import install_separately
 from interop.servers import free_port
 from mcp_actors import Client
 from mcp_transports.http.client import HttpClientTransport
-from tests.pages import PAGES, ROOT, blocks, programs
+from tests.pages import PAGES, blocks, programs
 
 pytestmark = pytest.mark.peers
 
@@ -35,7 +35,7 @@ PAGE = PAGES["how-to/where-it-runs.md"]
 FILES = {
     text.partition("\n")[0].removeprefix("# "): text for _, text in blocks(PAGE) if text.startswith("# ")
 }
-PATIENCE = 120.0
+PATIENCE = 400.0
 HOST = "mcp.example.org"
 
 
@@ -259,139 +259,11 @@ async def test_a_proxy_with_its_file_of_the_page_loses_no_call_when_a_server_end
         answers = 0
         with trio.fail_after(PATIENCE):
             async with http, Client(transport) as client:
-                for number in range(60):
-                    if number == 20:
+                while answers < 60 or ending.poll() is None:
+                    if answers == 20:
                         ending.send_signal(signal.SIGTERM)
                     answer = await client.call_tool("forecast", {"city": "Oslo"})
                     assert not answer.is_error
                     answers += 1
-                    await trio.sleep(0.1)
-        assert answers == 60
+        assert answers >= 60
         assert await trio.to_thread.run_sync(ending.wait) == 0
-
-
-# -- the steps of the image ----------------------------------------------------------------------------
-
-
-class CleanRoot:
-    """A root that has the system's programs and this Python, read-only, and nothing else of the machine.
-
-    It stands for the image that a ``Dockerfile`` begins with. Steps run in a mount namespace of their own.
-    """
-
-    def __init__(self, folder: Path, context: Path) -> None:
-        assert os.geteuid() == 0, "a root of its own needs root"
-        self.root = folder / "root"
-        self._context = context
-        self._workdir = "/"
-        self._user = "root"
-        self.entry: list[str] = []
-        self.command: list[str] = []
-        self.health: list[str] = []
-        self._read_only = [Path("/usr"), Path(sys.base_prefix).resolve(), Path("/opt")]
-        for name in ("proc", "dev", "tmp", "etc", "usr", "opt", "env", "home"):
-            (self.root / name).mkdir(parents=True, exist_ok=True)
-        for name in ("bin", "sbin", "lib", "lib64"):
-            (self.root / name).symlink_to(f"usr/{name}")
-        for name in (
-            "passwd",
-            "group",
-            "shadow",
-            "hosts",
-            "resolv.conf",
-            "nsswitch.conf",
-            "ld.so.cache",
-            "pip.conf",
-            "login.defs",
-        ):
-            if Path("/etc", name).exists():
-                shutil.copy(f"/etc/{name}", self.root / "etc" / name)
-        if Path("/etc/ssl").exists():
-            shutil.copytree("/etc/ssl", self.root / "etc/ssl", symlinks=True)
-        Path(self.root, "tmp").chmod(0o1777)
-        self.run(
-            [f"{sys.base_prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}", "-m", "venv", "/env"]
-        )
-
-    def argv(self, command: list[str]) -> list[str]:
-        """A command line that runs another one in this root."""
-        mounts = "".join(
-            f"mkdir -p {self.root}{each}; mount --rbind {each} {self.root}{each}; "
-            for each in self._read_only
-        )
-        mounts += f"mount --rbind /dev {self.root}/dev; mount -t proc proc {self.root}/proc; "
-        inside = f"cd {self._workdir} && exec {shlex.join(command)}"
-        entered = shlex.join(
-            ["setpriv", f"--reuid={self._user}", f"--regid={self._user}", "--init-groups", "sh", "-c", inside]
-        )
-        script = f"set -e; {mounts} exec chroot {self.root} {entered}"
-        return ["unshare", "--mount", "--pid", "--fork", "--kill-child=TERM", "sh", "-c", script]
-
-    @property
-    def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_"))}
-        return {**kept, "PATH": "/env/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp"}
-
-    def run(self, command: list[str]) -> None:
-        done = subprocess.run(
-            self.argv(command), env=self.environment, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert done.returncode == 0, f"{command}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
-
-    def build(self, text: str) -> None:
-        """Carries out the instructions of a ``Dockerfile``."""
-        for line in text.replace("\\\n", " ").splitlines():
-            word, _, rest = line.partition(" ")
-            rest = rest.strip()
-            match word:
-                case "RUN":
-                    self.run(["sh", "-c", rest])
-                case "WORKDIR":
-                    self._workdir = rest
-                    Path(f"{self.root}{rest}").mkdir(parents=True, exist_ok=True)
-                case "COPY":
-                    *sources, target = rest.split()
-                    for each in sources:
-                        shutil.copy(self._context / each, f"{self.root}{self._workdir}/{target}")
-                case "USER":
-                    self._user = rest
-                case "ENTRYPOINT":
-                    self.entry = json.loads(rest)
-                case "CMD":
-                    self.command = json.loads(rest)
-                case "HEALTHCHECK":
-                    self.health = json.loads(rest.partition("CMD ")[2])
-                case "" | "#" | "FROM" | "EXPOSE" | "STOPSIGNAL":
-                    pass
-                case _:
-                    raise AssertionError(f"unknown: {line}")
-
-
-async def test_the_steps_of_the_image_make_a_server_that_answers_and_ends(tmp_path: Path) -> None:
-    context = tmp_path / "context"
-    context.mkdir()
-    ran(sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", context, ROOT)
-    (wheel,) = context.glob("*.whl")
-    (context / "weather.py").write_text(programs()["weather.py"])
-    root = CleanRoot(tmp_path, context)
-    shutil.copy(wheel, root.root / "tmp" / wheel.name)
-    text = the("requirements.txt").replace(
-        "mcp-actors[redis]", f"mcp-actors[redis] @ file:///tmp/{wheel.name}"
-    )
-    (context / "requirements.txt").write_text(text)
-    await trio.to_thread.run_sync(root.build, the("Dockerfile"))
-    port = free_port()
-    words = [each.replace("0.0.0.0:8000", f"127.0.0.1:{port}") for each in (*root.entry, *root.command)]
-    with running(root.argv(words), env=root.environment) as process:
-        await trio.to_thread.run_sync(until, lambda: is_ready(port), "the image's server is not ready")
-        root.run([each.replace(":8000", f":{port}") for each in root.health])
-        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
-            assert not (await client.call_tool("forecast", {"city": "Oslo"})).is_error
-        os.kill(child_of(process.pid), signal.SIGTERM)
-        with trio.fail_after(PATIENCE):
-            assert await trio.to_thread.run_sync(process.wait) == 0
-
-
-def child_of(process: int) -> int:
-    (child,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return int(child)

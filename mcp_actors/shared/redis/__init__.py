@@ -1,14 +1,15 @@
 """Shared state in Redis, for a server that is many processes on many machines. It needs the extra ``redis``.
 
-It is for one Redis 7 server, or one that speaks its protocol such as Valkey, perhaps with replicas behind one address;
-not for a Redis Cluster, whose scripts would have to name their keys. A node has three connections, each of which is
-made again when it is lost:
+It is for Redis 7, or what speaks its protocol such as Valkey: one server, the primary that Sentinels name, or a
+Cluster, where all keys of a server are in one slot. A node has three connections, each of which is made again when it
+is lost, to the server that has the keys then:
 
 - one for requests, which are pipelined, and whose scripts are each one atomic step;
 - one for the events of streams, which may be long and must not hold up the others;
 - one that waits, with one ``XREAD``, for what other nodes publish and for messages to this one.
 
-All keys begin with ``PREFIX:SERVER:``; ids of sessions and tasks are in them as digests.
+All keys begin with ``PREFIX:SERVER:``, in a Cluster with ``{PREFIX:SERVER}:``; ids of sessions and tasks are in them
+as digests.
 
 ====================== ============================================================== ==============================
 key                    content                                                        ends
@@ -37,6 +38,10 @@ is not there raises `~mcp_actors.errors.SharedStateUnavailable`, because it may 
 stood still for longer than a lease, and all leases have ended. Tasks, events and used names are lost. Redis answers
 before it has written to disk or to a replica: what it confirmed in its last moments may be lost with it, as its own
 settings say.
+
+**Another process of Redis**, after a restart or a failover, may lack what the one before confirmed in its last moments.
+A node that is connected to another one than before marks it as ``returning``, and writes again what it has as after a
+loss. While the mark is there, nothing is replayed either; after that, a stream from which an event is missing is not.
 
 **Partitions.** A node that does not reach Redis for a lease is gone for the others: they answer 404 for its sessions,
 and its tasks are abandoned. It goes on serving what needs nothing of Redis; when it is back it has its lease and its

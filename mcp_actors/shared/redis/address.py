@@ -1,4 +1,4 @@
-"""Where a Redis server is: one with an address, the primary of Sentinels, or the one of a Cluster that has the keys.
+"""The address of Redis: that of one server, of the primary of Sentinels, or of the one of a Cluster that has the keys.
 
 A connection is made to one server at a time, whichever form the URL has. With Sentinels and in a Cluster, that server
 is looked for again before each connection, because another one may have taken its place.
@@ -19,7 +19,7 @@ from coredis.connection import BaseConnection, Location, TCPConnection, TCPLocat
 from coredis.exceptions import AuthenticationFailureError, AuthenticationRequiredError
 from coredis.pool import ConnectionPool
 
-from mcp_actors.supervision.containment import start_and_wait
+from mcp_actors.supervision.containment import start, start_and_wait
 from mcp_actors.supervision.task_kinds import STORE_CONNECTION
 
 __all__ = ["SCHEMES", "Redis", "Settings", "reason_of", "run_connection", "slot_of"]
@@ -47,7 +47,7 @@ _HINTS: tuple[tuple[type[BaseException], str], ...] = (
     (AuthenticationFailureError, "redis does not take this user with this password"),
     (
         ssl.SSLCertVerificationError,
-        "the certificate is from no authority of the system or of ?ssl_ca_certs=PATH",
+        "the certificate is not from an authority of the system or of ?ssl_ca_certs=PATH",
     ),
 )
 
@@ -86,7 +86,7 @@ def _password_of(path: str) -> str:
 
 @attrs.frozen
 class Settings:
-    """What connections are made with."""
+    """The values with which connections are made."""
 
     make: Callable[..., BaseConnection]
     location: Location | None
@@ -128,7 +128,7 @@ class Redis:
         for each in urlsplit(self.url).netloc.rpartition("@")[2].split(","):
             parts = urlsplit(f"//{each}")
             if not parts.hostname:
-                raise ValueError(f"{each!r} is no host with a port")
+                raise ValueError(f"{each!r} is not a host with a port")
             found.append(TCPLocation(unquote(parts.hostname), parts.port or default))
         if len(found) > _MAX_ASKED:
             raise ValueError(f"it has more than {_MAX_ASKED} hosts")
@@ -317,7 +317,7 @@ class Redis:
                         nursery.cancel_scope.cancel()
 
                 for location in asked:
-                    nursery.start_soon(ask, location)
+                    start(nursery, STORE_CONNECTION, ask, location, about=f"asks {location}")
         if not said:
             reason = "; ".join(failures[:3]) or f"no answer within {self.timeout / 2:g} s"
             raise OSError(f"none of the {len(asked)} {who} answers: {reason}")

@@ -232,7 +232,11 @@ class RedisEventLog:
             event.report(False)
 
     async def after(self, session: str, event_id: str) -> Replay | None:
-        """See `mcp_actors.abc.EventLog.after`."""
+        """See `mcp_actors.abc.EventLog.after`.
+
+        Raises:
+            SharedStateUnavailable: Redis cannot be reached, or another one has just taken its place.
+        """
         parts = event_id.split("-") if len(event_id) <= _MAX_ID and event_id.isascii() else []
         if len(parts) != 4 or not parts[2].isdigit() or not parts[3].isdigit():
             await trio.lowlevel.checkpoint()

@@ -221,7 +221,7 @@ class RedisLink:
         about = ask(b"INFO", b"server") if self.on_replaced is not None else None
         loading = [(script, ask(b"SCRIPT LOAD", script.text)) for script in self._scripts]
         if role is not None and (await role)[0] != b"master":
-            raise OSError(f"{connection.location} is no primary")
+            raise OSError(f"{connection.location} is not a primary")
         for script, digest in loading:
             self._digests[script] = await digest
         if about is not None and self.on_replaced is not None:

@@ -215,7 +215,7 @@ async def test_processes(issuer: Issuer, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr.decode()[-3000:]
         outputs.append(done.stdout.decode())
 
-    with trio.fail_after(LIMIT):
+    with trio.fail_after(PROCESSES * LIMIT):
         async with serving(issuer) as url:
             auth = person.auth(settings={"store": FileTokenStore(path)})
             async with connected(url, auth) as session:

@@ -18,7 +18,7 @@ from mcp_actors.auth import AuthorizationCode, OAuth, StoredRecord
 from mcp_transports.auth.browsers import NoBrowser
 from mcp_transports.auth.file_store import FileTokenStore
 
-LIMIT = 50.0  # seconds for the whole run
+LIMIT = 200.0  # seconds for the whole run
 
 
 class Impatient(FileTokenStore):

@@ -238,7 +238,7 @@ async def test_health_and_metrics_say_that_the_shared_state_fails_and_that_it_is
     metrics = Metrics()
     routes = {"/health": health, "/metrics": metrics_page(metrics)}
     make = partial(Server, telemetry=metrics)
-    async with site(make=make, routes=routes, shared=SqliteShared(file, timeout=0.2)) as at:
+    async with site(make=make, routes=routes, shared=SqliteShared(file, timeout=2)) as at:
 
         async def told() -> tuple[str | None, bool, bool]:
             assert (await at.http.get(url_of(at, "/health"))).status_code == 200
@@ -253,7 +253,7 @@ async def test_health_and_metrics_say_that_the_shared_state_fails_and_that_it_is
 
         assert await told() == (None, True, True)
         (state,) = [each.shared for each in at.server._runtime._handlers]
-        late = "the file did not answer for 0.2 s"
+        late = "the file did not answer for 2 s"
         other = sqlite3.connect(file, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(SharedStateUnavailable):

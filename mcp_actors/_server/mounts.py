@@ -1,0 +1,538 @@
+"""Servers that are mounted in another one: what they have is shown there, and runs as it does at home.
+
+A mount has a view of each entry of the mounted server in the registries of its host, and keeps them as these are: what
+is added later appears, what is removed goes. A view is an entry like any other, with the name that it has in the host,
+so that lists, calls, completions, scopes and telemetry know nothing of mounts. What differs is the function: it runs
+with the `ServerScope` of the mounted server, in which ``ctx.server`` and ``ctx.state`` are those of that server, and
+through its middleware if it has any. A mount in a mount is entered in one step.
+
+Each `serve` of the host enters the lifespan of a mounted server once. One that is mounted while the host serves is
+shown when its lifespan has been entered; one that is unmounted is hidden at once, and its lifespan is left when the
+last call that was in flight then has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import attrs
+import msgspec
+import trio
+
+from mcp_actors._actors.inbound_call import Continuation, InboundCall
+from mcp_actors._eras.era import Method
+from mcp_actors._server.context import Context
+from mcp_actors._server.features import TASKS
+from mcp_actors._server.invoke import Function, Handler
+from mcp_actors._server.middleware import Middleware, through
+from mcp_actors._server.names import NameTable
+from mcp_actors._server.scope import OpenedBlock, ServerScope
+from mcp_actors.errors import LocalProtocolError, UpstreamUnavailable
+from mcp_actors.supervision.containment import start, start_and_wait
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import MOUNT, MOUNT_END
+
+__all__ = ["LiveMounts", "Mount", "Mounts", "live_mounts"]
+
+# Seconds between two looks whether the calls in flight of a server that was unmounted have ended.
+LOOK_EVERY = 0.25
+
+
+class Mount:
+    """One server in another one, from `mcp_actors.Server.mount` on until `mcp_actors.Server.unmount`.
+
+    Args:
+        name: Its name in the host, for errors and the log.
+        host: The server that shows it.
+        server: The server that is mounted.
+        names: The names that its entries have in the host.
+        scopes: Those that a caller needs beside the ones of an entry.
+    """
+
+    def __init__(
+        self, name: str, host: Any, server: Any, names: NameTable, scopes: Collection[str] = ()
+    ) -> None:
+        self.name = name
+        self.host = host
+        self.server = server
+        self.names = names
+        self.scopes = frozenset(scopes)
+        features = server._features
+        host_features = host._features
+        self._followers = (
+            _Views(self, features.tools, host_features.tools, self._tool),
+            _Views(self, features.prompts, host_features.prompts, self._prompt),
+            _Views(self, features.resources, host_features.resources, self._resource),
+        )
+        self._completions = _Completions(self)
+        self._methods: list[str] = []
+        self._waiting = 0
+        self._stop_forwarding: Callable[[], None] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Mount of {self.server.name!r} as {self.name!r} in {self.host.name!r}>"
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the host shows it."""
+        return self._stop_forwarding is not None
+
+    # -- showing and hiding --------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Shows the server in its host: at once, or when its lifespan has been entered where the host serves.
+
+        Raises:
+            LocalProtocolError: Something of it has a name that the host has already, or an extension that the host does
+                not offer.
+        """
+        self.check()
+        lives = tuple(self.host._mounts.live)
+        self._waiting = len(lives)
+        for live in lives:
+            live.enter_later(self)
+        if not lives:
+            self.show()
+
+    def check(self) -> None:
+        """Raises `LocalProtocolError` if something of the server cannot be shown in the host."""
+        features, host = self.server._features, self.host._features
+        for each in self._followers:
+            for key in each.source.by_key:
+                each.check(key)
+        for method in self._own_methods():
+            if method in host.handlers:
+                raise LocalProtocolError(
+                    f"the mount {self.name!r} answers the method {method!r}, as {host!r} does"
+                )
+        for id in features.extensions:
+            self.check_extension(id)
+
+    def check_extension(self, id: str) -> None:
+        """Raises `LocalProtocolError` if the host does not offer an extension, which clients could not know then."""
+        host = self.host._features
+        if id not in host.extensions and (id != TASKS or host.is_served):
+            raise LocalProtocolError(
+                f"the mount {self.name!r} has the extension {id!r}, which its host does not offer: give it to the host"
+            )
+
+    def entered(self, live: LiveMounts) -> None:
+        """One `serve` of the host has entered the lifespan."""
+        self._waiting -= 1
+        if self._waiting <= 0 and not self.is_shown and self.host._mounts.by_name.get(self.name) is self:
+            self.check()
+            self.show()
+
+    def show(self) -> None:
+        """Shows everything, and keeps it as it is in the server."""
+        features, host = self.server._features, self.host._features
+        if features.extensions and TASKS not in host.extensions:
+            host.add_tasks()
+        for each in self._followers:
+            each.follow()
+        self._completions.follow()
+        for method in self._own_methods():
+            self.add_method(features.custom[method], features.scopes_of_method(method))
+        for name, entry in features.notifications.entries():
+            self.add_notification(name, entry)
+        features.mounts += (self,)
+        features.loop.inside(host.loop)
+        host.declare_also(features.declared_names())
+        self._stop_forwarding = self.server.bus.forward(self._forward)
+
+    def hide(self) -> None:
+        """Hides everything."""
+        if self._stop_forwarding is None:
+            return
+        features, host = self.server._features, self.host._features
+        self._stop_forwarding()
+        self._stop_forwarding = None
+        features.mounts = tuple(each for each in features.mounts if each is not self)
+        for each in self._followers:
+            each.leave()
+        self._completions.leave()
+        for method in self._methods:
+            host.remove_handler(method)
+        self._methods.clear()
+        host.notifications.remove_of(self)
+
+    def refresh(self) -> None:
+        """Makes all views again: the server has its first middleware, through which they go from now on."""
+        for each in self._followers:
+            for entry in each.source.by_key.values():
+                each.replaced(entry)
+        self._completions.leave()
+        self._completions.follow()
+
+    def _forward(self, kind: str, key: str | None) -> None:
+        # What the registries of the host publish themselves is left out.
+        if kind in ("resources", "resource_updated"):
+            self.host.bus.republish(kind, key)
+
+    def covers(self, uri: str) -> bool:
+        """Whether a resource of the server, as it is shown in the host, serves a URI."""
+        return self.is_shown and self.names.is_offered(uri) and self.server._features.resources.covers(uri)
+
+    # -- entering ------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def scope_in(
+        self, scope: ServerScope, calls: Callable[[], set[InboundCall]]
+    ) -> AsyncIterator[None]:
+        """Enters the lifespan of the server, and those of what is mounted in it, for one `serve` of the host.
+
+        Args:
+            scope: The scope of the host, in which that of the server is found meanwhile.
+            calls: The calls in flight of that `serve`.
+        """
+        async with AsyncExitStack() as stack:
+            state = await self.server._entered_lifespan(stack)
+            inner = msgspec.structs.replace(scope, server=self.server, state=state, mounted={})
+            await stack.enter_async_context(live_mounts(self.server, inner, calls))
+            scope.mounted[self] = inner
+            try:
+                yield
+            finally:
+                del scope.mounted[self]
+
+    def inside(self, ctx: Context) -> ServerScope:
+        """Returns the scope of the server for a call of the host.
+
+        Raises:
+            UpstreamUnavailable: Its lifespan has failed.
+        """
+        inner = ctx._scope.mounted.get(self)
+        if inner is None:
+            raise UpstreamUnavailable(self.name, "it is mounted, and its lifespan has failed")
+        return inner
+
+    # -- views ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def _middleware(self) -> list[Middleware]:
+        middleware: list[Middleware] = self.server._features.middleware
+        return middleware
+
+    def _function(self, own: Function, method: str, **params: Any) -> Function:
+        """The function of an entry, which returns the whole result where it goes through middleware."""
+        if not self._middleware:
+            return _entering(self, own)
+        return Function(partial(self._through, method, params), inline=False)
+
+    async def _through(
+        self, method: str, own: dict[str, Any], ctx: Context, arguments: dict[str, Any]
+    ) -> Any:
+        inner = _context(ctx, self.inside(ctx), {**ctx.params, **own})
+        return await through(self._middleware, inner, self.server._features.handlers[method])
+
+    def completing(self, own: Function, reference: dict[str, Any]) -> Function:
+        """Returns the function of a completion of what ``reference`` is in the server."""
+        if not self._middleware:
+            return _entering(self, own)
+
+        async def complete(ctx: Context, arguments: dict[str, Any]) -> Any:
+            result = await self._through("completion/complete", {"ref": reference}, ctx, arguments)
+            return result.completion
+
+        return Function(complete, inline=False)
+
+    def _tool(self, entry: Any, name: str, serial: int) -> Any:
+        changes: dict[str, Any] = {
+            "key": name,
+            "serial": serial,
+            "tool": entry.tool if entry.tool.name == name else attrs.evolve(entry.tool, name=name),
+            "function": self._function(entry.function, "tools/call", name=entry.key),
+            "scopes": entry.scopes | self.scopes,
+        }
+        if self._middleware:
+            # Middleware sees the arguments as they came, and what it passes on is checked then.
+            changes.update(bind=_as_it_is, finish=_as_it_is, repair=None)
+        elif entry.repair is not None:
+            count = self.host._features.tools.repairs
+            changes["repair"] = msgspec.structs.replace(entry.repair, tool=name, count=count)
+        return msgspec.structs.replace(entry, **changes)
+
+    def _prompt(self, entry: Any, name: str, serial: int) -> Any:
+        return msgspec.structs.replace(
+            entry,
+            key=name,
+            serial=serial,
+            prompt=entry.prompt if entry.prompt.name == name else attrs.evolve(entry.prompt, name=name),
+            function=self._function(entry.function, "prompts/get", name=entry.key),
+            scopes=entry.scopes | self.scopes,
+        )
+
+    def _resource(self, entry: Any, uri: str, serial: int) -> Any:
+        return msgspec.structs.replace(
+            entry,
+            serial=serial,
+            function=self._function(entry.function, "resources/read"),
+            lister=None if entry.lister is None else _entering(self, entry.lister),
+            scopes=entry.scopes | self.scopes,
+        )
+
+    # -- what has no name ----------------------------------------------------------------------------------------------
+
+    def _own_methods(self) -> Iterator[str]:
+        features = self.server._features
+        return (each for each in features.custom if not features.is_of_extension(each))
+
+    def add_method(self, method: Method, scopes: Collection[str]) -> None:
+        """Has the host answer a method as the server does."""
+        self.host._features.add_handler(method, self._handler(method.name), frozenset(scopes) | self.scopes)
+        self._methods.append(method.name)
+
+    def _handler(self, method: str) -> Handler:
+        return lambda ctx: Continuation(self._through, method, {}, ctx, {})
+
+    def add_notification(self, name: str, entry: Any) -> None:
+        """Has the host call a function of the server for a notification, beside all others."""
+        around = self.server._features.notifications
+        function = _entering(self, entry.function)
+        if around.middleware:
+            function = Function(partial(self._notified, entry), inline=False)
+        self.host._features.notifications.insert(
+            name, msgspec.structs.replace(entry, function=function, origin=self)
+        )
+
+    async def _notified(self, entry: Any, ctx: Context, arguments: dict[str, Any]) -> None:
+        inner = _context(ctx, self.inside(ctx), ctx.params)
+
+        async def call() -> None:
+            outcome = entry.function.call(inner, arguments)
+            if not entry.function.inline:
+                await outcome
+
+        await through(self.server._features.notifications.middleware, inner, lambda _: Continuation(call))
+
+
+class _Views:
+    """The views of the entries of one registry."""
+
+    def __init__(self, mount: Mount, source: Any, target: Any, view: Callable[[Any, str, int], Any]) -> None:
+        self.source = source
+        self._mount = mount
+        self._target = target
+        self._view = view
+        # The keys in the host, by the own ones.
+        self._keys: dict[str, str] = {}
+
+    def _outside(self, key: str) -> str | None:
+        names = self._mount.names
+        if self.source.what == "resource":
+            return key if names.is_offered(key) else None
+        return names.outside(key)
+
+    def check(self, key: str) -> None:
+        """See `mcp_actors._server.registry.Follower`."""
+        outside = self._outside(key)
+        if outside is not None and key not in self._keys:
+            try:
+                self._target.check(outside)
+            except LocalProtocolError as error:
+                raise LocalProtocolError(
+                    f"the mount {self._mount.name!r} cannot show its {self.source.what} {key!r}: {error}, or give the "
+                    "mount another prefix, rename= or exclude="
+                ) from None
+
+    def follow(self) -> None:
+        for entry in self.source.listing():
+            self.inserted(entry)
+        self.source.followers += (self,)
+
+    def leave(self) -> None:
+        self.source.followers = tuple(each for each in self.source.followers if each is not self)
+        for key in list(self._keys):
+            self.removed(key)
+
+    def inserted(self, entry: Any) -> None:
+        outside = self._outside(entry.key)
+        if outside is not None:
+            self._target.insert(self._view(entry, outside, self._target.next_serial()))
+            self._keys[entry.key] = outside
+
+    def replaced(self, entry: Any) -> None:
+        outside = self._keys.get(entry.key)
+        former = None if outside is None else self._target.by_key.get(outside)
+        if former is not None:
+            self._target.replace(self._view(entry, former.key, former.serial))
+
+    def removed(self, key: str) -> None:
+        outside = self._keys.pop(key, None)
+        # The program may have removed it from the host itself.
+        if outside is not None and outside in self._target:
+            self._target.remove(outside)
+
+
+class _Completions:
+    """The completion functions of a mounted server, by the names that it has in the host."""
+
+    def __init__(self, mount: Mount) -> None:
+        self._mount = mount
+        self._keys: dict[Any, Any] = {}
+
+    def follow(self) -> None:
+        source = self._mount.server._features.completions
+        for key, entry in source.entries():
+            self.inserted(key, entry)
+        source.followers += (self,)
+
+    def leave(self) -> None:
+        source = self._mount.server._features.completions
+        source.followers = tuple(each for each in source.followers if each is not self)
+        for key in list(self._keys):
+            self.removed(key)
+
+    def inserted(self, key: tuple[Any, str, str], entry: Any) -> None:
+        kind, own, argument = key
+        names = self._mount.names
+        outside = names.outside(own) if kind == "prompt" else own if names.is_offered(own) else None
+        target = self._mount.host._features.completions
+        if outside is not None and not target.has((kind, outside, argument)):
+            self._keys[key] = kind, outside, argument
+            function = self._mount.completing(entry.function, _reference(kind, own))
+            target.insert(self._keys[key], msgspec.structs.replace(entry, function=function))
+
+    def removed(self, key: tuple[Any, str, str]) -> None:
+        outside = self._keys.pop(key, None)
+        if outside is not None:
+            self._mount.host._features.completions.discard(outside)
+
+
+def _reference(kind: str, own: str) -> dict[str, Any]:
+    return {"type": f"ref/{kind}", "name" if kind == "prompt" else "uri": own}
+
+
+class _Entering(Function, frozen=True, eq=False):
+    """A function that runs in the scope of a mounted server: the last one of a path of mounts."""
+
+    path: tuple[Mount, ...]
+    innermost: Callable[[Any, dict[str, Any]], Any]
+
+
+def _entering(mount: Mount, own: Function) -> Function:
+    innermost = own.innermost if isinstance(own, _Entering) else own.call
+    path = (mount, *own.path) if isinstance(own, _Entering) else (mount,)
+
+    def run(ctx: Any, arguments: dict[str, Any]) -> Any:
+        scope = ctx._scope
+        for each in path:
+            inner = scope.mounted.get(each)
+            scope = each.inside(ctx) if inner is None else inner
+        return innermost(Context(ctx.call, ctx.params, scope, ctx._kept, ctx._asked, ctx._logger), arguments)
+
+    return _Entering(run, own.inline, path, innermost)
+
+
+def _context(ctx: Context, scope: ServerScope, params: dict[str, Any]) -> Context:
+    # What was asked already stays: the keys of questions count on.
+    return Context(ctx.call, params, scope, ctx._kept, ctx._asked, ctx._logger)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+class Mounts:
+    """Everything that is mounted in one server."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, Mount] = {}
+        self.live: list[LiveMounts] = []
+        """One for each `serve`, and for each of a server that this one is mounted in."""
+
+    def __repr__(self) -> str:
+        return f"<Mounts {', '.join(self.by_name)}>"
+
+
+# -- the mounts of one `serve` ----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def live_mounts(
+    server: Any, scope: ServerScope, calls: Callable[[], set[InboundCall]]
+) -> AsyncIterator[None]:
+    """Enters the lifespans of all that is mounted in a server, and of what is mounted meanwhile.
+
+    Args:
+        server: The host.
+        scope: Its scope in one `serve`.
+        calls: The calls in flight of that `serve`.
+
+    Raises:
+        Exception: What a lifespan raises at the start.
+    """
+    async with trio.open_nursery() as nursery:
+        live = LiveMounts(server, scope, calls, nursery)
+        try:
+            for each in tuple(server._mounts.by_name.values()):
+                await live.enter(each)
+            server._mounts.live.append(live)
+            yield
+        finally:
+            if live in server._mounts.live:
+                server._mounts.live.remove(live)
+            live.leave_all()
+
+
+class LiveMounts:
+    """The mounts of one host in one `serve`, each with the task that holds its lifespan open."""
+
+    def __init__(
+        self,
+        server: Any,
+        scope: ServerScope,
+        calls: Callable[[], set[InboundCall]],
+        nursery: trio.Nursery,
+    ) -> None:
+        self._server = server
+        self._scope = scope
+        self._calls = calls
+        self._nursery = nursery
+        self._blocks: dict[Mount, OpenedBlock] = {}
+
+    def __repr__(self) -> str:
+        return f"<LiveMounts of {self._server.name!r}: {len(self._blocks)}>"
+
+    async def enter(self, mount: Mount) -> None:
+        """Enters the lifespan of a mount; raises what that raises."""
+        block = self._blocks[mount] = OpenedBlock()
+        held = partial(mount.scope_in, self._scope, self._calls)
+        await start_and_wait(self._nursery, MOUNT, block.hold, held, about=mount.name)
+
+    def enter_later(self, mount: Mount) -> None:
+        """Enters the lifespan of a mount in a task, which shows the mount then."""
+        start(self._nursery, MOUNT, self._enter_and_show, mount, about=mount.name)
+
+    async def _enter_and_show(self, mount: Mount) -> None:
+        try:
+            await self.enter(mount)
+        except Exception as error:
+            self._blocks.pop(mount, None)
+            log.error("a mount is not shown: its lifespan has failed", mount=mount.name, exc_info=error)
+            return
+        try:
+            mount.entered(self)
+        except LocalProtocolError as error:
+            log.error("a mount is not shown", mount=mount.name, error=str(error))
+
+    def leave_later(self, mount: Mount) -> None:
+        """Leaves the lifespan of a mount that is hidden when the calls that are in flight now have ended."""
+        start(self._nursery, MOUNT_END, self._leave, mount, self._calls(), about=mount.name)
+
+    async def _leave(self, mount: Mount, calls: set[InboundCall]) -> None:
+        while calls := calls & self._calls():  # noqa: ASYNC110 - the end of a call sets no event
+            await trio.sleep(LOOK_EVERY)
+        block = self._blocks.pop(mount, None)
+        if block is not None:
+            block.left.set()
+
+    def leave_all(self) -> None:
+        """Leaves every lifespan; their tasks end with the nursery."""
+        for each in self._blocks.values():
+            each.left.set()
+        # Waiting for calls is over, too: those that are left end with the server.
+        self._blocks.clear()

@@ -1,0 +1,96 @@
+"""The names that the tools, prompts and resources of a server have in another one that offers them.
+
+The names of a server and those that they have there are a bijection on what is offered: a name there leads to one name
+here and back. A tool or prompt that is renamed has its new name alone, and if another one would get the same by the
+prefix, that is not offered. URIs are never changed, since results contain them too; patterns alone say which are
+offered.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Collection, Iterable, Mapping
+
+__all__ = ["LONGEST_NAME", "NameTable", "is_advised"]
+
+# Names that some clients take: of these characters, and no more of them. Model providers are stricter than MCP.
+LONGEST_NAME = 64
+_ADVISED = re.compile(rf"[A-Za-z0-9_-]{{1,{LONGEST_NAME}}}")
+
+
+class NameTable:
+    """The names of one server inside another one.
+
+    Args:
+        of: Names the server in errors, such as ``"upstream 'a'"``.
+        prefix: What the names begin with there.
+        rename: Names that are others there, without the prefix.
+        include: Patterns of the names and URIs that are offered, as of `fnmatch`.
+        exclude: Patterns of those that are not, although they are included.
+
+    Raises:
+        ValueError: Two things are renamed alike, or to nothing, or patterns are a text.
+    """
+
+    def __init__(
+        self,
+        of: str,
+        prefix: str,
+        rename: Mapping[str, str] = {},
+        include: Collection[str] = ("*",),
+        exclude: Collection[str] = (),
+    ) -> None:
+        self._prefix = prefix
+        self._renamed = dict(rename)
+        self._named = {outside: own for own, outside in self._renamed.items()}
+        if len(self._named) < len(self._renamed):
+            raise ValueError(f"{of}: two names are renamed to the same one")
+        if "" in self._named:
+            raise ValueError(f"{of}: {self._named['']!r} is renamed to nothing")
+        self._included = _pattern(include, of)
+        self._excluded = _pattern(exclude, of)
+
+    def __repr__(self) -> str:
+        return f"<NameTable {self._prefix!r} renamed={len(self._renamed)}>"
+
+    def outside(self, own: str) -> str | None:
+        """Returns the name of a tool or prompt in the other server, ``None`` if it is not offered."""
+        if not own or not self.is_offered(own):
+            return None
+        renamed = self._renamed.get(own)
+        if renamed is not None:
+            return renamed
+        name = self._prefix + own
+        return None if name in self._named else name
+
+    def own(self, outside: str) -> str | None:
+        """Returns the own name of what the other server calls ``outside``, ``None`` if it cannot have one."""
+        own = self._named.get(outside)
+        if own is None:
+            if not outside.startswith(self._prefix):
+                return None
+            own = outside[len(self._prefix) :]
+            if own in self._renamed:
+                return None
+        return own if own and self.is_offered(own) else None
+
+    def is_offered(self, own: str) -> bool:
+        """Whether the patterns let a name or a URI be seen and used."""
+        return self._included.match(own) is not None and not self.is_excluded(own)
+
+    def is_excluded(self, own: str) -> bool:
+        """Whether a pattern forbids a name or a URI, whatever includes it."""
+        return self._excluded.match(own) is not None
+
+
+def is_advised(name: str) -> bool:
+    """Whether all known clients take a tool or prompt of this name."""
+    return _ADVISED.fullmatch(name) is not None
+
+
+def _pattern(patterns: Iterable[str], of: str) -> re.Pattern[str]:
+    if isinstance(patterns, str):
+        raise ValueError(f"{of}: {patterns!r} is a text: write a list of patterns")
+    # Without a pattern nothing matches.
+    return re.compile("|".join(fnmatch.translate(each) for each in patterns) or r"(?!)")
