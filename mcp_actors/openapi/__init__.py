@@ -8,7 +8,7 @@ arguments, `calls` sends them, `api` puts tools and resources into a server, and
 
 from __future__ import annotations
 
-from mcp_actors.openapi.api import Api, Outcome, Routes, ServedAs
+from mcp_actors.openapi.api import Api, OperationOutcome, Routes, ServedAs
 from mcp_actors.openapi.calls import Credential, Credentials, RequestHeaders
 from mcp_actors.openapi.operations import Operation, SecurityScheme
 
@@ -17,7 +17,7 @@ __all__ = [
     "Credential",
     "Credentials",
     "Operation",
-    "Outcome",
+    "OperationOutcome",
     "RequestHeaders",
     "Routes",
     "SecurityScheme",

@@ -20,7 +20,7 @@ import msgspec
 from mcp_actors.abc.discovery import find_http
 from mcp_actors.errors import INTERNAL_ERROR, ApiDocumentError, ResourceNotFound, RpcError, ToolError
 from mcp_actors.openapi.calls import (
-    Answer,
+    ApiAnswer,
     ApiCalls,
     CallSettings,
     Credentials,
@@ -29,13 +29,13 @@ from mcp_actors.openapi.calls import (
     is_text,
     result_of,
 )
-from mcp_actors.openapi.document import Document, list_of, object_of, read_document, text_of
+from mcp_actors.openapi.document import ApiDocument, list_of, object_of, read_document, text_of
 from mcp_actors.openapi.operations import Argument, Operation, read_operations
 from mcp_actors.openapi.schemas import plain_text
 from mcp_actors.server import Context, Server, current_context
 from mcp_actors.types import BlobResourceContents, CallToolResult, TextResourceContents, ToolAnnotations
 
-__all__ = ["Api", "Outcome", "Routes", "ServedAs", "make_server", "read_api"]
+__all__ = ["Api", "OperationOutcome", "Routes", "ServedAs", "make_server", "read_api"]
 
 ServedAs = Literal["tool", "resource", "nothing"]
 Routes = Mapping[str, ServedAs] | Callable[[Operation], ServedAs | None]
@@ -55,8 +55,8 @@ _OWN, _CHECKED = "own", "checked"
 
 
 @attrs.frozen
-class Outcome:
-    """What became of an operation, ``served_as``, and, if nothing, the ``reason``."""
+class OperationOutcome:
+    """An operation, the kind of component that it is ``served_as``, and the ``reason`` if that is nothing."""
 
     operation: Operation
     served_as: ServedAs
@@ -73,11 +73,11 @@ class Api:
     """
 
     def __init__(
-        self, document: Document, routes: Routes | None = None, left_out: Collection[str] = ()
+        self, document: ApiDocument, routes: Routes | None = None, left_out: Collection[str] = ()
     ) -> None:
         self.document = document
         _check_routes(routes)
-        self.outcomes: tuple[Outcome, ...] = tuple(
+        self.outcomes: tuple[OperationOutcome, ...] = tuple(
             _outcome(each, routes, left_out) for each in read_operations(document)
         )
 
@@ -167,7 +167,7 @@ def _check_routes(routes: object) -> None:
             raise ValueError(f'routes: {each!r}: write "tool", "resource" or "nothing"')
 
 
-def _outcome(operation: Operation, routes: Routes | None, left_out: Collection[str]) -> Outcome:
+def _outcome(operation: Operation, routes: Routes | None, left_out: Collection[str]) -> OperationOutcome:
     wanted = _wanted(operation, routes)
     reason = ""
     if operation.problem:
@@ -188,7 +188,7 @@ def _outcome(operation: Operation, routes: Routes | None, left_out: Collection[s
         each.required and not _is_variable(each) for each in operation.arguments
     ):
         reason = "a resource has its arguments in its path and query"
-    return Outcome(operation, "nothing" if reason else wanted or "tool", reason)
+    return OperationOutcome(operation, "nothing" if reason else wanted or "tool", reason)
 
 
 def _wanted(operation: Operation, routes: Routes | None) -> ServedAs | None:
@@ -222,7 +222,7 @@ def _identifier(argument: Argument) -> str:
     return name if name.isidentifier() and name != "ctx" else f"_{name}"
 
 
-def _contents(uri: str, answer: Answer) -> TextResourceContents | BlobResourceContents:
+def _contents(uri: str, answer: ApiAnswer) -> TextResourceContents | BlobResourceContents:
     if answer.status == 404:
         raise ResourceNotFound(uri)
     if not 200 <= answer.status < 300:
@@ -252,7 +252,7 @@ class Bases:
         ApiDocumentError: The document names no server that can be used.
     """
 
-    def __init__(self, document: Document, base_url: str | None, variables: Mapping[str, str]) -> None:
+    def __init__(self, document: ApiDocument, base_url: str | None, variables: Mapping[str, str]) -> None:
         self._document = document
         self._base_url = base_url
         self._variables = variables
@@ -333,7 +333,11 @@ def make_server(
     references: Collection[str] = (),
     **settings: Any,
 ) -> Server[Any]:
-    """Makes a server: see `mcp_actors.Server.from_openapi`."""
+    """Makes a server: see `mcp_actors.Server.from_openapi`.
+
+    Raises:
+        TypeError: ``client`` is of another library.
+    """
     check_numbers(timeout, retries, max_bytes)
     if client is not None and not isinstance(client, httpx2.AsyncClient):
         raise TypeError(f"client= is an httpx2.AsyncClient, not {client!r:.80}")

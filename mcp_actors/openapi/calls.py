@@ -41,7 +41,15 @@ from mcp_actors.types import (
     TextContent,
 )
 
-__all__ = ["Answer", "ApiCalls", "CallSettings", "Credential", "Credentials", "RequestHeaders", "result_of"]
+__all__ = [
+    "ApiAnswer",
+    "ApiCalls",
+    "CallSettings",
+    "Credential",
+    "Credentials",
+    "RequestHeaders",
+    "result_of",
+]
 
 Credential = str | tuple[str, str] | None
 """A token or a key; for ``basic`` a user and a password, also as ``user:password``; ``None`` if the caller has none."""
@@ -72,7 +80,7 @@ STATUS = "mcp-actors/http-status"
 
 @attrs.frozen
 class CallSettings:
-    """What holds for all calls of one API."""
+    """Settings of all calls of one API."""
 
     credentials: Credentials | None
     headers: RequestHeaders | None
@@ -83,7 +91,7 @@ class CallSettings:
     """Bytes of an answer, unpacked."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ApiAnswer(msgspec.Struct, frozen=True):
     """A whole response."""
 
     status: int
@@ -161,7 +169,7 @@ class ApiCalls:
                 for each in clients.values() if self._own else ():
                     await each.aclose()
 
-    async def call(self, operation: Operation, arguments: Mapping[str, Any], ctx: Context) -> Answer:
+    async def call(self, operation: Operation, arguments: Mapping[str, Any], ctx: Context) -> ApiAnswer:
         """Makes one request, or several if it may be repeated. Cancelled, it closes the connection.
 
         Raises:
@@ -225,7 +233,7 @@ class ApiCalls:
 
     async def _attempts(
         self, parts: RequestParts, operation: Operation, base: str, client: httpx2.AsyncClient, ctx: Context
-    ) -> Answer:
+    ) -> ApiAnswer:
         """Makes a request again where that does no harm: nothing was sent, or a second time changes nothing more."""
         for attempt in range(self._settings.retries + 1):
             is_last = attempt == self._settings.retries
@@ -249,7 +257,7 @@ class ApiCalls:
 
     async def _follow(
         self, parts: RequestParts, base: str, client: httpx2.AsyncClient, ctx: Context
-    ) -> Answer:
+    ) -> ApiAnswer:
         url = base.rstrip("/") + parts.path + ("?" if parts.query else "") + "&".join(parts.query)
         for _ in range(MAX_REDIRECTS):
             answer = await self._exchange(parts, url, client, ctx)
@@ -269,7 +277,7 @@ class ApiCalls:
 
     async def _exchange(
         self, parts: RequestParts, url: str, client: httpx2.AsyncClient, ctx: Context
-    ) -> Answer:
+    ) -> ApiAnswer:
         headers = [
             ("accept", "application/json, */*;q=0.5"),
             ("accept-encoding", "gzip"),
@@ -291,7 +299,7 @@ class ApiCalls:
         response = await client.send(request, stream=True, follow_redirects=False)
         try:
             client.cookies.clear()
-            return Answer(response.status_code, response.headers, await self._read(response, ctx))
+            return ApiAnswer(response.status_code, response.headers, await self._read(response, ctx))
         finally:
             await response.aclose()
 
@@ -363,7 +371,7 @@ def _without_secrets(record: logging.LogRecord) -> bool:
     return not _hides_urls.get()
 
 
-def _retry_after(answer: Answer) -> float | None:
+def _retry_after(answer: ApiAnswer) -> float | None:
     """The seconds that an API asks to wait; a date is answered with the longest pause, so that nothing is repeated."""
     value = answer.headers.get("retry-after")
     if value is None:
@@ -379,7 +387,7 @@ def _origin(url: str) -> tuple[str, str]:
 # -- what a model is told --------------------------------------------------------------------------------------------
 
 
-def result_of(operation: Operation, answer: Answer, arguments: Mapping[str, Any]) -> CallToolResult:
+def result_of(operation: Operation, answer: ApiAnswer, arguments: Mapping[str, Any]) -> CallToolResult:
     """Returns the result of a call.
 
     With an output schema the structured content is the body, if it fits. A body that does not fit is returned as text,
@@ -415,7 +423,7 @@ def result_of(operation: Operation, answer: Answer, arguments: Mapping[str, Any]
 _NOTHING = object()
 
 
-def _value(operation: Operation, answer: Answer) -> tuple[Any, str]:
+def _value(operation: Operation, answer: ApiAnswer) -> tuple[Any, str]:
     """The structured content of an answer, and what is wrong with it."""
     value: Any = _NOTHING
     problem = "its body is no JSON"
@@ -437,7 +445,7 @@ def _compiled(operation: Operation) -> Validator:
     return compile_schema(operation.output_schema or {})
 
 
-def _content(operation: Operation, answer: Answer) -> list[ContentBlock]:
+def _content(operation: Operation, answer: ApiAnswer) -> list[ContentBlock]:
     kind = answer.media_type
     if not answer.body:
         return [TextContent(f"{_status_text(answer.status)}, without a body")]
@@ -453,7 +461,7 @@ def _content(operation: Operation, answer: Answer) -> list[ContentBlock]:
     return [EmbeddedResource(BlobResourceContents(uri, blob, kind or "application/octet-stream"))]
 
 
-def is_text(answer: Answer) -> bool:
+def is_text(answer: ApiAnswer) -> bool:
     """Whether a body is text, by its media type or, without one, by its bytes."""
     kind = answer.media_type
     if not kind:
@@ -465,7 +473,7 @@ def is_text(answer: Answer) -> bool:
     )
 
 
-def _next_page(operation: Operation, answer: Answer, arguments: Mapping[str, Any]) -> str:
+def _next_page(operation: Operation, answer: ApiAnswer, arguments: Mapping[str, Any]) -> str:
     """The arguments that the link to the next page (RFC 8288) has and the call had not."""
     link = re.search(r'<([^<>]{1,2000})>\s*;[^,<]{0,200}\brel="?next"?', answer.headers.get("link", ""))
     if link is None:
@@ -479,8 +487,8 @@ def _next_page(operation: Operation, answer: Answer, arguments: Mapping[str, Any
     )
 
 
-def failure_text(answer: Answer) -> str:
-    """What an API says about a failure: its status, and its words as far as they are for reading."""
+def failure_text(answer: ApiAnswer) -> str:
+    """Returns the words of an API about a failure: its status, and its answer as far as that is for reading."""
     said = _status_text(answer.status)
     wait = answer.headers.get("retry-after", "")
     if re.fullmatch("[0-9]{1,6}", wait):
@@ -489,7 +497,7 @@ def failure_text(answer: Answer) -> str:
     return f"{said}: {words}" if words else said
 
 
-def _words(answer: Answer) -> str:
+def _words(answer: ApiAnswer) -> str:
     if answer.has_json:
         try:
             value = answer.json()

@@ -21,7 +21,7 @@ import msgspec
 
 from mcp_actors.errors import ApiDocumentError
 
-__all__ = ["Document", "Unresolved", "list_of", "object_of", "read_document", "text_of"]
+__all__ = ["ApiDocument", "Unresolved", "list_of", "object_of", "read_document", "text_of"]
 
 # Bytes of all documents together. The largest published one, that of GitHub, has 12 million.
 MAX_BYTES = 64 * 1024 * 1024
@@ -50,7 +50,7 @@ class Unresolved(Exception):
     """A reference leads to nothing, or to where nothing is read; the text says which."""
 
 
-class Document:
+class ApiDocument:
     """An OpenAPI document, and those that it refers to.
 
     Args:
@@ -68,7 +68,7 @@ class Document:
         """What was written of the schemas that references name: see `mcp_actors.openapi.schemas`."""
 
     def __repr__(self) -> str:
-        return f"<Document {self.location or 'of the program'} with {len(self._others)} others>"
+        return f"<ApiDocument {self.location or 'of the program'} with {len(self._others)} others>"
 
     @property
     def is_remote(self) -> bool:
@@ -153,7 +153,7 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def read_document(source: str | Path | Mapping[str, Any], *, references: Collection[str] = ()) -> Document:
+def read_document(source: str | Path | Mapping[str, Any], *, references: Collection[str] = ()) -> ApiDocument:
     """Reads a document and those that belong to it. Waits for files and the network, in the thread that calls it.
 
     Args:
@@ -165,10 +165,10 @@ def read_document(source: str | Path | Mapping[str, Any], *, references: Collect
         ApiDocumentError: It cannot be read, is neither JSON nor YAML, is over a bound, or is not OpenAPI 3.0 or 3.1.
         ImportError: It is YAML, and the extra ``openapi`` is missing.
     """
-    return _Reading(source, references).document()
+    return _DocumentReading(source, references).document()
 
 
-class _Reading:
+class _DocumentReading:
     """Reads one document and, from the places that are allowed, all those that it leads to."""
 
     def __init__(self, source: str | Path | Mapping[str, Any], references: Collection[str]) -> None:
@@ -183,7 +183,7 @@ class _Reading:
             if not urlsplit(each).path:
                 raise ValueError(f"references={each!r}: a place ends with its path, such as {each + '/'!r}")
 
-    def document(self) -> Document:
+    def document(self) -> ApiDocument:
         source = self._source
         if isinstance(source, Mapping):
             root = msgspec.json.decode(msgspec.json.encode(source))
@@ -210,7 +210,7 @@ class _Reading:
                     if len(others) > MAX_FILES:
                         raise ApiDocumentError(f"it refers to more than {MAX_FILES} documents", file=location)
                     pending.append((found, uri))
-        return Document(root, others, location)
+        return ApiDocument(root, others, location)
 
     def _other(self, uri: str) -> Any:
         """Returns another document, and ``None`` for one that may not be read or does not exist."""

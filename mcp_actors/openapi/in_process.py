@@ -43,7 +43,11 @@ def make_server(
     max_bytes: int = MAX_BYTES,
     **settings: Any,
 ) -> Server[Any]:
-    """Makes a server: see `mcp_actors.Server.from_asgi`."""
+    """Makes a server: see `mcp_actors.Server.from_asgi`.
+
+    Raises:
+        TypeError: ``app`` cannot be called.
+    """
     check_numbers(timeout, 0, max_bytes)
     if not callable(app):
         raise TypeError(f"app is an ASGI application, not {app!r:.80}")
@@ -96,7 +100,7 @@ _class_of_ours: Any = partial(find_application, "asgi")
 
 
 def _document_of(app: Any, document: str | Mapping[str, Any]) -> Mapping[str, Any]:
-    """What FastAPI makes without a request, or what the application answers under a path."""
+    """Returns the document that FastAPI makes without a request, or that the application answers with."""
     if isinstance(document, Mapping):
         return document
     make = getattr(app, "openapi", None)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import attrs
 import msgspec
 
-from mcp_actors.openapi.document import Document, Unresolved, list_of, object_of, text_of
+from mcp_actors.openapi.document import ApiDocument, Unresolved, list_of, object_of, text_of
 from mcp_actors.openapi.schemas import FILE_SCHEMA, flat_schema, is_file, plain_text, read_schema
 
 __all__ = ["Argument", "Body", "Operation", "SecurityScheme", "read_operations"]
@@ -136,14 +136,14 @@ class Operation:
         return self.is_safe or self.method in ("PUT", "DELETE")
 
 
-def read_operations(document: Document) -> list[Operation]:
+def read_operations(document: ApiDocument) -> list[Operation]:
     """Returns all operations of a document, in its order, each with a name of its own.
 
     The names depend on the document alone, and not on which of its operations become tools.
     """
     names = _Names()
     return [
-        _Reader(document, method, path, item, operation, names).operation()
+        _OperationReader(document, method, path, item, operation, names).operation()
         for method, path, item, operation in document.operations()
     ]
 
@@ -170,11 +170,17 @@ class _Unusable(Exception):
     """No request can be made of an operation; the text says why."""
 
 
-class _Reader:
+class _OperationReader:
     """Reads one operation."""
 
     def __init__(
-        self, document: Document, method: str, path: str, item: Any, operation: dict[str, Any], names: _Names
+        self,
+        document: ApiDocument,
+        method: str,
+        path: str,
+        item: Any,
+        operation: dict[str, Any],
+        names: _Names,
     ) -> None:
         self._document = document
         self._method = method

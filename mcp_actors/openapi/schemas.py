@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mcp_actors._schema.validate import compile_schema
-from mcp_actors.openapi.document import Document, Unresolved, list_of, object_of, text_of
+from mcp_actors.openapi.document import ApiDocument, Unresolved, list_of, object_of, text_of
 
 __all__ = ["FILE_SCHEMA", "flat_schema", "is_file", "plain_text", "read_schema"]
 
@@ -68,7 +68,7 @@ class _Part(NamedTuple):
 
 
 def read_schema(
-    document: Document, schema: Any, *, sent: bool, files: bool = False, most: int = MOST_CHARACTERS
+    document: ApiDocument, schema: Any, *, sent: bool, files: bool = False, most: int = MOST_CHARACTERS
 ) -> dict[str, Any]:
     """Returns a schema of the document as a JSON Schema that stands alone.
 
@@ -90,13 +90,13 @@ def read_schema(
     return dict(document.written[key])
 
 
-def flat_schema(document: Document, schema: Any) -> dict[str, Any]:
+def flat_schema(document: ApiDocument, schema: Any) -> dict[str, Any]:
     """Returns a schema of the document with the references and the ``allOf`` at its root put together."""
     return _Writer(document, True, False, 0).inlined(schema, frozenset())
 
 
 class _Writer:
-    def __init__(self, document: Document, sent: bool, files: bool, most: int) -> None:
+    def __init__(self, document: ApiDocument, sent: bool, files: bool, most: int) -> None:
         self._document = document
         self._sent = sent
         self._files = files

@@ -18,7 +18,7 @@ from mcp_actors import Client, Server
 from mcp_actors._schema.validate import compile_schema
 from mcp_actors.errors import ApiDocumentError, RpcError, UrlRefused
 from mcp_actors.openapi.api import read_api
-from mcp_actors.openapi.document import Document, read_document
+from mcp_actors.openapi.document import ApiDocument, read_document
 from mcp_actors.openapi.schemas import read_schema
 from mcp_actors.types import CallToolResult, EmbeddedResource, ImageContent, TextResourceContents
 from mcp_transports.auth.fetcher import CheckedTransport
@@ -29,7 +29,7 @@ from .test_openapi_requests import Api, body_of, call, document, parameter, serv
 def written(schema: Any, *, openapi: str = "3.1.0", sent: bool = True, **schemas: Any) -> dict[str, Any]:
     """The schema that a model gets of one of a document with these others."""
     root = {"openapi": openapi, "components": {"schemas": schemas}}
-    found = read_schema(Document(root, {}, ""), schema, sent=sent)
+    found = read_schema(ApiDocument(root, {}, ""), schema, sent=sent)
     compile_schema(found)
     return found
 
@@ -550,4 +550,4 @@ async def test_everything_is_valid_for_hosts_and_the_body_of_a_patch_is_one_argu
     api = Api()
     await call(api, described, {"body": [{"op": "test"}]})
     assert api.asked[0].headers["content-type"] == "application/json-patch+json"
-    assert isinstance(read_document(described), Document)
+    assert isinstance(read_document(described), ApiDocument)

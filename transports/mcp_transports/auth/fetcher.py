@@ -273,7 +273,7 @@ class CheckedTransport(httpx2.AsyncBaseTransport):
             UrlRefused: The URL must not be used, or its host has an address that is not global.
             httpx2.ConnectError: There is no connection.
             httpx2.ReadError: The connection broke off, or what came is no HTTP.
-            httpx2.TimeoutException: A step took too long.
+            httpx2.ReadTimeout: A step took too long.
         """
         url = request.url
         if url.scheme != "https":
