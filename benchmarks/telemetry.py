@@ -9,7 +9,8 @@ over one TCP connection (legacy). The processor time is that of the whole proces
 ``otel`` records each span and exports it by OTLP to a receiver, which is another process; ``otel-tenth`` samples a
 tenth of the traces by the SDK. ``otel-serve`` is what ``mcp-actors serve --telemetry otel`` is: at most 20 traces a
 second, and durations that are counted by `Metrics` and exported with the rest; ``otel-share`` has the traces of
-``--share`` instead. ``otel-spans`` has no instruments for durations.
+``--share`` instead. ``otel-spans`` has no instruments for durations. ``history`` is ``--admin`` that nobody looks at:
+`Metrics` that are read every ten seconds. ``access`` is ``--access-log``, and ``operators`` all three.
 """
 
 from __future__ import annotations
@@ -63,9 +64,19 @@ if kind.startswith("otel"):
         meters = MeterProvider([PeriodicExportingMetricReader(exporter, 5000)])
         settings |= {"most_traces": 20} if kind == "otel-serve" else {"share": float(share)}
     telemetry = OpenTelemetry(tracer_provider=tracers, meter_provider=meters, **settings)
-elif kind == "metrics":
+elif kind in ("metrics", "history"):
     from mcp_actors.telemetry import Metrics
     telemetry = Metrics()
+elif kind in ("access", "operators"):
+    from mcp_actors.supervision.access_log import access_log
+    from mcp_actors.telemetry import Metrics, Together
+    from mcp_actors.telemetry.combined import AccessLog
+    access_log.is_on = True
+    telemetry = AccessLog() if kind == "access" else Together(Metrics(), AccessLog())
+companions = []
+if kind in ("history", "operators"):
+    from mcp_transports.admin import AdminTransport
+    companions.append(AdminTransport("unix:" + os.path.dirname(os.path.abspath(__file__)) + "/admin.sock"))
 server = Server("measured", telemetry=telemetry)
 
 @server.tool
@@ -79,10 +90,21 @@ class Status:
     def started(self, places):
         print(places[0], flush=True)
 
-server.run(url, task_status=Status())
+server.run(url, *companions, task_status=Status())
 os._exit(0)
 """
-KINDS = ("none", "metrics", "otel-serve", "otel-share", "otel-tenth", "otel-spans", "otel")
+KINDS = (
+    "none",
+    "metrics",
+    "history",
+    "access",
+    "operators",
+    "otel-serve",
+    "otel-share",
+    "otel-tenth",
+    "otel-spans",
+    "otel",
+)
 IN_FLIGHT = 64
 CALL = {"name": "add", "arguments": {"a": 1, "b": 2}}
 
@@ -177,7 +199,11 @@ def serving(
         program.write_text(PROGRAM)
         environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector}
         command = [sys.executable, str(program), kind, url, str(burnt), str(share)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        # The access log is written, and read by nobody.
+        errors = subprocess.DEVNULL if kind in ("access", "operators") else None
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        ) as process:
             try:
                 assert process.stdout is not None
                 yield process.pid, load(process.stdout.readline().strip())

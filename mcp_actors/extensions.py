@@ -9,8 +9,10 @@ from __future__ import annotations
 from mcp_actors._client.client_extension import AnsweredCall, AskedRequest, ClientExtension
 from mcp_actors._server.context import holder_of
 from mcp_actors._server.server_extension import (
+    OperatedTasks,
     ServerExtension,
     Serving,
+    TaskStatistics,
     Voice,
     ask_client,
     check_answer,
@@ -25,8 +27,10 @@ __all__ = [
     "AnsweredCall",
     "AskedRequest",
     "ClientExtension",
+    "OperatedTasks",
     "ServerExtension",
     "Serving",
+    "TaskStatistics",
     "Voice",
     "ask_client",
     "check_answer",

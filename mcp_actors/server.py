@@ -9,7 +9,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any, Generic, Never, TypeGuard, TypeVar, Unpack, get_args, overload
+from typing import Any, Generic, Never, Self, TypeGuard, TypeVar, Unpack, get_args, overload
 
 import trio
 
@@ -26,7 +26,7 @@ from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
 from mcp_actors._server.invoke import Loop, check_async, in_loop, middleware_in_loop
 from mcp_actors._server.middleware import CallNext, Middleware, NotificationMiddleware
-from mcp_actors._server.mounts import Mount, Mounts, live_mounts
+from mcp_actors._server.mounts import LiveMounts, Mount, Mounts
 from mcp_actors._server.names import NameTable
 from mcp_actors._server.options import (
     PromptOptions,
@@ -51,7 +51,7 @@ from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT, state_key_of_environment
 from mcp_actors._server.tools import Arguments, TaskRules, Tools
 from mcp_actors.abc import ServerTransport, SharedState, Telemetry
-from mcp_actors.abc.discovery import find_application, server_transport
+from mcp_actors.abc.discovery import find_application, find_source, server_transport
 from mcp_actors.abc.http import AsgiServer
 from mcp_actors.bridges.bridged_call import calling_bridge, refuse_asyncio
 from mcp_actors.errors import LocalProtocolError, McpError
@@ -279,6 +279,64 @@ class Server(Generic[StateT]):
     @telemetry.setter
     def telemetry(self, telemetry: Telemetry | None) -> None:
         self._runtime.telemetry = telemetry
+
+    # -- servers of what exists ---------------------------------------------------------------------------------
+
+    @classmethod
+    def from_openapi(cls, document: Any, **options: Any) -> Self:
+        """Makes a server of an API that an OpenAPI document describes: each operation becomes a tool.
+
+        Versions 3.0 and 3.1, as JSON or, with the extra ``openapi``, as YAML. It is read at once, which waits for the
+        network if it is there. `mcp_actors.openapi` has the types of the options.
+
+        Args:
+            document: A path, a URL, or the document itself as parsed JSON. Other documents that it refers to are read
+                from its folder, or its origin, alone.
+            options: ``client``, an `httpx2.AsyncClient` for all requests, which stays open, by default one of the
+                server's own with 100 connections at most. A request has its headers and its ``auth``, and none of its
+                cookies. ``base_url``, where the API is, by default the base URL of the client, or else the first
+                server of the document with ``variables``, a mapping, for its variables. ``routes``, a mapping of
+                patterns such as ``{"GET /users/{id}": "resource", "tag:admin": "nothing"}``, or a function of an
+                `~mcp_actors.openapi.Operation`; what it does not mention becomes a tool, unless it is deprecated or
+                internal. ``credentials(ctx, scheme)``, plain or async, which returns what the caller has for a
+                security scheme, and ``headers(ctx)``, which returns further headers; nothing of it is kept.
+                ``timeout``, in seconds, for a call, 60 by default. ``retries``, 2 by default: how often a request is
+                repeated after a failure, if that does no harm. ``max_bytes`` of an answer, 4 MiB by default.
+                ``references``, other places from which documents may be read: beginnings of URLs, and folders. All
+                others are those of `Server`; ``name``, ``version`` and ``instructions`` are those of the document by
+                default.
+
+        Raises:
+            ApiDocumentError: The document cannot be read, is malformed or over a bound, or names no server.
+            ImportError: It is YAML, and the extra ``openapi`` is missing.
+            TypeError, ValueError: An option is of another kind.
+        """
+        made: Self = find_source("openapi")(cls, document, **options)
+        return made
+
+    @classmethod
+    def from_asgi(cls, app: Any, **options: Any) -> Self:
+        """Makes a server of an ASGI application that describes itself by OpenAPI, such as one of FastAPI.
+
+        Requests are made without a socket, in the asyncio loop of the program or in one of the engine's own, so that
+        the application's middleware, dependencies and authorization work as ever. Its lifespan runs while the server is
+        served; where the server is mounted in the same application, the web server runs that. Such a mount does not
+        become a tool.
+
+        Args:
+            app: The application.
+            options: ``document``, the path under which the application answers with its document, by default
+                ``/openapi.json``, or the document itself. ``base_url``, under which the application sees itself, by
+                default ``http://localhost``. ``routes``, ``credentials``, ``headers``, ``timeout`` and ``max_bytes`` as
+                `from_openapi` has them, and those of `Server`.
+
+        Raises:
+            ApiDocumentError: The document is malformed or over a bound.
+            LocalProtocolError: The application does not answer with it.
+            TypeError, ValueError: An option is of another kind.
+        """
+        made: Self = find_source("asgi")(cls, app, **options)
+        return made
 
     # -- registering what clients see ---------------------------------------------------------------------------
 
@@ -764,7 +822,7 @@ class Server(Generic[StateT]):
                 trio.lowlevel.current_trio_token(),
                 calling_bridge.get(),
             )
-            await stack.enter_async_context(live_mounts(self, scope, self._runtime.calls))
+            await stack.enter_async_context(LiveMounts(self, scope, self._runtime.calls))
             yield scope
 
     async def _entered_lifespan(self, stack: AsyncExitStack) -> Any:

@@ -261,10 +261,10 @@ DEFECTS = (
         ("cli/install/test_change.py",),
     ),
     Defect(
-        "an end of a replaced server is not announced",
+        "the lifespan of a replaced server is not left after its last call",
         "mcp_actors/cli/reload/replacement.py",
-        ("        finally:\n            self.ended.set()\n"),
-        ("        finally:\n            pass\n"),
+        ("        turn.lifespan.left.set()\n        self._former.remove(turn)\n"),
+        ("        self._former.remove(turn)\n"),
         ("cli/reload/test_replacement.py",),
     ),
     Defect(

@@ -41,9 +41,10 @@ WINDOW_SHOWN = 64
 
 
 def page(document: Document) -> str:
-    """Returns the page: what came of it, its contents, how to read it, goals, throughput, latency, and every figure."""
+    """Returns the page: what came of it, with a verdict on each goal, then its contents, plots and every figure."""
     sections = list(_sections(document))
     parts = document_head("Benchmarks of mcp-actors", (), summary(document))
+    parts.append(_verdicts(document))
     links = "".join(
         f'<li><a href="#s{at}">{escape(title)}</a></li>' for at, (title, _) in enumerate(sections)
     )
@@ -54,6 +55,42 @@ def page(document: Document) -> str:
         parts.append(f'<div class="mind"><strong>Mind</strong><ul>{items}</ul></div>')
     parts += [f'<h2 id="s{at}">{escape(title)}</h2>{text}' for at, (title, text) in enumerate(sections)]
     return "\n".join([*parts, "</html>\n"])
+
+
+# Verdicts are small, because all of them are to be seen at once.
+_VERDICTS = """
+.verdicts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(21rem, 100%), 1fr)); gap: 0 1.2rem }
+.verdicts { list-style: none; margin: .6rem 0; padding: 0; font-size: 12.5px; line-height: 1.5 }
+.verdicts li { display: flex; gap: .4rem; white-space: nowrap; border-bottom: 1px solid var(--line) }
+.verdicts .what { flex: 1; overflow: hidden; text-overflow: ellipsis }
+.verdicts b { font-variant-numeric: tabular-nums }
+.verdicts li.missed { font-weight: 400; background: var(--mind) } .verdicts .aim { color: var(--pale) }
+"""
+
+
+def _verdicts(document: Document) -> str:
+    """Returns each goal with its figure and whether it is reached, those first that are not; nothing without goals."""
+    rows = goal_rows(document)
+    found = []
+    for row in rows[1:]:
+        for column, cell in zip(rows[0][1:], row[1:], strict=True):
+            figure, goal, aim = cell.text.partition(", goal ")
+            if goal:
+                found.append((cell.missed, f"{row[0].text}, {column.text}", figure, aim.partition(":")[0]))
+    found.sort(key=lambda each: not each[0])
+    lines = "".join(
+        f'<li{" class=missed" * missed} title="{escape(f"{what}: {figure}, goal {aim}")}">'
+        f"<span>{'✗' if missed else '-' if figure.startswith('not run') else '✓'}</span>"
+        f'<span class="what">{escape(what)}</span><b>{escape(_shortened(figure))}</b>'
+        f'<span class="aim">{escape(aim.partition(" or ")[0])}</span></li>'
+        for missed, what, figure, aim in found
+    )
+    return f'<style>{_VERDICTS}</style><ul class="verdicts" aria-label="Goals">{lines}</ul>' if found else ""
+
+
+def _shortened(figure: str) -> str:
+    """Returns a figure without where it lies, and without those that it is made of."""
+    return figure.rpartition(": ")[2].partition(" (")[0]
 
 
 def _sections(document: Document) -> Iterator[tuple[str, str]]:

@@ -63,8 +63,10 @@ class ConnectionlessSession:
         memory: ClientMemory,
         on_closed: Callable[[ConnectionlessSession], None],
         on_notification: NotificationHandler,
+        peer: str | None = None,
     ) -> None:
         self.outlet = outlet
+        self._peer = peer
         self._legacy = negotiation.legacy
         self._nursery = nursery
         self._on_closed = on_closed
@@ -153,7 +155,7 @@ class ConnectionlessSession:
 
     @property
     def peer(self) -> str:
-        return self.dispatcher.name
+        return self._peer or self.dispatcher.name
 
     def start_task(self, kind: TaskKind, fn: Callable[[], Awaitable[object]]) -> None:
         begin = start_again if kind.restarted else start

@@ -234,6 +234,8 @@ class CallOptions(ValueRecord):
     on_message: MessageCallback | None = None
     """Is called, in the read path, with each notification that came with this request, where the binding tells that,
     and returns whether it has taken it."""
+    waits_for_server: bool = True
+    """Whether it is sent again, within its time, to a server that cannot be reached or refuses it unbegun."""
 
 
 @frozen_record(eq=False, repr=False)

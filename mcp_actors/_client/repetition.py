@@ -10,8 +10,9 @@ a server that stops, and says that nothing began    after the pause that it name
 HTTP 429, or 503 with ``Retry-After`` from a proxy  after the pause that it names
 =================================================== ====================================================================
 
-All attempts together have the time of one call, and the last refusal is raised when that does not suffice. What may
-have been run is never sent again here: of its own calls a program says so by `mcp_actors.middleware.Retry`.
+All attempts together have the time of one call, and the last refusal is raised when that does not suffice. A gateway
+waits for no server (`CallOptions.waits_for_server`): it says at once which one is away, and its clients ask again. What
+may have been run is never sent again here: of its own calls a program says so by `mcp_actors.middleware.Retry`.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class Repetition:
             # All who met the same refusal wait together for the session that takes its place.
             await self._connectivity.live_session(self._options.idle, session)
             return self._next_options()
+        if not self._options.waits_for_server:
+            raise refusal
         restarts = self._connectivity.restarts
         left = self._deadline.at - trio.current_time()
         asked = refusal.retry_after if isinstance(refusal, Unavailable | ServerStopping) else None

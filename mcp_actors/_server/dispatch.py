@@ -43,7 +43,7 @@ _NAMED = frozenset({"tools/call", "prompts/get"})
 class MethodDispatch:
     """Answers the calls of one `serve` with the handlers of the server."""
 
-    __slots__ = ("beats", "call_class", "features", "scope", "stamp", "telemetry")
+    __slots__ = ("beats", "call_class", "features", "operated", "scope", "stamp", "telemetry")
 
     def __init__(
         self,
@@ -61,6 +61,8 @@ class MethodDispatch:
         self.scope = scope
         self.features = features
         self.stamp = stamp
+        self.operated: list[Any] = []
+        """What extensions let operators see and cancel: `mcp_actors.extensions.OperatedTasks`."""
 
     def replace(self, features: Features, scope: ServerScope, stamp: Mapping[str, Any]) -> None:
         """Answers later calls with other features; calls in flight keep those that they began with."""

@@ -95,7 +95,7 @@ class Features:
         if unknown or isinstance(declared, str):
             known = ", ".join(get_args(FeatureName))
             raise ValueError(f"capabilities must be a list of names out of {known}, not {declared!r}")
-        self.loop = ServingLoop()
+        self.loop = ServingLoop(lambda: [each.host._features.loop for each in self.mounts])
         threads = WorkerThreads(WORKER_THREADS, holder_of)
         same: dict[str, Any] = {
             "injected": Context,
@@ -119,7 +119,8 @@ class Features:
         self.notifications = NotificationHandlers(threads, lambda: self.mounts)
         self.custom: dict[str, Method] = {}
         self._custom_scopes: dict[str, frozenset[str]] = {}
-        self._of_extensions: set[str] = set()
+        self.own_methods: dict[str, Method] = {}
+        """The methods in `custom` that came with no extension."""
         self.middleware: list[Middleware] = []
         self.around: dict[str, list[Around]] = {}
         self.layered = False
@@ -175,9 +176,18 @@ class Features:
         self, name: str, function: Callable[[dict[str, Any], Context], Any], scopes: Iterable[str] = ()
     ) -> None:
         """Adds a method of the user's own; raises `LocalProtocolError` for a name that is taken."""
-        self.add_handler(
+        self.add_own_handler(
             Method(name, dict, dict), lambda ctx: Continuation(_method_begun, function, ctx), scopes
         )
+
+    def add_own_handler(self, method: Method, handler: Handler, scopes: Iterable[str]) -> None:
+        """As `add_handler`, for a method of no extension: servers that show these features answer it, too."""
+        for each in self.mounts:
+            each.check_method(method.name)
+        self.add_handler(method, handler, scopes)
+        self.own_methods[method.name] = method
+        for each in self.mounts:
+            each.add_method(method, scopes)
 
     def add_handler(self, method: Method, handler: Handler, scopes: Iterable[str]) -> None:
         """Adds a method that is not part of every revision; raises `LocalProtocolError` for a name that is taken."""
@@ -188,18 +198,13 @@ class Features:
         self.handlers[name] = handler
         self._custom_scopes[name] = frozenset(scopes)
         self.scoped = self.scoped or bool(self._custom_scopes[name])
-        if not self.is_of_extension(name):
-            for each in self.mounts:
-                each.add_method(method, scopes)
 
-    def remove_handler(self, name: str) -> None:
-        """Removes a method that `add_handler` has added."""
-        del self.custom[name], self.handlers[name]
+    def remove_own_handler(self, name: str) -> None:
+        """Removes a method that `add_own_handler` has added, here and where it was added for that."""
+        del self.custom[name], self.handlers[name], self.own_methods[name]
         self._custom_scopes.pop(name, None)
-
-    def is_of_extension(self, method: str) -> bool:
-        """Whether a method came with an extension."""
-        return method in self._of_extensions
+        for each in self.mounts:
+            each.remove_method(name)
 
     def scopes_of_method(self, method: str) -> frozenset[str]:
         """The scopes that a caller needs for a method that `add_handler` has added."""
@@ -232,9 +237,7 @@ class Features:
             )
         for each in self.mounts:
             each.check_extension(extension.id)
-        before = set(self.custom)
         extension.offered(self)
-        self._of_extensions |= set(self.custom) - before
         self.extensions[extension.id] = extension
         self.layered = self.layered or bool(self.around)
         self._capabilities = self.declared = None

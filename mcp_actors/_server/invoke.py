@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 import os
 import queue
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -416,12 +416,16 @@ T = TypeVar("T")
 
 
 class ServingLoop:
-    """The event loop in which a server is served, while it is."""
+    """The event loop in which a server is served, while it is.
 
-    def __init__(self) -> None:
+    Args:
+        outer: Returns the loops of the servers in which it is mounted, which count while only those are served.
+    """
+
+    def __init__(self, outer: Callable[[], Iterable[ServingLoop]]) -> None:
         self._token: trio.lowlevel.TrioToken | None = None
         self._process = 0
-        self._outer: tuple[ServingLoop, ...] = ()
+        self._outer = outer
 
     def __repr__(self) -> str:
         return f"<ServingLoop {'none' if self._token is None else 'serving'}>"
@@ -463,15 +467,10 @@ class ServingLoop:
         token = self._running()
         return function(*args) if token is None else on_loop(token, function, *args)
 
-    def inside(self, outer: ServingLoop) -> None:
-        """The server is mounted in another one: while only that is served, its loop counts."""
-        if outer not in self._outer:
-            self._outer += (outer,)
-
     def _running(self) -> trio.lowlevel.TrioToken | None:
         if self._token is not None:
             return self._token
-        return next((found for each in self._outer if (found := each._running()) is not None), None)
+        return next((found for each in self._outer() if (found := each._running()) is not None), None)
 
 
 def _nothing() -> None:

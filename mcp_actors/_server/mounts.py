@@ -13,9 +13,11 @@ last call that was in flight then has ended.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+import sys
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 import attrs
@@ -31,11 +33,11 @@ from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.names import NameTable
 from mcp_actors._server.scope import OpenedBlock, ServerScope
 from mcp_actors.errors import LocalProtocolError, UpstreamUnavailable
-from mcp_actors.supervision.containment import start, start_and_wait
+from mcp_actors.supervision.containment import sole_cause, start, start_and_wait
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import MOUNT, MOUNT_END
 
-__all__ = ["LiveMounts", "Mount", "Mounts", "live_mounts"]
+__all__ = ["LiveMounts", "Mount", "Mounts"]
 
 # Seconds between two looks whether the calls in flight of a server that was unmounted have ended.
 LOOK_EVERY = 0.25
@@ -62,13 +64,13 @@ class Mount:
         self.scopes = frozenset(scopes)
         features = server._features
         host_features = host._features
+        self._resources = _Views(self, features.resources, host_features.resources, self._resource)
         self._followers = (
             _Views(self, features.tools, host_features.tools, self._tool),
             _Views(self, features.prompts, host_features.prompts, self._prompt),
-            _Views(self, features.resources, host_features.resources, self._resource),
+            self._resources,
         )
         self._completions = _Completions(self)
-        self._methods: list[str] = []
         self._waiting = 0
         self._stop_forwarding: Callable[[], None] | None = None
 
@@ -99,17 +101,21 @@ class Mount:
 
     def check(self) -> None:
         """Raises `LocalProtocolError` if something of the server cannot be shown in the host."""
-        features, host = self.server._features, self.host._features
+        features = self.server._features
         for each in self._followers:
             for key in each.source.by_key:
                 each.check(key)
-        for method in self._own_methods():
-            if method in host.handlers:
-                raise LocalProtocolError(
-                    f"the mount {self.name!r} answers the method {method!r}, as {host!r} does"
-                )
+        for method in features.own_methods:
+            self.check_method(method)
         for id in features.extensions:
             self.check_extension(id)
+
+    def check_method(self, method: str) -> None:
+        """Raises `LocalProtocolError` if the host answers a method already."""
+        if method in self.host._features.handlers:
+            raise LocalProtocolError(
+                f"the mount {self.name!r} has the method {method!r}, which {self.host.name!r} answers already"
+            )
 
     def check_extension(self, id: str) -> None:
         """Raises `LocalProtocolError` if the host does not offer an extension, which clients could not know then."""
@@ -134,12 +140,11 @@ class Mount:
         for each in self._followers:
             each.follow()
         self._completions.follow()
-        for method in self._own_methods():
-            self.add_method(features.custom[method], features.scopes_of_method(method))
+        for name, method in features.own_methods.items():
+            self.add_method(method, features.scopes_of_method(name))
         for name, entry in features.notifications.entries():
             self.add_notification(name, entry)
         features.mounts += (self,)
-        features.loop.inside(host.loop)
         host.declare_also(features.declared_names())
         self._stop_forwarding = self.server.bus.forward(self._forward)
 
@@ -154,9 +159,8 @@ class Mount:
         for each in self._followers:
             each.leave()
         self._completions.leave()
-        for method in self._methods:
-            host.remove_handler(method)
-        self._methods.clear()
+        for method in features.own_methods:
+            self.remove_method(method)
         host.notifications.remove_of(self)
 
     def refresh(self) -> None:
@@ -168,13 +172,15 @@ class Mount:
         self._completions.follow()
 
     def _forward(self, kind: str, key: str | None) -> None:
-        # What the registries of the host publish themselves is left out.
-        if kind in ("resources", "resource_updated"):
+        # What the registries of the host publish themselves is left out, and what the mount does not show.
+        is_hidden = key is not None and self.server._features.resources.covers(key) and not self.covers(key)
+        if kind in ("resources", "resource_updated") and not is_hidden:
             self.host.bus.republish(kind, key)
 
     def covers(self, uri: str) -> bool:
         """Whether a resource of the server, as it is shown in the host, serves a URI."""
-        return self.is_shown and self.names.is_offered(uri) and self.server._features.resources.covers(uri)
+        key = self.host._features.resources.key_of(uri)
+        return key is not None and self._resources.shows(key)
 
     # -- entering ------------------------------------------------------------------------------------------------------
 
@@ -191,7 +197,7 @@ class Mount:
         async with AsyncExitStack() as stack:
             state = await self.server._entered_lifespan(stack)
             inner = msgspec.structs.replace(scope, server=self.server, state=state, mounted={})
-            await stack.enter_async_context(live_mounts(self.server, inner, calls))
+            await stack.enter_async_context(LiveMounts(self.server, inner, calls))
             scope.mounted[self] = inner
             try:
                 yield
@@ -276,24 +282,21 @@ class Mount:
 
     # -- what has no name ----------------------------------------------------------------------------------------------
 
-    def _own_methods(self) -> Iterator[str]:
-        features = self.server._features
-        return (each for each in features.custom if not features.is_of_extension(each))
-
-    def add_method(self, method: Method, scopes: Collection[str]) -> None:
+    def add_method(self, method: Method, scopes: Iterable[str]) -> None:
         """Has the host answer a method as the server does."""
-        self.host._features.add_handler(method, self._handler(method.name), frozenset(scopes) | self.scopes)
-        self._methods.append(method.name)
+        needed = frozenset(scopes) | self.scopes
+        self.host._features.add_own_handler(method, self._handler(method.name), needed)
+
+    def remove_method(self, method: str) -> None:
+        """Has the host no longer answer a method."""
+        self.host._features.remove_own_handler(method)
 
     def _handler(self, method: str) -> Handler:
         return lambda ctx: Continuation(self._through, method, {}, ctx, {})
 
     def add_notification(self, name: str, entry: Any) -> None:
         """Has the host call a function of the server for a notification, beside all others."""
-        around = self.server._features.notifications
-        function = _entering(self, entry.function)
-        if around.middleware:
-            function = Function(partial(self._notified, entry), inline=False)
+        function = Function(partial(self._notified, entry), inline=False)
         self.host._features.notifications.insert(
             name, msgspec.structs.replace(entry, function=function, origin=self)
         )
@@ -325,6 +328,10 @@ class _Views:
         if self.source.what == "resource":
             return key if names.is_offered(key) else None
         return names.outside(key)
+
+    def shows(self, key: str) -> bool:
+        """Whether an entry of the mounted server is shown in the host."""
+        return key in self._keys
 
     def check(self, key: str) -> None:
         """See `mcp_actors._server.registry.Follower`."""
@@ -451,48 +458,48 @@ class Mounts:
 # -- the mounts of one `serve` ----------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def live_mounts(
-    server: Any, scope: ServerScope, calls: Callable[[], set[InboundCall]]
-) -> AsyncIterator[None]:
-    """Enters the lifespans of all that is mounted in a server, and of what is mounted meanwhile.
+class LiveMounts:
+    """The mounts of one host in one `serve`, each with the task that holds its lifespan open.
+
+    Entered as a context manager, it enters the lifespans of all that is mounted, and raises what one of them raises.
 
     Args:
         server: The host.
-        scope: Its scope in one `serve`.
-        calls: The calls in flight of that `serve`.
-
-    Raises:
-        Exception: What a lifespan raises at the start.
+        scope: Its scope in this `serve`.
+        calls: The calls in flight of this `serve`.
     """
-    async with trio.open_nursery() as nursery:
-        live = LiveMounts(server, scope, calls, nursery)
-        try:
-            for each in tuple(server._mounts.by_name.values()):
-                await live.enter(each)
-            server._mounts.live.append(live)
-            yield
-        finally:
-            if live in server._mounts.live:
-                server._mounts.live.remove(live)
-            live.leave_all()
 
-
-class LiveMounts:
-    """The mounts of one host in one `serve`, each with the task that holds its lifespan open."""
-
-    def __init__(
-        self,
-        server: Any,
-        scope: ServerScope,
-        calls: Callable[[], set[InboundCall]],
-        nursery: trio.Nursery,
-    ) -> None:
+    def __init__(self, server: Any, scope: ServerScope, calls: Callable[[], set[InboundCall]]) -> None:
         self._server = server
         self._scope = scope
         self._calls = calls
-        self._nursery = nursery
+        self._manager = trio.open_nursery()
         self._blocks: dict[Mount, OpenedBlock] = {}
+
+    async def __aenter__(self) -> None:
+        self._nursery = await self._manager.__aenter__()
+        # What is mounted from now on is entered by itself, and shown then.
+        mounts = tuple(self._server._mounts.by_name.values())
+        self._server._mounts.live.append(self)
+        try:
+            for each in mounts:
+                await self.enter(each)
+        except BaseException:
+            await self.__aexit__(*sys.exc_info())
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        self._server._mounts.live.remove(self)
+        self.leave_all()
+        try:
+            return bool(await self._manager.__aexit__(kind, error, traceback))
+        except BaseExceptionGroup as group:
+            # Only the collector could free a group round what came from outside.
+            if sole_cause(group) is error:
+                return False
+            raise
 
     def __repr__(self) -> str:
         return f"<LiveMounts of {self._server.name!r}: {len(self._blocks)}>"

@@ -161,6 +161,11 @@ class Resources(Registry[_ResourceEntry]):
         """Whether a resource or a template serves ``uri``. A template's function may still find nothing there."""
         return self._find(uri) is not None
 
+    def key_of(self, uri: str) -> str | None:
+        """The resource or the template that serves ``uri``, ``None`` without one."""
+        found = self._find(uri)
+        return None if found is None else found[0].key
+
     def scopes_to_read(self, uri: object) -> frozenset[str]:
         """The scopes that a caller needs to read ``uri``; none where nothing serves it."""
         found = self._find(uri) if isinstance(uri, str) else None

@@ -729,6 +729,7 @@ class TransportHandler:
             memory=ClientMemory(config.budgets, account),
             on_closed=self._sessions.remove,
             on_notification=lambda name, params: self._notified(negotiation, session, name, params),
+            peer=peer,
         )
         self._sessions.add(session, negotiation.legacy, principal)
         return session

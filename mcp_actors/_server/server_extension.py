@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import attrs
 import msgspec
@@ -33,8 +33,10 @@ from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import InputRequest, InputResponse, ServerCapabilities
 
 __all__ = [
+    "OperatedTasks",
     "ServerExtension",
     "Serving",
+    "TaskStatistics",
     "Voice",
     "ask_client",
     "check_answer",
@@ -455,6 +457,36 @@ def remembered(ctx: Context) -> bytes:
     return msgspec.json.encode(kept)
 
 
+@attrs.frozen
+class TaskStatistics:
+    """A snapshot of one task that runs, for operators."""
+
+    key: str
+    """Names it in an action, and is not its id: that is a secret of the client that created it."""
+    tool: str
+    principal: str | None
+    """The subject of the caller that created it."""
+    state: str
+    """``"working"`` or ``"input_required"``."""
+    message: str | None
+    """A sentence on its progress."""
+    age: float
+    """Seconds since it was created."""
+    left: float | None
+    """Seconds until it is dropped, ``None`` for no end."""
+    runs: int
+    """How often it was begun."""
+
+
+class OperatedTasks(NamedTuple):
+    """The tasks of an extension, which operators of the live view see and cancel."""
+
+    statistics: Callable[[], Sequence[TaskStatistics]]
+    """Returns those that run in this process. Never waits."""
+    cancel: Callable[[str, str], Awaitable[bool]]
+    """Cancels the task of a key, with a message for its client; returns whether there was one. Bounded in time."""
+
+
 @attrs.frozen(eq=False)
 class Serving:
     """One `Server.serve`, as an extension sees it: `ServerExtension.serving`."""
@@ -474,6 +506,19 @@ class Serving:
     def state(self) -> Any:
         """The value that the server's lifespan yielded; ``None`` without a lifespan."""
         return self._responder.scope.state
+
+    @contextmanager
+    def operated(self, tasks: OperatedTasks) -> Iterator[None]:
+        """Lets operators of the live view see and cancel tasks, for the length of a ``with`` block.
+
+        Args:
+            tasks: The tasks.
+        """
+        self._responder.operated.append(tasks)
+        try:
+            yield
+        finally:
+            self._responder.operated.remove(tasks)
 
     def begin_again(self, request: bytes, voice: Voice) -> tuple[Context, Callable[[], Awaitable[Any]]]:
         """Returns the context of a remembered request, and the function that runs it: middleware, then the handler.

@@ -57,7 +57,7 @@ WITH_HOST = (*HTTP, "ws:", "wss:")
 """Bindings in which a request names its host and its origin."""
 
 
-EVERY = ("serve", "gateway", "bridge")
+EVERY = ("serve", "gateway", "bridge", "from-openapi")
 _DECLARED = "option"
 
 
@@ -198,12 +198,12 @@ def _limits_of_address(options: ServeOptions, url: str) -> dict[str, Any]:
 
 @attrs.frozen(kw_only=True)
 class ServeOptions:
-    """The options of ``serve``, ``gateway`` and ``bridge``, by the names that click gives their values."""
+    """The options of all that serves, by the names that click gives their values."""
 
     listen: Sequence[str] = _option(
         "--listen",
         _ADDRESSES,
-        on=_SERVE_AND_GATEWAY,
+        on=("serve", "gateway", "from-openapi"),
         metavar="URL",
         multiple=True,
         help="Where to serve; may be repeated. Default: stdio:",
@@ -710,6 +710,9 @@ def routes_beside(server: Server, options: ServeOptions, worker: Any = None) -> 
         observe = importlib.import_module("mcp_actors.cli.observing").observe
         shown = None if worker is None else worker.pages
         routes |= observe(server, options.metrics, options.telemetry, shown)
+    if options.admin is not None:
+        counting = importlib.import_module("mcp_actors.telemetry.history").counting
+        server.telemetry = counting(server.telemetry)
     if options.access_log:
         # Only a server with a log of its calls imports what that takes.
         telemetry: Any = importlib.import_module("mcp_actors.telemetry.combined")

@@ -46,7 +46,8 @@
     ├── SessionExpired            the server has ended or forgotten the session
     ├── SubscriptionLost          a subscription ended without the server's closing result
     ├── ConfigurationError        a configuration of servers cannot be used
-    │   └── MissingVariable           it names an environment variable that is not set
+    │   ├── MissingVariable           it names an environment variable that is not set
+    │   └── ApiDocumentError          an OpenAPI document cannot be read
     ├── EngineStopped             the program ends, or has forked: the engine of programs without Trio is gone
     ├── LoopClosed                the loop is closed in which a function of the program was to be called
     └── TransportNotFound         no installed binding has that URL scheme
@@ -92,6 +93,7 @@ from mcp_actors.errors.protocol import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     URL_ELICITATION_REQUIRED,
+    ApiDocumentError,
     ClosedElsewhere,
     ConfigurationError,
     HeaderMismatch,
@@ -125,6 +127,7 @@ __all__ = [
     "METHOD_NOT_FOUND",
     "PARSE_ERROR",
     "URL_ELICITATION_REQUIRED",
+    "ApiDocumentError",
     "AuthorizationError",
     "AuthorizationFailed",
     "AuthorizationUnavailable",

@@ -13,6 +13,7 @@ __all__ = [
     "METHOD_NOT_FOUND",
     "PARSE_ERROR",
     "URL_ELICITATION_REQUIRED",
+    "ApiDocumentError",
     "ClosedElsewhere",
     "ConfigurationError",
     "HeaderMismatch",
@@ -600,6 +601,12 @@ class ConfigurationError(McpError):
         self.file = file
         self.server = server
         self.member = member
+
+
+class ApiDocumentError(ConfigurationError):
+    """An OpenAPI document cannot be read, or no server can be made of it; ``file`` is its path or URL."""
+
+    PAGE: ClassVar[str] = "openapi"
 
 
 class MissingVariable(ConfigurationError):

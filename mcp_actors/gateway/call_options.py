@@ -55,6 +55,7 @@ def call_options(lease: Lease) -> CallOptions:
         is_forwarded=True,
         envelope=_envelope(lease) if needs_envelope else None,
         on_message=_message_taker(lease) if names_requests else None,
+        waits_for_server=False,
     )
 
 

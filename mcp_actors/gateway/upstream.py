@@ -602,6 +602,8 @@ class UpstreamActor:
         except (ValueError, TypeError) as error:
             # What a function of the program has returned is known only now.
             raise ConnectFailed(f"its target cannot be used: {error}") from error
+        requests = connection.client._requests
+        requests.options = attrs.evolve(requests.options, waits_for_server=False)
         return connection
 
     def _target(self) -> Target:

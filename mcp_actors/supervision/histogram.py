@@ -1,7 +1,8 @@
 """Histograms of seconds, and quantiles of what was measured: the only ones of this project.
 
 A `Histogram` has buckets that are as wide as the values in them are large, so that its memory does not grow with the
-number of values, and a quantile is wrong by a known share at most. `quantile_of` is for values that are all kept.
+number of values, and a quantile is wrong by a known share at most. `quantile_of` is for values that are all kept, and
+`quantile_of_buckets` for buckets with given bounds.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-__all__ = ["Histogram", "quantile_of"]
+__all__ = ["Histogram", "quantile_of", "quantile_of_buckets"]
 
 _NANOSECONDS = 1e9
 
@@ -22,6 +23,29 @@ def _nearest_rank(share: float, count: int) -> int:
 def quantile_of(ordered: Sequence[float], share: float) -> float:
     """Returns a quantile of sorted values, of which there is at least one: always a value that was measured."""
     return ordered[_nearest_rank(share, len(ordered)) - 1]
+
+
+def quantile_of_buckets(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+    """Returns a quantile of values that were counted in buckets, as ``histogram_quantile`` of Prometheus does.
+
+    The values of a bucket count as spread evenly over it, and those above all bounds as the last bound.
+
+    Args:
+        bounds: The upper bounds of the buckets, ascending; the first bucket begins at 0.
+        counts: The number of values in each, and above all of them.
+        share: Such as 0.99.
+
+    Returns:
+        ``None`` without any value.
+    """
+    wanted, passed, begin = share * sum(counts), 0, 0.0
+    if not wanted:
+        return None
+    for bound, count in zip(bounds, counts, strict=False):
+        if count and passed + count >= wanted:
+            return begin + (bound - begin) * (wanted - passed) / count
+        passed, begin = passed + count, bound
+    return bounds[-1]
 
 
 class Histogram:

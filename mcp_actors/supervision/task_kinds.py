@@ -210,6 +210,9 @@ ADMIN_NODE = TaskKind(
     "the other nodes: this one is silent for a moment",
     restarted=True,
 )
+ADMIN_HISTORY = TaskKind(
+    "admin history", "companion", "nothing", "no caller: ten seconds of history are missing", restarted=True
+)
 ADMIN_ACTION = TaskKind("admin action", "companion", "call", "the request for it: 500")
 INSPECTION_REQUEST = TaskKind(
     "inspecting request", "inspection", "nothing", "no caller: the others are measured"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -14,7 +15,7 @@ import trio
 
 from mcp_actors.abc import TaskBounds, TaskRecord
 from mcp_actors.errors import INTERNAL_ERROR, CallTimeout, Overloaded, RpcError, SharedStateUnavailable
-from mcp_actors.extensions import Serving, ask_client, outcome
+from mcp_actors.extensions import OperatedTasks, Serving, TaskStatistics, ask_client, outcome
 from mcp_actors.server import Context
 from mcp_actors.supervision.budget import Budget
 from mcp_actors.supervision.containment import start, start_again
@@ -23,7 +24,15 @@ from mcp_actors.supervision.task_kinds import TASK, TASK_END, TASK_SWEEP, TASK_W
 from mcp_actors.tasks.actor import TaskActor
 from mcp_actors.tasks.changes import LOOK_EVERY, Changes, Step, TaskWatch
 from mcp_actors.tasks.dialects import RELATED_TASK, core_task, is_error, outcome_of, outcome_of_error
-from mcp_actors.tasks.states import answered, completed, failed, questions_of, restarted
+from mcp_actors.tasks.states import (
+    answered,
+    cancelled,
+    completed,
+    failed,
+    questions_of,
+    restarted,
+    seconds_left,
+)
 
 __all__ = ["Creations", "ResultStreams", "TaskNode", "TaskSettings"]
 
@@ -90,7 +99,8 @@ class TaskNode:
         if self.store.spans_processes or self.store.survives:
             start_again(self._nursery, TASK_SWEEP, self._sweep)
         try:
-            yield
+            with self.serving.operated(OperatedTasks(self._statistics, self._cancel)):
+                yield
         finally:
             try:
                 await self._stop()
@@ -164,6 +174,19 @@ class TaskNode:
 
     async def _fail(self, record: TaskRecord, reason: str) -> None:
         await TaskActor(record, self.changes).end(_failure(reason, record.node))
+
+    # -- operators ---------------------------------------------------------------------------------------------------
+
+    def _statistics(self) -> list[TaskStatistics]:
+        now = self.changes.clock()
+        return [_statistics_of(actor, now) for actor in list(self._running.values())]
+
+    async def _cancel(self, key: str, message: str) -> bool:
+        found = [each.record for each in self._running.values() if _key_of(each.record) == key]
+        if not found:
+            return False
+        after = await self.changes.apply(found[0], lambda record, now: cancelled(record, message, now))
+        return after is not None and after.state == "cancelled"
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -262,6 +285,26 @@ class TaskNode:
         with trio.move_on_after(seconds):
             while self._running:
                 await next(iter(self._running.values())).ended.wait()
+
+
+def _statistics_of(actor: TaskActor, now: float) -> TaskStatistics:
+    record = actor.record
+    principal = None if actor.ctx is None else actor.ctx.principal
+    return TaskStatistics(
+        key=_key_of(record),
+        tool=record.tool,
+        principal=None if principal is None else principal.subject,
+        state=record.state,
+        message=record.message,
+        age=now - record.created,
+        left=None if record.ttl is None else seconds_left(record, now),
+        runs=record.runs,
+    )
+
+
+def _key_of(record: TaskRecord) -> str:
+    """Returns what names a task to operators, who must not learn its id."""
+    return hashlib.blake2b(record.id.encode(), digest_size=8).hexdigest()
 
 
 async def _end_of(ctx: Context, function: Callable[[], Awaitable[Any]]) -> Step:

@@ -35,33 +35,34 @@ class Together(Telemetry):
         for each in telemetries:
             if not isinstance(each, Telemetry):
                 raise TypeError(f"Together takes objects of mcp_actors.telemetry, not {each!r:.80}")
-        self._telemetries = telemetries
+        self.telemetries = telemetries
+        """As they were given."""
 
     def __repr__(self) -> str:
-        return f"<Together {', '.join(map(repr, self._telemetries))}>"
+        return f"<Together {', '.join(map(repr, self.telemetries))}>"
 
     def inbound(self, request: ObservedRequest) -> Observation | None:
-        found = [guarded(each.inbound, request) for each in self._telemetries]
+        found = [guarded(each.inbound, request) for each in self.telemetries]
         observations = [each for each in found if each is not None]
         return _Observations(observations) if len(observations) > 1 else next(iter(observations), None)
 
     def outbound(self, request: ObservedRequest) -> OutboundObservation | None:
-        found = [guarded(each.outbound, request) for each in self._telemetries]
+        found = [guarded(each.outbound, request) for each in self.telemetries]
         observations = [each for each in found if each is not None]
         return (
             _OutboundObservations(observations) if len(observations) > 1 else next(iter(observations), None)
         )
 
     def session_began(self, side: Literal["server", "client"]) -> None:
-        for each in self._telemetries:
+        for each in self.telemetries:
             guarded(each.session_began, side)
 
     def session_ended(self, session: ObservedSession) -> None:
-        for each in self._telemetries:
+        for each in self.telemetries:
             guarded(each.session_ended, session)
 
     def served(self, statistics: Callable[[], Any]) -> Callable[[], None]:
-        ends = [guarded(each.served, statistics) for each in self._telemetries]
+        ends = [guarded(each.served, statistics) for each in self.telemetries]
 
         def end() -> None:
             for each in ends:

@@ -8,6 +8,7 @@ by whoever adds: a counter that falls looks to Prometheus like one that began ag
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -16,9 +17,11 @@ from mcp_actors.supervision.platform import process_numbers
 
 __all__ = [
     "BUCKETS",
+    "FINE_BUCKETS",
     "OTHER",
     "Family",
     "Sample",
+    "coarse",
     "counted",
     "page_of",
     "process_families",
@@ -28,11 +31,23 @@ __all__ = [
 
 BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 """Upper bounds in seconds, as OpenTelemetry's conventions for MCP have them."""
+FINE_BUCKETS = (
+    *(0.0001, 0.00015, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.0015, 0.002, 0.003, 0.005, 0.007),
+    *(0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7),
+    *(10, 15, 20, 30, 45, 60, 90, 120, 180, 300),
+)
+"""The bounds by which calls are counted, all of `BUCKETS` among them: most tools take less than the first of those."""
+_PLACES = (0, *(FINE_BUCKETS.index(bound) + 1 for bound in BUCKETS), len(FINE_BUCKETS) + 1)
 OTHER = "other"
 """The label of every name that has no label of its own."""
 
 Number = int | float
 Together = Literal["sum", "max", "min"]
+
+
+def coarse(fine: Sequence[int]) -> tuple[int, ...]:
+    """Returns counts by `FINE_BUCKETS` as counts by `BUCKETS`."""
+    return tuple(sum(fine[start:end]) for start, end in pairwise(_PLACES))
 
 
 class Sample(msgspec.Struct, array_like=True):

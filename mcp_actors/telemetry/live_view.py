@@ -16,22 +16,25 @@ import trio
 from mcp_actors._actors.connectionless import ConnectionlessSession
 from mcp_actors._actors.dispatcher import SessionStatistics
 from mcp_actors._server.runtime import ServerRuntime, TransportHandler
+from mcp_actors._server.server_extension import OperatedTasks
 from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import INTERNAL_ERROR, RpcError
 from mcp_actors.supervision.logging import log
-from mcp_actors.telemetry.snapshot import NodeSnapshot, Rates, Snapshot, SnapshotCapture
+from mcp_actors.telemetry.exposition import FINE_BUCKETS
+from mcp_actors.telemetry.history import HistoryRecorder, OperationRow
+from mcp_actors.telemetry.snapshot import NodeSnapshot, Rates, Snapshot, SnapshotCapture, troubles_of
 
 __all__ = ["Action", "ActionOutcome", "Feed", "LiveView", "ServerView", "Watcher"]
 
 
 class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An action on a call or a session of one node."""
+    """An action on a call, a task or a session of one node."""
 
-    action: Literal["cancel_call", "end_session"]
+    action: Literal["cancel_call", "cancel_task", "end_session"]
     node: str
     """`NodeSnapshot.node`."""
     target: str
-    """`CallStatistics.key` or `SessionStatistics.name`."""
+    """`CallStatistics.key`, `TaskStatistics.key` or `SessionStatistics.name`."""
 
 
 class ActionOutcome(msgspec.Struct, frozen=True):
@@ -59,6 +62,7 @@ _ANSWER_TIME = 1.0
 # The text that a client is sent for its call.
 _CALL_ENDED = "the call was cancelled by an operator of the server"
 _SESSION_ENDED = "the session was ended by an operator of the server"
+_TASK_ENDED = "cancelled by an operator of the server"
 
 
 class ServerView:
@@ -76,8 +80,16 @@ class ServerView:
         if not isinstance(handler, TransportHandler) or not isinstance(handler.running, ServerRuntime):
             raise TypeError(f"a live view needs a handler of this engine, not {handler!r:.80}")
         responder = handler.responder
+        self._missing = handler.missing
+        self._operated: list[OperatedTasks] = responder.operated
+        self._history = HistoryRecorder(handler.running, responder.telemetry)
         self._capture = SnapshotCapture(
-            handler.running, handler.shared.node, lambda: responder.scope.server.info, worker
+            handler.running,
+            handler.shared.node,
+            lambda: responder.scope.server.info,
+            self._history,
+            self._operated,
+            worker,
         )
 
     def __repr__(self) -> str:
@@ -88,19 +100,23 @@ class ServerView:
         """The name of the node."""
         return self._capture.node
 
+    async def keep_history(self) -> None:
+        """Keeps the history of the last ten minutes, which snapshots have, until it is cancelled."""
+        await self._history.run()
+
     async def own_snapshot(self) -> NodeSnapshot:
         """Returns the state of the server of this process, and how long a turn of its event loop takes."""
         began = trio.current_time()
         await trio.lowlevel.checkpoint()
         turn = trio.current_time() - began
-        return await self._capture.capture(turn)
+        return await self._capture.capture(turn, self._missing())
 
     async def snapshot(self) -> list[NodeSnapshot]:
         """See `LiveView.snapshot`."""
         return [await self.own_snapshot()]
 
     async def act(self, action: Action, who: str) -> ActionOutcome:
-        """Ends a call or a session. The client of each ended call gets an error as its answer.
+        """Ends a call, a task or a session. The client of each ended call gets an error as its answer.
 
         Args:
             action: What to do.
@@ -123,6 +139,8 @@ class ServerView:
             return ActionOutcome(False, "there is no such node")
         if action.action == "cancel_call":
             return self._cancel_call(action.target)
+        if action.action == "cancel_task":
+            return await self._cancel_task(action.target)
         return await self._end_session(action.target)
 
     def _cancel_call(self, key: str) -> ActionOutcome:
@@ -133,6 +151,12 @@ class ServerView:
             return ActionOutcome(False, "the call is cancelled already, and its function cleans up")
         call.end_with(RpcError(INTERNAL_ERROR, _CALL_ENDED))
         return ActionOutcome(True, f"{call.invocation.method.name} was cancelled")
+
+    async def _cancel_task(self, key: str) -> ActionOutcome:
+        for each in self._operated:
+            if await each.cancel(key, _TASK_ENDED):
+                return ActionOutcome(True, "the task was cancelled")
+        return ActionOutcome(False, "the task has ended")
 
     async def _end_session(self, name: str) -> ActionOutcome:
         session = self._capture.session_named(name)
@@ -226,7 +250,12 @@ class Feed:
                 nodes = [_rated(each, self._before.get(each.node)) for each in nodes]
                 self._before = {each.node: each for each in nodes}
                 snapshot = Snapshot(
-                    at=time.time(), interval=self._pause, watchers=len(self.watchers), nodes=nodes
+                    at=time.time(),
+                    interval=self._pause,
+                    watchers=len(self.watchers),
+                    nodes=nodes,
+                    troubles=troubles_of(nodes),
+                    bounds=list(FINE_BUCKETS),
                 )
                 self._last, self._last_at = msgspec.json.encode(snapshot), trio.current_time()
             return self._last
@@ -242,10 +271,14 @@ def _rated(now: NodeSnapshot, before: NodeSnapshot | None) -> NodeSnapshot:
         if before is not None:
             return msgspec.structs.replace(now, rates=before.rates)
         return now
+    ended = {_place_of(each): each.ended for each in before.operations}
     requests = {each.name: each.counters.requests for each in before.sessions}
     return msgspec.structs.replace(
         now,
         rates=_rates(now, before, seconds),
+        operations=[
+            _operation_rated(each, ended.get(_place_of(each), 0), seconds) for each in now.operations
+        ],
         sessions=[_session_rated(each, requests.get(each.name), seconds) for each in now.sessions],
     )
 
@@ -258,7 +291,18 @@ def _rates(now: NodeSnapshot, before: NodeSnapshot, seconds: float) -> Rates:
         malformed=(new.malformed - old.malformed) / seconds,
         refused=(new.refused - old.refused) / seconds,
         events=(now.published - before.published) / seconds,
+        processor=0.0
+        if now.process is None or before.process is None
+        else (now.process.processor - before.process.processor) / seconds,
     )
+
+
+def _place_of(row: OperationRow) -> tuple[str, str | None, str | None]:
+    return row.method, row.target, row.upstream
+
+
+def _operation_rated(now: OperationRow, ended: int, seconds: float) -> OperationRow:
+    return msgspec.structs.replace(now, rate=max(now.ended - ended, 0) / seconds)
 
 
 def _session_rated(now: SessionStatistics, before: int | None, seconds: float) -> SessionStatistics:

@@ -36,10 +36,11 @@ from mcp_actors.supervision.containment import crash_log, http_refusals
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import TASKS
 from mcp_actors.telemetry.exposition import (
-    BUCKETS,
+    FINE_BUCKETS,
     OTHER,
     Family,
     Sample,
+    coarse,
     page_of,
     process_families,
     shown,
@@ -549,7 +550,14 @@ class Metrics(Telemetry):
 
         It may be called in any thread. The last bucket is of what is above all of `BUCKETS`.
         """
-        return [(key, tuple(each.buckets), each.seconds) for key, each in self._series.copy().items()]
+        return [(key, coarse(each.buckets), each.seconds) for key, each in self._series.copy().items()]
+
+    def calls(self) -> list[tuple[Key, tuple[int, ...]]]:
+        """Returns the numbers of the calls in each of `FINE_BUCKETS`, and above all of them, by their labels.
+
+        It may be called in any thread.
+        """
+        return [(key, tuple(each.buckets)) for key, each in self._series.copy().items()]
 
     def left(self) -> None:
         """Notes that a request of this side has ended."""
@@ -581,7 +589,7 @@ class Metrics(Telemetry):
         yield Family("mcp_actors_calls_total", "counter", "Calls that have ended, by how they ended.", calls)
         for side in get_args(Side):
             samples = [
-                Sample(_labels_of(key), series[key].seconds, tuple(series[key].buckets))
+                Sample(_labels_of(key), series[key].seconds, coarse(series[key].buckets))
                 for key, _ in ordered
                 if key[0] == side and key in series
             ]
@@ -595,7 +603,7 @@ class Metrics(Telemetry):
     def _of_sessions(self) -> Iterator[Family]:
         for side, sessions in self._sessions.items():
             text = f"The duration of MCP sessions as observed on the {side}."
-            sample = Sample({}, sessions.seconds, tuple(sessions.buckets))
+            sample = Sample({}, sessions.seconds, coarse(sessions.buckets))
             yield Family(f"mcp_{side}_session_duration_seconds", "histogram", text, [sample])
         clients, waiting = self.clients, self.in_flight
         yield _single("mcp_actors_clients", "Connections of clients of this process.", clients, "gauge")
@@ -623,14 +631,14 @@ class _Series:
     __slots__ = ("buckets", "count", "seconds", "size", "waited")
 
     def __init__(self) -> None:
-        self.buckets = [0] * (len(BUCKETS) + 1)
+        self.buckets = [0] * (len(FINE_BUCKETS) + 1)
         self.count = 0
         self.seconds = 0.0
         self.waited = 0.0
         self.size = 0
 
     def add(self, seconds: float, waited: float = 0.0, size: int = 0) -> None:
-        self.buckets[bisect_left(BUCKETS, seconds)] += 1
+        self.buckets[bisect_left(FINE_BUCKETS, seconds)] += 1
         self.count += 1
         self.seconds += seconds
         self.waited += waited

@@ -25,14 +25,17 @@ from mcp_actors._actors.dispatcher import Counters, SessionStatistics
 from mcp_actors._actors.event_bus import EventBusStatistics
 from mcp_actors._actors.inbound_call import CallStatistics, InboundCall
 from mcp_actors._server.runtime import ServerRuntime, UpstreamStatistics
+from mcp_actors._server.server_extension import OperatedTasks, TaskStatistics
 from mcp_actors._server.sessions import AnySession
 from mcp_actors.supervision.containment import Crash, crash_log
 from mcp_actors.supervision.printable import printable
 from mcp_actors.supervision.task_kinds import TASKS
+from mcp_actors.telemetry.history import HistoryRecorder, LoadHistory, OperationRow, ProcessRow
 from mcp_actors.types import Implementation
 from mcp_actors.types.records import Number
 
 __all__ = [
+    "HealthTrouble",
     "KindRow",
     "NodeSnapshot",
     "Queues",
@@ -41,6 +44,7 @@ __all__ = [
     "SnapshotCapture",
     "cleaned",
     "this_process",
+    "troubles_of",
 ]
 
 
@@ -76,6 +80,8 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     malformed: float
     refused: float
     events: float
+    processor: float = 0.0
+    """Processors that the process uses: 1 is one of them all the time."""
 
 
 class Queues(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +126,19 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of processor time that the snapshot took, in which nothing else of the event loop ran."""
     lag: float | None = None
     """Seconds that a turn of its event loop takes: for so long everything waits."""
+    missing: list[str] = []
+    """What keeps it from being ready, in words, as ``/health/ready`` says it."""
+    process: ProcessRow | None = None
+    history: LoadHistory | None = None
+    operations: list[OperationRow] = []
+    """The tools, prompts and other methods that were called most in the last ten minutes, then the upstreams that were;
+    empty where no `mcp_actors.telemetry.Metrics` counts the calls."""
+    counts_calls: bool = False
+    """Whether something counts them."""
+    tasks: list[TaskStatistics] = []
+    """The oldest tasks of clients that run in this process."""
+    running_tasks: Number = 0
+    """How many there are."""
     queues: Queues | None = None
     totals: Counters = msgspec.field(default_factory=Counters)
     """Counts since the server began, of all sessions and exchanges, including those that have ended."""
@@ -141,6 +160,15 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Why a worker is gone, or what else there is to say."""
 
 
+class HealthTrouble(msgspec.Struct, frozen=True, kw_only=True):
+    """Something about one node that is not as it should be, in words."""
+
+    node: str
+    grave: bool
+    """Whether calls fail because of it, or soon will."""
+    text: str
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes, at one moment."""
 
@@ -149,6 +177,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between two snapshots."""
     watchers: Number
     nodes: list[NodeSnapshot]
+    troubles: list[HealthTrouble] = []
+    """What an operator should know first; empty of a server that is well."""
+    bounds: list[float] = []
+    """The bounds of `OperationRow.buckets`, in seconds."""
 
 
 # -- capturing -----------------------------------------------------------------------------------------
@@ -156,6 +188,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 # Rows of one node: more than a person reads, and as much as a message between nodes holds.
 MOST_SESSIONS = 200
 MOST_CALLS = 200
+MOST_TASKS_SHOWN = 100
 MOST_CRASHES = 20
 # Tasks that are counted by kind; of a process with more, the counts are those of the first ones.
 MOST_TASKS = 5_000
@@ -198,6 +231,8 @@ class SnapshotCapture:
         running: The live side of the server.
         node: The name of the node.
         info: Returns what the server says of itself. Another server may have taken its place since.
+        history: What it did in the last ten minutes.
+        operated: The tasks of its extensions.
         worker: The number of this process among the workers of a supervisor.
     """
 
@@ -206,10 +241,14 @@ class SnapshotCapture:
         running: ServerRuntime,
         node: str,
         info: Callable[[], Implementation],
+        history: HistoryRecorder,
+        operated: Sequence[OperatedTasks] = (),
         worker: int | None = None,
     ) -> None:
         self.running = running
         self.node = node
+        self._history = history
+        self._operated = operated
         self._info = info
         self._worker = worker
         self._began = trio.current_time()
@@ -218,9 +257,10 @@ class SnapshotCapture:
     def __repr__(self) -> str:
         return f"<SnapshotCapture {self.running!r}>"
 
-    async def capture(self, lag: float) -> NodeSnapshot:
-        """Returns a snapshot of the server. ``lag`` are the seconds that a turn of its event loop takes.
+    async def capture(self, lag: float, missing: list[str]) -> NodeSnapshot:
+        """Returns a snapshot of the server.
 
+        ``lag`` are the seconds that a turn of its event loop takes, and ``missing`` is what keeps it from being ready.
         Other tasks run between two parts of many sessions, so that no call waits for all of them.
         """
         running = self.running
@@ -235,6 +275,7 @@ class SnapshotCapture:
         began = time.thread_time()
         sessions = [self._shown_session(each) for each in seen.sessions if each in running.sessions]
         bus, info = running.bus.statistics(), self._info()
+        tasks = [task for each in self._operated for task in each.statistics()]
         return NodeSnapshot(
             node=self.node,
             server=info.name,
@@ -255,6 +296,13 @@ class SnapshotCapture:
             transports=[_plain(each) for each in running.transport_statistics()],
             upstreams=[_shown_upstream(each) for each in running.upstreams()],
             lag=lag,
+            missing=[cleaned(each) or "" for each in missing],
+            process=self._history.process(),
+            history=self._history.history(),
+            operations=self._history.operations(),
+            counts_calls=self._history.counts_calls,
+            tasks=[_shown_task(each) for each in heapq.nlargest(MOST_TASKS_SHOWN, tasks, key=_task_age)],
+            running_tasks=len(tasks),
             took=seen.took + time.thread_time() - began,
         )
 
@@ -324,6 +372,7 @@ def this_process(node: str, name: str, note: str) -> NodeSnapshot:
         state="serving",
         uptime=time.monotonic() - _STARTED,
         at=time.time(),
+        process=ProcessRow.now(),
         kinds=_kinds(),
         crashes=_crashes(),
         note=note,
@@ -347,6 +396,19 @@ def _shown_call(call: InboundCall) -> CallStatistics:
         if isinstance(text := getattr(now, name), str)
     }
     return attrs.evolve(now, **{"id": str(now.id), **texts, "key": _key(call)})
+
+
+def _task_age(task: TaskStatistics) -> float:
+    return task.age
+
+
+def _shown_task(now: TaskStatistics) -> TaskStatistics:
+    return attrs.evolve(
+        now,
+        tool=cleaned(now.tool) or "",
+        principal=cleaned(now.principal),
+        message=cleaned(now.message),
+    )
 
 
 def _key(call: InboundCall) -> str:
@@ -410,3 +472,95 @@ def _plain(statistics: Any) -> dict[str, Any]:
         found: dict[str, Any] = attrs.asdict(statistics)
         return {"kind": type(statistics).__name__, **found}
     return {"kind": type(statistics).__name__, "text": cleaned(repr(statistics))}
+
+
+# -- Is it healthy? ------------------------------------------------------------------------------------
+
+# The bounds are those of the alerts in ``docs/how-to/operations`` where there is an alert for it, over a minute in
+# place of five, since somebody is looking.
+
+# The share of failed calls of an operation, and how many calls have to have ended for it to mean something.
+FAILED_SHARE, ENOUGH_CALLS = 0.1, 5
+# Readings of the history that are a minute.
+MINUTE = 6
+# Seconds in which a turn of the event loop is late, and in which it keeps everybody waiting.
+LATE_TURN, LONG_TURN = 0.1, 1.0
+# The share of a bound from which on it is nearly reached.
+NEARLY = 0.8
+# Seconds for which a crash is news.
+RECENT = 600.0
+
+
+def troubles_of(nodes: Sequence[NodeSnapshot]) -> list[HealthTrouble]:
+    """Returns what is not as it should be, that first because of which calls fail."""
+    found = [
+        HealthTrouble(node=node.node, grave=grave, text=text)
+        for node in nodes
+        for grave, text in (*_of_process(node), *_of_calls(node), *_of_upstreams(node))
+    ]
+    return sorted(found, key=lambda each: not each.grave)
+
+
+_Found = tuple[bool, str]
+
+
+def _of_process(node: NodeSnapshot) -> Iterator[_Found]:
+    name = node.node if node.worker is None else f"worker {node.worker}"
+    if node.state == "gone":
+        yield True, f"{name} is gone: {node.note or 'no reason is known'}"
+        return
+    if node.state == "stopping":
+        yield False, f"{name} is stopping"
+    elif node.note and node.queues is not None:
+        yield False, f"{name} is {node.note}"
+    for each in node.missing:
+        yield True, f"not ready: {each}"
+    process = node.process
+    if process is not None and process.descriptors_limit:
+        used, limit = process.descriptors or 0, process.descriptors_limit
+        if used >= NEARLY * limit:
+            yield True, f"{used} of {limit} descriptors are open"
+    if node.lag is not None and node.lag >= LATE_TURN:
+        what = f"a turn of the event loop takes {node.lag:.2f} s: a function does not await"
+        yield node.lag >= LONG_TURN, what
+    recent = [each for each in node.crashes if node.at - each.at < RECENT]
+    if recent:
+        many = "a task has" if len(recent) == 1 else f"{len(recent)} tasks have"
+        yield False, f"{many} crashed in the last ten minutes: {recent[0].kind}"
+
+
+def _of_calls(node: NodeSnapshot) -> Iterator[_Found]:
+    if node.queues is not None:
+        yield from _of_queues(node.queues)
+    for row in node.operations:
+        if row.upstream is None and (failed := _failed_of(row)) is not None:
+            yield True, f"{row.name}: {failed} calls failed in the last minute"
+
+
+def _of_queues(queues: Queues) -> Iterator[_Found]:
+    if queues.waiting:
+        many = "1 call waits" if queues.waiting == 1 else f"{queues.waiting} calls wait"
+        yield False, f"{many} for one of {queues.running_limit} places"
+    for held, limit in (
+        (queues.kept_bytes, queues.kept_limit),
+        (queues.in_flight_bytes, queues.in_flight_limit),
+    ):
+        if held >= NEARLY * limit > 0:
+            yield False, f"clients fill {held / limit:.0%} of the memory that they may take"
+
+
+def _failed_of(row: OperationRow) -> str | None:
+    """Returns how many of how many calls failed, if that is too many."""
+    # What came since the last reading is in the sums alone.
+    calls = sum(row.series[-MINUTE:]) + row.calls - sum(row.series)
+    failed = sum(row.series_failed[-MINUTE:]) + row.failed - sum(row.series_failed)
+    return f"{failed} of {calls}" if calls >= ENOUGH_CALLS and failed >= FAILED_SHARE * calls else None
+
+
+def _of_upstreams(node: NodeSnapshot) -> Iterator[_Found]:
+    rows = {each.upstream: each for each in node.operations if each.upstream is not None}
+    for each in node.upstreams:
+        if not each.is_up:
+            yield True, f"upstream {each.name} is away: {each.last_failure or 'no reason is known'}"
+        elif (row := rows.get(each.name)) is not None and (failed := _failed_of(row)) is not None:
+            yield True, f"upstream {each.name}: {failed} requests failed in the last minute"

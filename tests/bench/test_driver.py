@@ -250,9 +250,46 @@ def test_a_ramp_ends_behind_the_knee() -> None:
     held = [stage["held"] for stage in result["stages"]]
     assert held[0]
     assert held[-2:] == [False, False]
+    # That is the server's doing, although the load was late: it had too many in flight.
+    assert not any(stage["missed"] or stage["repeats"] for stage in result["stages"])
     assert len(held) < 10
     rates = [stage["at"]["arrivals_per_second"] for stage in result["stages"] if stage["held"]]
     assert max(rates) <= 300
+
+
+def stalling(stalls: Callable[[int], bool]) -> Answer:
+    """A server that answers at once, to a load that now and then does nothing for half a second."""
+    calls = itertools.count(1)
+
+    def answer(field: ScriptedField, lane: int, body: dict[str, Any]) -> None:
+        field.reply(lane, body["id"], after=0.0005)
+        if stalls(next(calls)):
+            CLOCK.now += 0.5
+
+    return answer
+
+
+def test_a_step_that_the_load_itself_missed_is_made_again() -> None:
+    # In the second step of the ramp; all steps together have some 1,200 calls.
+    result = loaded(stalling(lambda number: number == 40), *ramp_stages(100, 1000, 3.0))
+    assert [stage["held"] for stage in result["stages"]] == [True] * 10
+    assert [stage["repeats"] for stage in result["stages"]] == [0, 1] + [0] * 8
+    assert knee(result) == 1000
+
+
+def test_a_step_that_the_load_missed_each_time_is_not_judged() -> None:
+    result = loaded(
+        stalling(lambda number: 40 <= number < 160 and number % 10 == 0), *ramp_stages(100, 1000, 3.0)
+    )
+    missed = [stage for stage in result["stages"] if stage["missed"]]
+    assert {stage["repeats"] for stage in missed} == {2}
+    assert knee(result) == max(
+        stage["at"]["arrivals_per_second"] for stage in result["stages"] if stage["held"]
+    )
+    plan = LoadPlan("tcp://nowhere", "legacy", "", [tool_call("add", {})], ramp_stages(100, 1000, 3.0))
+    assert "missed by the load itself, 3 times: this rate is not judged" in str(
+        document_of(plan, "s", result, 3.0).warnings
+    )
 
 
 def test_a_server_without_sessions_is_said_in_one_line() -> None:

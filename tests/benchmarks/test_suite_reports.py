@@ -239,7 +239,7 @@ def test_names_in_a_page_are_no_markup() -> None:
     document.warnings.append("<b>bold</b>")
     document.failures.append(JobFailure("mixed", "http", "legacy", "<i>", "<u>"))
     text = page(document)
-    assert "<b>" not in text
+    assert "<b>bold" not in text
     assert "<i>" not in text
     assert "<u>" not in text
 
@@ -517,6 +517,21 @@ def test_reports_show_the_goals_first() -> None:
     told, shown = markdown(document), page(document)
     assert told.index("## Goals") < told.index("## roundtrip")
     assert "class=missed" in _section(shown, "Goals")
+
+
+def test_the_verdicts_come_before_the_contents_and_the_plots() -> None:
+    document = run_of(per_second=[(2000.0, 1000.0)])
+    text = page(document)
+    begin = text.index('<ul class="verdicts"')
+    assert begin < text.index("<nav") < text.index("<h2")
+    cells = [cell for row in goal_rows(document)[1:] for cell in row[1:] if "goal " in cell.text]
+    told = re.findall(r"<li( class=missed)? title=", text[begin:].partition("</ul>")[0])
+    assert len(told) == len(cells) > 0
+    # Those that are not reached come first.
+    assert told == [" class=missed"] * sum(cell.missed for cell in cells) + [""] * sum(
+        not cell.missed for cell in cells
+    )
+    assert 'class="verdicts"' not in page(run_of(churn_per_second=[(1.0, 1.0)]))
 
 
 def test_a_document_without_figures_for_goals_has_no_table() -> None:

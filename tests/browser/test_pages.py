@@ -14,6 +14,7 @@ import trio
 
 from benchmarks.suite.page import page
 from mcp_actors import Client, RpcError, Server
+from mcp_actors.telemetry import Metrics
 from mcp_actors.types import Implementation
 from mcp_transports.admin import AdminTransport
 from mcp_transports.http.server import HttpServerTransport
@@ -121,46 +122,165 @@ async def test_loopback_pages_are_foreign_once_another_origin_is_named(browser: 
 HOSTILE = '<img src=x onerror="window.owned=1"><script>window.owned=1</script>'
 
 
-async def test_it_shows_calls_as_text_and_cancels_one(browser: str) -> None:
-    server, lines, caught = Server("watched"), list[str](), list[RpcError]()
+async def until(tab: Tab, condition: str) -> None:
+    while not await tab.evaluate(condition):
+        await trio.lowlevel.checkpoint()
+
+
+async def called(client: Client, tool: str, caught: list[RpcError]) -> None:
+    try:
+        await client.call_tool(tool, {"name": "x"})
+    except RpcError as error:
+        caught.append(error)
+
+
+@asynccontextmanager
+async def watched(browser: str, server: Server) -> AsyncIterator[tuple[Tab, Client, trio.CancelScope]]:
+    """Yields a tab with the live view of a server, a client of it, and the scope in which it is served."""
+    lines = list[str]()
+    admin = AdminTransport("http://127.0.0.1:0", interval=0.2, say=lines.append)
+    with trio.fail_after(LIMIT):
+        async with Tab.open(browser) as tab, trio.open_nursery() as nursery, trio.open_nursery() as serving:
+            url, _ = await serving.start(server.serve, "http://127.0.0.1:0/mcp", admin)
+            async with Client(url, era="legacy", info=Implementation(HOSTILE, "1")) as client:
+                await tab.visit(lines[0].removeprefix("live view at "))
+                yield tab, client, serving.cancel_scope
+            nursery.cancel_scope.cancel()
+            serving.cancel_scope.cancel()
+
+
+def holding() -> Server:
+    server = Server("watched", telemetry=Metrics())
 
     @server.tool(name=HOSTILE)
     async def hold(name: str) -> str:
         await trio.sleep_forever()
         return name
 
-    async def call(client: Client) -> None:
-        try:
-            await client.call_tool(HOSTILE, {"name": "x"})
-        except RpcError as error:
-            caught.append(error)
+    @server.tool
+    async def fail(name: str) -> str:
+        raise ValueError("the disk is full")
 
-    admin = AdminTransport("http://127.0.0.1:0", interval=0.2, say=lines.append)
-    with trio.fail_after(LIMIT):
-        async with Tab.open(browser) as tab, trio.open_nursery() as nursery:
-            url, _ = await nursery.start(server.serve, "http://127.0.0.1:0/mcp", admin)
-            async with Client(url, era="legacy", info=Implementation(HOSTILE, "1")) as client:
-                async with trio.open_nursery() as calls:
-                    calls.start_soon(call, client)
-                    await tab.visit(lines[0].removeprefix("live view at "))
-                    while not await tab.evaluate("document.querySelectorAll('button').length === 2"):
-                        await trio.lowlevel.checkpoint()
-                    text = await tab.evaluate("document.body.textContent")
-                    # The client's name, and that of the tool.
-                    assert text.count(HOSTILE) == 2
-                    assert "tools/call" in text
-                    assert await tab.evaluate("document.querySelectorAll('svg').length") == 8
-                    assert await tab.evaluate("document.querySelectorAll('img').length") == 0
-                    await tab.evaluate(
-                        "window.confirm = () => true; document.querySelector('button').click()"
-                    )
-                assert await tab.evaluate("typeof window.owned") == "undefined"
-            # A page of its own cannot be given markup, even by mistake.
-            assert await tab.evaluate(
-                "try { document.body.innerHTML = '<b>x</b>' } catch (error) { error.name }"
-            ) == ("TypeError")
-            nursery.cancel_scope.cancel()
+    return server
+
+
+async def test_it_shows_calls_as_text_and_cancels_one_after_a_question(browser: str) -> None:
+    caught = list[RpcError]()
+    async with watched(browser, holding()) as (tab, client, _), trio.open_nursery() as calls:
+        calls.start_soon(called, client, HOSTILE, caught)
+        await until(tab, "document.querySelectorAll('button.act').length === 2")
+        text = await tab.evaluate("document.querySelector('#main').textContent")
+        # The client's name, and that of the tool.
+        assert text.count(HOSTILE) == 2
+        assert "tools/call" in text
+        assert await tab.evaluate("document.querySelectorAll('figure svg').length") == 8
+        assert await tab.evaluate("document.querySelectorAll('img').length") == 0
+        await tab.evaluate("document.querySelector('button.act').click()")
+        assert await tab.evaluate("document.activeElement.id") == "no"
+        question = await tab.evaluate("document.querySelector('dialog[open]').textContent")
+        assert all(each in question for each in ("Cancel this call?", HOSTILE, "age", "not authenticated"))
+        await tab.evaluate("document.querySelector('#yes').click()")
+        while not caught:
+            await trio.lowlevel.checkpoint()
+        await until(tab, "document.querySelector('#said').textContent.includes('was cancelled')")
+        assert await tab.evaluate("typeof window.owned") == "undefined"
+        # A page of its own cannot be given markup, even by mistake.
+        assert await tab.evaluate(
+            "try { document.body.innerHTML = '<b>x</b>' } catch (error) { error.name }"
+        ) == ("TypeError")
     assert "an operator of the server" in str(caught[0])
+
+
+async def test_it_says_first_whether_the_server_is_healthy(browser: str) -> None:
+    async with watched(browser, holding()) as (tab, client, _):
+        await until(tab, "document.querySelector('#verdict').textContent === 'healthy'")
+        for _ in range(6):
+            await client.call_tool("fail", {"name": "x"})
+        await until(tab, "document.querySelector('#verdict').textContent === '1 trouble'")
+        told = await tab.evaluate("document.querySelector('#troubles').textContent")
+        assert told == "fail: 6 of 6 calls failed in the last minute"
+        (row,) = await rows_of(tab, "tools and other requests", "fail")
+        assert row[2:4] == ["6", "6"]
+        assert row[4].endswith("ms")
+        # It loads nothing, and talks to its own server alone.
+        hosts = (
+            "performance.getEntriesByType('resource').every((each) => each.name.startsWith(location.origin))"
+        )
+        assert await tab.evaluate(hosts)
+
+
+async def rows_of(tab: Tab, title: str, name: str) -> list[list[str]]:
+    script = f"""JSON.stringify([...document.querySelector('table[aria-label="{title}"]').tBodies[0].rows]
+        .map((row) => [...row.cells].map((cell) => cell.textContent)))"""
+    return [row for row in json.loads(await tab.evaluate(script)) if row[0] == name]
+
+
+async def test_numbers_of_a_server_that_is_gone_are_not_shown_as_new_ones(browser: str) -> None:
+    async with watched(browser, holding()) as (tab, _, serving):
+        await until(tab, "document.querySelector('#verdict').textContent === 'healthy'")
+        assert await tab.evaluate("document.querySelector('#gone').hidden")
+        serving.cancel()
+        await until(tab, "!document.querySelector('#gone').hidden")
+        banner = await tab.evaluate("document.querySelector('#gone').textContent")
+        assert "What is below is what it said" in banner
+        assert await tab.evaluate("document.body.className") == "stale"
+        assert await tab.evaluate("document.querySelector('#verdict').hidden")
+        assert await tab.evaluate("document.title") == "✗ watched : gone"
+
+
+async def test_it_can_be_used_with_the_keyboard_while_it_changes(browser: str) -> None:
+    async with watched(browser, holding()) as (tab, client, _), trio.open_nursery() as calls:
+        calls.start_soon(called, client, HOSTILE, [])
+        await until(tab, "document.querySelectorAll('button.act').length === 2")
+        await tab.evaluate("document.querySelector('button.act').focus()")
+        label = await tab.evaluate("document.activeElement.getAttribute('aria-label')")
+        assert label.startswith(f"cancel {HOSTILE}, ")
+        # Another snapshot has come, and a row before this one.
+        calls.start_soon(called, client, HOSTILE, [])
+        await until(tab, "document.querySelectorAll('button.act').length === 3")
+        assert await tab.evaluate("document.activeElement.className") == "act"
+        await tab.evaluate("document.activeElement.click()")
+        await tab.evaluate("document.querySelector('#no').click()")
+        await until(tab, "!document.querySelector('dialog[open]')")
+        assert await tab.evaluate("document.activeElement.className") == "act"
+        sorts = "document.querySelectorAll('th[aria-sort=descending]').length"
+        assert await tab.evaluate(sorts) > 3
+        left = "new KeyboardEvent('keydown', { key: 'ArrowLeft', cancelable: true })"
+        await tab.evaluate(f"document.querySelector('figure svg').dispatchEvent({left})")
+        chosen = await tab.evaluate("document.querySelector('figure svg').getAttribute('aria-label')")
+        assert chosen.startswith("requests a second: now ")
+        assert ", now: " in chosen
+        calls.cancel_scope.cancel()
+
+
+CARDS = """JSON.stringify({
+    room: document.documentElement.clientWidth, page: document.documentElement.scrollWidth,
+    plots: getComputedStyle(document.querySelector("#plots")).gridTemplateColumns.split(" ").length,
+    cards: getComputedStyle(document.querySelector("tbody")).gridTemplateColumns.split(" ").length,
+    buttons: [...document.querySelectorAll("button.act")].map((each) => each.getBoundingClientRect())
+      .map(({ left, right, height }) => [left, right, height]),
+    paper: getComputedStyle(document.body).backgroundColor, ink: getComputedStyle(document.body).color,
+})"""
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+async def test_the_live_view_fits_into_any_window(browser: str, colours: str) -> None:
+    async with watched(browser, holding()) as (tab, client, _), trio.open_nursery() as calls:
+        calls.start_soon(called, client, HOSTILE, [])
+        await until(tab, "document.querySelectorAll('button.act').length === 2")
+        for width in (400, 1280):
+            await tab.show_as(width=width, colours=colours)
+            seen = json.loads(await tab.evaluate(CARDS))
+            assert seen["page"] == seen["room"]
+            assert all(0 <= left < right <= width for left, right, _ in seen["buttons"])
+            if width == 400:
+                assert (seen["plots"], seen["cards"]) == (2, 2)
+                assert all(height >= 32 for _, _, height in seen["buttons"])
+            else:
+                assert seen["plots"] >= 4
+            brightness = {part: sum(map(int, seen[part][4:-1].split(","))) for part in ("paper", "ink")}
+            assert (brightness["paper"] > brightness["ink"]) == (colours == "light")
+        calls.cancel_scope.cancel()
 
 
 async def test_without_its_token_it_shows_nothing_of_the_server(browser: str) -> None:
@@ -172,7 +292,7 @@ async def test_without_its_token_it_shows_nothing_of_the_server(browser: str) ->
             await tab.visit(f"{where}/#wrong")
             while "token is missing or wrong" not in await tab.evaluate("document.body.textContent"):
                 await trio.lowlevel.checkpoint()
-            assert "watched" not in await tab.evaluate("document.querySelector('header').textContent")
+            assert "watched" not in await tab.evaluate("document.body.textContent")
             nursery.cancel_scope.cancel()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 import re
@@ -21,7 +22,7 @@ from mcp_actors.cli.bench.load import figures
 from mcp_actors.cli.bench.plan import read_calls
 from mcp_actors.cli.bench.recorder import encoded
 from mcp_actors.cli.bench.report import page, summary_lines
-from mcp_actors.cli.bench.results import Document, ResultRow
+from mcp_actors.cli.bench.results import Document, ResultRow, milliseconds
 from mcp_actors.testing import RecordingTransport
 from tests.cli.conftest import LIMIT, ROOT, SERVED, Mcp
 from tests.cli.test_serve import serving
@@ -214,11 +215,56 @@ def test_the_page_and_the_text_obey_nothing_that_a_server_said() -> None:
     assert titles == [
         "Answered in each part of the run",
         "Latency in each part of the run",
+        "How long calls took",
         "Latency by percentile",
+        "Failed calls in each part of the run",
     ]
+    assert not re.search(r"\d us\b|>us<", text)
     assert figures(document.details)["errors"] == 2
     assert "5 calls were cancelled in flight; 3 were answered all the same" in text
     assert "1 got nothing more" in text
+
+
+def ramp() -> Document:
+    """A ramp in which the second rate was missed by the load, and the fourth not held."""
+    document = made_up()
+    first = document.details["stages"][0]
+    rows, document.rows, stages = document.rows, [], []
+    for place, rate in enumerate((100, 200, 400, 800)):
+        at: dict[str, int | str] = {"arrivals_per_second": rate}
+        stages.append(first | {"at": at, "held": place in (0, 2), "missed": place == 1, "per_second": rate})
+        document.rows += [dataclasses.replace(row, at=at, metrics={**row.metrics}) for row in rows]
+    document.rows[-1].metrics["failed_share"] = 25.0
+    document.details |= {"stages": stages, "ramp": True}
+    return document
+
+
+def test_the_page_of_a_ramp_marks_its_knee_and_says_values_under_the_pointer() -> None:
+    text = page(ramp())
+    drawn = [ElementTree.fromstring(each) for each in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+    plots = {str(each.get("aria-label")): each for each in drawn}
+    for name in ("Answered beside asked for", "Latency against the rate"):
+        marks = [mark.findtext("text") for mark in plots[name].findall("g[@class='mark']")]
+        assert marks == ["knee 400/s", "not judged"]
+        hits = [str(hit.get("aria-label")) for hit in plots[name].findall("g[@class='hit']")]
+        assert [hit.partition(",")[0] for hit in hits] == ["100", "200", "400", "800"]
+        assert all(hit.get("tabindex") == "0" for hit in plots[name].findall("g[@class='hit']"))
+    assert hits[2] == "400, p50 0.1, p90 0.1, p99 0.2"
+    bars = plots["How long calls took at 400/s"]
+    counts = [str(hit.get("aria-label")).split(", ")[1] for hit in bars.findall("g[@class='hit']")]
+    assert sum(int(each.split()[0].replace(",", "")) for each in counts) == 1000
+    errors = plots["Failed calls in each part of the run"].findall("g[@class='hit']")
+    assert str(errors[-1].get("aria-label")).endswith("failed 25")
+    assert [str(each.get("aria-label")).endswith("failed 0") for each in errors[:-1]] == [True] * 39
+    assert "not judged" in text.partition("Figures</h2>")[2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.00000012, "0.00012 ms"), (0.00085, "0.85 ms"), (0.0123, "12.3 ms"), (12.3456, "12,346 ms")],
+)
+def test_durations_have_one_unit(seconds: float, said: str) -> None:
+    assert milliseconds(seconds) == said
 
 
 def test_the_commands_of_the_page_are_commands() -> None:

@@ -117,7 +117,11 @@ def test_an_address_that_fails_ends_all(
         (["nowhere.py"], 2, "mcp-actors: there is no file nowhere.py"),
         ([f"{SERVED}:nothing"], 2, "has no nothing; its servers: server"),
         ([str(SERVED), "--listen", "nosuchscheme:x"], 2, "nosuchscheme"),
-        ([str(SERVED), "--shared", "tasks.db"], 2, "memory:, sqlite:, redis:, rediss: or unix: URLs"),
+        (
+            [str(SERVED), "--shared", "tasks.db"],
+            2,
+            "memory:, sqlite:, redis:, rediss:, unix:, redis+sentinel:",
+        ),
         (
             [str(SERVED), "--shared", "redis:localhost"],
             2,

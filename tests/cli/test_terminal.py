@@ -388,7 +388,7 @@ def test_a_live_view_shows_a_server_until_a_key_ends_it(
         session = terminal("top", where, LINES="24", COLUMNS="80")
         session.until(lambda: "q quit" in session.text)
         before = session.text.count("SUPERVISOR")
-        session.type(b"3")
+        session.type(b"8")
         session.until(lambda: session.text.count("SUPERVISOR") > before)
         session.type(b"q")
         assert session.wait() == 0
@@ -500,6 +500,7 @@ def test_top_goes_on_while_a_server_answers_no_action_and_shows_none_of_its_cont
         serving.start()
         session = terminal("top", f"http://127.0.0.1:{server.server_port}")
         session.until(lambda: "liar" in session.text)
+        session.type(b"2")
         for count, said in ((1, "said"), (2, "the server is asked")):
             session.type(b"xy")
             session.until(lambda said=said: said in session.text)  # type: ignore[misc]

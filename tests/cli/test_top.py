@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,17 @@ from mcp_actors._actors.dispatcher import Counters
 from mcp_actors.cli.top import command
 from mcp_actors.cli.top.panes import PANES, seconds
 from mcp_actors.cli.top.screen import TopState, everything, picture, split
+from mcp_actors.extensions import TaskStatistics
 from mcp_actors.server import CallStatistics, SessionStatistics
 from mcp_actors.supervision.containment import Crash
+from mcp_actors.telemetry.exposition import FINE_BUCKETS
+from mcp_actors.telemetry.history import OperationRow
 from mcp_actors.telemetry.live_view import Action
-from mcp_actors.telemetry.snapshot import KindRow, NodeSnapshot, Queues, Rates, Snapshot
+from mcp_actors.telemetry.snapshot import HealthTrouble, KindRow, NodeSnapshot, Queues, Rates, Snapshot
 
 from .conftest import SERVED, Ran, Started
 
+TOOLS, CALLS, TASKS, SESSIONS, UPSTREAMS, NODES, CRASHES, ENGINE = range(8)
 HOSTILE = "\x1b[2J\x1b]0;owned\x07\u202e\x9b31m\r\n日本語"
 
 
@@ -97,7 +101,11 @@ def node(name: str = "n1", calls: int = 3, sessions: int = 2, text: str = "x") -
 
 
 def state(*nodes: NodeSnapshot) -> TopState:
-    return TopState(snapshot=Snapshot(at=1e9, interval=1.0, watchers=1, nodes=list(nodes)))
+    return TopState(snapshot=snapshot(*nodes), number=CALLS)
+
+
+def snapshot(*nodes: NodeSnapshot, troubles: Sequence[HealthTrouble] = ()) -> Snapshot:
+    return Snapshot(at=1e9, interval=1.0, watchers=1, nodes=list(nodes), troubles=list(troubles))
 
 
 def press(top: TopState, *names: str) -> list[Action]:
@@ -145,22 +153,81 @@ def test_the_oldest_call_is_first_and_keys_sort_and_turn_round() -> None:
     assert [row.key[1] for row in top.rows()] == ["key2", "key1", "key0"]
     press(top, "r")
     assert [row.key[1] for row in top.rows()] == ["key0", "key1", "key2"]
-    press(top, "tab", "s")
+    press(top, "tab", "tab", "s")
     assert PANES[top.number].name == "sessions"
     assert PANES[top.number].columns[top.choice.sort].title == "REQ/S"
 
 
-def test_why_no_snapshots_come_is_said_until_one_does() -> None:
+def test_numbers_of_a_server_that_is_gone_are_not_shown_as_new_ones() -> None:
     top = state(node())
-    top.trouble = "trying again: nobody is there"
-    press(top, "2")
-    assert text_of(top).endswith(top.trouble)
-    press(top, "x", "n")
+    top.trouble = "no live view at unix:/x"
+    lines = picture(top, "unix:/x", 80, 24)
+    assert lines[0].plain.startswith("GONE, what is below is 0.0")
+    assert lines[0].plain.rstrip().endswith("s old; trying again: no live view at unix:/x")
+    assert {line.style for line in lines[1:-1] if line.plain} == {"dim"}
+    press(top, "4", "x", "n")
     assert text_of(top).endswith("nothing was done")
     assert top.snapshot is not None
     top.take(top.snapshot)
-    press(top, "1")
-    assert "trying again" not in text_of(top)
+    assert "GONE" not in text_of(top)
+
+
+def test_whether_it_is_healthy_is_said_first() -> None:
+    top = state(node())
+    assert text_of(top).startswith("mcp-actors top  healthy  unix:/x")
+    late = [HealthTrouble(node="n1", grave=False, text="late")]
+    top.take(snapshot(node(), troubles=late))
+    assert text_of(top).startswith("mcp-actors top  healthy  unix:/x")
+    assert text_of(top).splitlines()[1] == "! late"
+    top.take(snapshot(node(), troubles=[HealthTrouble(node="n1", grave=True, text=HOSTILE)] * 9))
+    lines = picture(top, "unix:/x", 80, 24)
+    assert lines[0].plain.startswith("mcp-actors top  9 troubles  ")
+    assert [str(line.style) for line in lines[1:5]] == ["bold red"] * 3 + [""]
+    assert all(line.plain.isprintable() for line in lines)
+
+
+def test_tools_are_shown_with_what_they_take_and_how_many_failed() -> None:
+    buckets = [0] * (len(FINE_BUCKETS) + 1)
+    buckets[FINE_BUCKETS.index(0.01)] = 90
+    row = OperationRow(
+        method="tools/call",
+        target="save",
+        ended=90,
+        rate=2.5,
+        calls=90,
+        failed=9,
+        buckets=buckets,
+        series=[0] * 30 + [3] * 30,
+        series_failed=[0] * 60,
+    )
+    upstream = msgspec.structs.replace(row, method="", target=None, upstream="a")
+    top = state(msgspec.structs.replace(node(), operations=[row, upstream]))
+    top.number = TOOLS
+    (shown,) = top.rows()
+    assert shown.cells[:4] == ("save", "2.5", "90", "9")
+    assert shown.cells[4:6] == ("8.5ms", "9.97ms")
+    assert shown.cells[6] == " " * 10 + "█" * 10
+    assert shown.style == "red"
+
+
+def test_a_supervisor_is_no_trouble_and_a_worker_that_is_gone_is() -> None:
+    supervisor = msgspec.structs.replace(node("supervisor"), queues=None, note="2 of 2 workers")
+    gone = msgspec.structs.replace(node("worker 2"), queues=None, state="gone", note="killed")
+    silent = msgspec.structs.replace(node("n3"), note="silent for 3.0 s")
+    well = msgspec.structs.replace(node("n4"), note=None)
+    top = state(supervisor, gone, silent, well)
+    top.number = NODES
+    styles = {row.key[0]: row.style for row in top.rows()}
+    assert styles == {"supervisor": "", "worker 2": "red", "n3": "red", "n4": ""}
+
+
+def test_the_keys_are_explained_until_the_next_one() -> None:
+    top = state(node())
+    press(top, "?")
+    assert "cancel the chosen call or task" in text_of(top, 120)
+    assert len(picture(top, "unix:/x", 80, 10)) == 10
+    assert press(top, "x") == []
+    assert (top.helping, top.wanted) == (False, None)
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 100, 120, 200])
@@ -178,7 +245,9 @@ def test_what_is_left_out_of_a_large_server_is_said() -> None:
     assert large.queues is not None
     many = msgspec.structs.replace(large.queues, running=240, waiting=10, sessions=100_000)
     top = state(node("n2"), msgspec.structs.replace(large, queues=many))
-    assert "1 calls 6 of 253   2 sessions 4 of 100.0k   3 tasks 2 " in text_of(top)
+    assert " 2 calls 6 of 253   4 sessions 4 of 100.0k   6 nodes 2   7 crashes 2   8 engine 2 " in text_of(
+        top, 120
+    )
 
 
 def test_a_filter_shows_only_rows_with_the_text() -> None:
@@ -210,13 +279,35 @@ def test_nothing_is_ended_without_a_yes() -> None:
     top = state(node())
     top.rows()
     assert press(top, "x") == []
-    assert "cancel this call" in text_of(top)
+    asked = text_of(top, 120).splitlines()[-1]
+    assert asked == "cancel the call of x, 2.00s old, of alice, and tell its client? y/n"
     assert press(top, "q") == []
     assert not top.done
     assert press(top, "x", "y") == [Action("cancel_call", "n1", "key2")]
-    assert press(top, "2", "x", "y") == [Action("end_session", "n1", "s#1")]
-    assert press(top, "3", "x", "y") == []
-    assert "only calls and sessions" in text_of(top) or top.message == ""
+    press(top, "4", "x")
+    asked = text_of(top, 120).splitlines()[-1]
+    assert asked == "end the session of x, 5.00s old, of alice, with 1 calls, and tell its client? y/n"
+    assert press(top, "y") == [Action("end_session", "n1", "s#1")]
+    assert press(top, "8", "x") == []
+    assert "only calls, tasks and sessions" in text_of(top)
+
+
+def test_a_task_of_a_client_is_cancelled() -> None:
+    task = TaskStatistics(
+        key="k1",
+        tool="report",
+        principal=None,
+        state="working",
+        message="page 3",
+        age=185.0,
+        left=None,
+        runs=1,
+    )
+    top = state(msgspec.structs.replace(node(), tasks=[task], running_tasks=1))
+    press(top, "3", "x")
+    asked = text_of(top, 120).splitlines()[-1]
+    assert asked.startswith("cancel the task of report, 3m05 old, of a caller who is not authenticated")
+    assert press(top, "y") == [Action("cancel_task", "n1", "k1")]
 
 
 def test_what_is_paused_stays_and_what_is_typed_is_bounded() -> None:
@@ -294,7 +385,7 @@ def test_a_server_that_is_not_there_and_a_place_that_is_none(mcp: Callable[..., 
 
 def test_the_chosen_row_stays_between_the_first_and_the_last() -> None:
     top = state(node(sessions=2))
-    top.number = 1
+    top.number = SESSIONS
     press(top, *["down"] * 5)
     assert top.choice.index == len(top.rows()) - 1
     press(top, *["up"] * 5)

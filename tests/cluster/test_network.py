@@ -94,7 +94,11 @@ def test_what_a_killed_run_has_left_is_removed(peers: Peers) -> None:
 
 def leave(name: str) -> subprocess.Popen[bytes]:
     ip("netns", "add", name)
-    return subprocess.Popen(["ip", "netns", "exec", name, "sleep", "60"])
+    process = subprocess.Popen(["ip", "netns", "exec", name, "sleep", "60"])
+    # What has not entered the namespace yet is not found there.
+    while not ip("netns", "pids", name).split():
+        assert process.poll() is None
+    return process
 
 
 def test_nothing_of_a_run_that_is_killed_goes_on(peers: Peers) -> None:

@@ -15,6 +15,7 @@ from mcp_actors.cli.top.screen import TopState, everything
 from mcp_actors.errors import Overloaded, ResourceNotFound, RpcError, UpstreamUnavailable
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.telemetry import Metrics
+from mcp_actors.telemetry.history import HistoryRecorder
 from mcp_actors.telemetry.snapshot import NodeSnapshot, Snapshot, SnapshotCapture
 from mcp_transports.memory import MemoryTransport
 from tests.gateway.upstreams import Behind, serve_gateway
@@ -197,7 +198,8 @@ async def test_one_caller_has_no_more_than_half_of_the_subscriptions(
 
 
 async def watched(gateway: Gateway) -> NodeSnapshot:
-    return await SnapshotCapture(gateway._runtime, "n", lambda: gateway.info).capture(0.0)
+    history = HistoryRecorder(gateway._runtime, None)
+    return await SnapshotCapture(gateway._runtime, "n", lambda: gateway.info, history).capture(0.0, [])
 
 
 async def test_the_tree_and_the_live_view_show_each_server(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mcp_actors import Client, Context
+from mcp_actors import Client, Context, Limits, Server
 from mcp_actors._actors.session import ReadingPace
 from mcp_actors._wire.codec import JsonRpcNotification, JsonRpcResult
 from mcp_actors.errors import Overloaded, UpstreamTimeout, UpstreamUnavailable
@@ -539,3 +539,23 @@ async def test_a_flooding_upstream_waits_and_another_does_not(
         assert await took("good_add", a=1, b=2) == 0
         assert await took("bad_add", a=1, b=2) > 3
         assert await took("bad_add", a=1, b=2) == 0
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_a_server_at_a_url_that_ends_is_away_at_the_next_call(era: str) -> None:
+    inner = Server("inner", limits=Limits(drain_grace=0.1, close_timeout=0.1))
+    inner.add_tool(lambda: "there", name="tool")
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            (url,) = await nursery.start(inner.serve, "http://127.0.0.1:0/mcp")
+            gateway = Gateway([Upstream(name="u", target=url, era=era)])
+            async with Client(gateway) as client:
+                assert (await client.call_tool("u_tool")).text == "there"
+                inner.stop()
+                while inner.tree().transports:
+                    await trio.lowlevel.checkpoint()
+                # Its own time for a call is minutes.
+                with pytest.raises(UpstreamUnavailable, match="'u'"):
+                    await client.call_tool("u_tool", timeout=20)
+                (upstream,) = gateway.tree().upstreams
+                assert not upstream.is_up

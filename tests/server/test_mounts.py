@@ -489,3 +489,91 @@ async def test_several_lifespans_are_entered_in_turn() -> None:
     async with Client(server) as client:
         assert (await client.call_tool("state")).text == '["a","b"]'
     assert log == ["into a", "into b", "out of b", "out of a"]
+
+
+async def test_one_that_is_mounted_while_the_host_starts_is_entered_too() -> None:
+    go = trio.Event()
+
+    @asynccontextmanager
+    async def slow(server: Server) -> AsyncIterator[None]:
+        await go.wait()
+        yield
+
+    host, first, second = make_host(), Server("first", lifespan=slow), make_library()
+    host.mount("first", first)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(nursery.start, host.serve, "memory:starting")
+        await wait_all_tasks_blocked()
+        host.mount("lib", second)
+        go.set()
+        await wait_all_tasks_blocked()
+        async with Client("memory:starting") as client:
+            assert (await client.call_tool("lib_find", {"title": "Momo"})).text == "Momo 0"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_mounted_server_may_have_its_first_task_later() -> None:
+    host, inner = make_host(), Server("inner")
+    host.add_tool(lambda: "", name="own", task="optional")
+    host.mount("in", inner)
+
+    @inner.tool(task="optional")
+    async def long() -> str:
+        return "done"
+
+    async with Client(host) as client:
+        task = await client.start_tool("in_long")
+        assert (await task.result()).text == "done"
+
+
+def test_a_method_that_comes_later_and_is_taken_is_refused_where_it_is_added() -> None:
+    async def answer(params: dict[str, Any], ctx: Context) -> dict[str, Any]:
+        return {}
+
+    host, inner = make_host(), Server("inner")
+    host.mount("in", inner)
+    host.method("my/method")(answer)
+    with pytest.raises(LocalProtocolError, match="'my/method', which 'host' answers already"):
+        inner.method("my/method")(answer)
+    host.unmount("in")
+    inner.method("my/method")(answer)
+
+
+async def test_updates_of_what_is_not_shown_stay_hidden() -> None:
+    host, library = make_host(), make_library()
+    reported: list[str] = []
+    library.on_subscribe = reported.append
+    host.mount("lib", library, include=["library://books/{title}"])
+    async with Client(host, era="modern") as client:
+        # A client of sessions is refused what is not there.
+        async with client.listen(uris=("library://index", "library://books/Momo")) as events:
+            await wait_all_tasks_blocked()
+            library.resource_updated("library://index")
+            library.resource_updated("library://books/Momo")
+            assert await anext(events) == Event("resource_updated", "library://books/Momo")
+    assert reported == ["library://books/Momo"]
+
+
+async def test_middleware_of_notifications_runs_whenever_it_was_added() -> None:
+    seen: list[str] = []
+
+    class Watching:
+        async def __call__(self, ctx: Context, call_next: Any) -> Any:
+            return await call_next()
+
+        async def notification(self, ctx: Context, call_next: Any) -> Any:
+            seen.append(f"round {ctx.server.name}")
+            return await call_next()
+
+    host, inner = make_host(), Server("inner")
+
+    @inner.notification("notifications/my")
+    async def mine(text: str) -> None:
+        seen.append(text)
+
+    host.mount("in", inner)
+    inner.middleware(Watching())
+    async with Client(host) as client:
+        await client.notify("notifications/my", {"text": "x"})
+        await wait_all_tasks_blocked()
+    assert seen == ["round inner", "x"]

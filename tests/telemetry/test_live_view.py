@@ -58,6 +58,7 @@ async def test_sessions_and_calls_are_shown_with_whose_they_are(tmp_path: Path) 
     )
     (session,), (call,) = node["sessions"], node["calls"]
     assert session["client"] == "probe 7"
+    assert session["peer"].startswith("127.0.0.1:")
     assert (session["version"], session["principal"], session["in_flight"]) == ("2025-11-25", "alice", 1)
     assert (call["session"], call["method"], call["target"]) == (session["name"], "tools/call", "hold")
     assert (call["principal"], call["state"]) == ("alice", "running")

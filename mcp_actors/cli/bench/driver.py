@@ -359,6 +359,8 @@ class LoadDriver:
                 self._post(due, now)
                 self.recorder.late.add(now - due)
                 sent += 1
+            if due <= now:
+                self.recorder.held_up = True
             return sent
         while len(pending) < stage.window and ready and not (stage.calls and sent >= stage.calls):
             self._post(now, now)

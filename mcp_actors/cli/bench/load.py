@@ -96,6 +96,10 @@ HELD_SHARE = 0.95
 # Nor is a rate held when the 99th percentile is that many times the least of all rates before it, and more than that
 # many seconds above it.
 STEEP_TIMES, STEEP_SECONDS = 10.0, 0.02
+# A load that sends one call in a hundred later than that was itself what kept a rate from being held, unless the server
+# held it up. Such a step says nothing of the server, and is made again, that often at most.
+_LATE_SECONDS = STEEP_SECONDS / 2
+_REPEATS = 2
 _IN_FLIGHT_AT_THE_END = 2
 # Stages in a row that are not held, after which a ramp ends.
 _GIVE_UP_AFTER = 2
@@ -139,12 +143,10 @@ class RunningLoad:
         for stage in plan.stages:
             if driver.stopped:
                 break
-            self._begin(_title(stage), stage.seconds)
-            recorder = LoadRecorder(driver.mix.labels)
+            recorder, result = await self._stage(driver, stage, [each["p99"] for each in stages])
             recorders.append(recorder)
-            await driver.run(stage, recorder)
             if recorder.good + recorder.failed or not driver.stopped:
-                stages.append(_stage_result(stage, recorder, [each["p99"] for each in stages]))
+                stages.append(result)
                 misses = 0 if stages[-1]["held"] else misses + 1
             if len(plan.stages) > 1 and misses >= _GIVE_UP_AFTER:
                 break
@@ -161,6 +163,21 @@ class RunningLoad:
             "interrupted": driver.stopped,
             "ramp": len(plan.stages) > 1,
         } | _totals(driver.mix.labels, recorders)
+
+    async def _stage(
+        self, driver: LoadDriver, stage: Stage, before: list[float]
+    ) -> tuple[LoadRecorder, dict[str, Any]]:
+        """Does one stage, that of a ramp again where the load itself has missed it; returns the last attempt."""
+        repeats = 0
+        while True:
+            self._begin(_title(stage) + (", again" if repeats else ""), stage.seconds)
+            recorder = LoadRecorder(driver.mix.labels)
+            await driver.run(stage, recorder)
+            result = _stage_result(stage, recorder, before) | {"repeats": repeats}
+            may_repeat = len(self.plan.stages) > 1 and repeats < _REPEATS
+            if not result["missed"] or driver.stopped or not may_repeat:
+                return recorder, result
+            repeats += 1
 
     def _begin(self, phase: str, seconds: float) -> None:
         self._phase, self._began = phase, time.perf_counter()
@@ -239,6 +256,7 @@ def _stage_result(stage: Stage, recorder: LoadRecorder, before: list[float]) -> 
     )
     if before and p99 > STEEP_TIMES * min(before) and p99 > min(before) + STEEP_SECONDS:
         held = not stage.rate
+    late = recorder.late.quantile(0.99) > _LATE_SECONDS or bool(recorder.unsent)
     began = recorder.slices[0].began
     return {
         "at": stage.at,
@@ -247,6 +265,7 @@ def _stage_result(stage: Stage, recorder: LoadRecorder, before: list[float]) -> 
         "p50": recorder.total.quantile(0.5),
         "p99": p99,
         "held": held,
+        "missed": not held and late and not recorder.held_up,
         "unsent": recorder.unsent,
         "total": _latency_result(recorder.total),
         "failed": recorder.failed,
@@ -376,12 +395,17 @@ def document_of(plan: LoadPlan, server: str, result: dict[str, Any], seconds: fl
 
 
 def knee(details: dict[str, Any]) -> float | None:
-    """Returns the highest rate of a ramp up to which each was held; 0 if none was, and ``None`` without a ramp."""
+    """Returns the highest rate of a ramp up to which each was held; 0 if none was, and ``None`` without a ramp.
+
+    A rate that the load itself has missed, each time that it tried, is not judged.
+    """
     stages = details["stages"]
     if not details["ramp"]:
         return None
     found = 0.0
     for stage in stages:
+        if stage.get("missed"):
+            continue
         if not stage["held"]:
             break
         found = float(stage["at"]["arrivals_per_second"])
@@ -423,10 +447,16 @@ def _warnings(plan: LoadPlan, result: dict[str, Any]) -> list[str]:
             "call was meant to be sent"
         )
     found += [
+        f"{stage['at']['arrivals_per_second']:,} calls/s were missed by the load itself, {stage['repeats'] + 1} times: "
+        "this rate is not judged"
+        for stage in result["stages"]
+        if stage.get("missed")
+    ]
+    found += [
         f"{stage['at']['arrivals_per_second']} calls/s were not reached: {stage['unsent']} calls were never sent, and "
         "the latencies are lower bounds"
         for stage in result["stages"]
-        if stage["unsent"]
+        if stage["unsent"] and not stage.get("missed")
     ]
     if sessions["opened"] < sessions["wanted"]:
         found.append(

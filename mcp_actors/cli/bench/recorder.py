@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import attrs
@@ -16,6 +17,7 @@ __all__ = [
     "FailureCount",
     "LoadRecorder",
     "Slice",
+    "distribution",
     "encoded",
     "percentiles",
 ]
@@ -37,8 +39,8 @@ def encoded(took: Iterable[tuple[float, int]]) -> str:
     return text.decode()
 
 
-def percentiles(document: Document, key: Key) -> list[tuple[float, float]]:
-    """(percentile, microseconds) of all rounds of a place together; the last is the longest."""
+def _merged(document: Document, key: Key) -> HdrHistogram | None:
+    """Returns the latencies of all rounds of a place together, ``None`` if nothing was answered."""
     merged: HdrHistogram | None = None
     for row in document.rows:
         if row.latency and row.key == key:
@@ -47,11 +49,39 @@ def percentiles(document: Document, key: Key) -> list[tuple[float, float]]:
                 merged = histogram
             else:
                 merged.add(histogram)
-    if merged is None or not merged.total_count:
+    return merged if merged is not None and merged.total_count else None
+
+
+def percentiles(document: Document, key: Key) -> list[tuple[float, float]]:
+    """(percentile, microseconds) of all rounds of a place together; the last is the longest."""
+    merged = _merged(document, key)
+    if merged is None:
         return []
     total = merged.total_count
     shown = [each for each in PERCENTILES if each == 0 or total * (100 - each) >= 100]
     return [(each, merged.get_value_at_percentile(each) / 1000) for each in shown]
+
+
+# Bars of a distribution from one power of ten to the next.
+BARS_OF_A_DECADE = 10
+
+
+def distribution(document: Document, key: Key) -> list[tuple[float, float, int]]:
+    """Returns the latencies of all rounds of a place as bars: from and to, in milliseconds, and how many are there.
+
+    On a logarithmic scale all are as wide, those without any call among them.
+    """
+    merged = _merged(document, key)
+    if merged is None:
+        return []
+    counts: dict[int, int] = {}
+    for each in merged.get_recorded_iterator():
+        place = math.floor(math.log10(each.value_iterated_to / 1e6) * BARS_OF_A_DECADE)
+        counts[place] = counts.get(place, 0) + each.count_added_in_this_iter_step
+    return [
+        (10 ** (place / BARS_OF_A_DECADE), 10 ** ((place + 1) / BARS_OF_A_DECADE), counts.get(place, 0))
+        for place in range(min(counts), max(counts) + 1)
+    ]
 
 
 # A server may make up new errors without end.
@@ -112,6 +142,8 @@ class LoadRecorder:
         self.slices: list[Slice] = []
         self.total = Histogram()
         self.unsent = 0
+        self.held_up = False
+        """Whether a call was sent late because the server had too many, or no session of it was left."""
         # Answers that came after the last slice had ended belong to its latencies, not to its throughput.
         self.open = True
 

@@ -9,12 +9,13 @@ from html import escape
 from typing import Any
 
 from mcp_actors.cli.bench.load import knee
-from mcp_actors.cli.bench.recorder import percentiles
+from mcp_actors.cli.bench.recorder import distribution, percentiles
 from mcp_actors.cli.bench.results import Document, interval, milliseconds
 from mcp_actors.supervision.printable import safe
 
 __all__ = [
     "STYLE",
+    "Bars",
     "Plot",
     "PlotLine",
     "about_list",
@@ -50,6 +51,10 @@ dd { margin: 0; overflow-wrap: anywhere }
 svg { width: 100%; border: 1px solid var(--line); border-radius: 6px; color: var(--ink) }
 svg text { font: 11px system-ui, sans-serif; fill: var(--ink) } svg .title { font-size: 13px; font-weight: 600 }
 svg .end { text-anchor: end } svg .mid { text-anchor: middle } svg .grid { stroke: var(--grid) }
+svg .hit rect { fill: transparent } svg .hit .tip { visibility: hidden } svg .hit { outline: none }
+svg .hit:hover .tip, svg .hit:focus .tip { visibility: visible } svg .tip line { stroke: var(--ink); opacity: .5 }
+svg .tip rect { fill: var(--head); stroke: var(--line) } svg .mark line { stroke: var(--missed); stroke-dasharray: 4 3 }
+svg .mark text { fill: var(--missed); font-weight: 600 } svg .bar { fill: var(--link) }
 .wide { overflow-x: auto } table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums }
 th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap }
 th { background: var(--head) } th:nth-child(-n+4), td:nth-child(-n+4) { text-align: left }
@@ -150,7 +155,11 @@ class PlotLine:
 
 @dataclass
 class Plot:
-    """Lines over a number. ``ticks_x`` are values of x with their labels; without any, every point is a tick."""
+    """Lines over a number. ``ticks_x`` are values of x with their labels; without any, every point is a tick.
+
+    ``marks`` are values of x with a line and a text of their own. The values at an x are shown under the pointer, and
+    where the keyboard is.
+    """
 
     title: str
     x: str
@@ -159,6 +168,7 @@ class Plot:
     log_x: bool = True
     log_y: bool = True
     ticks_x: list[tuple[float, str]] = field(default_factory=list)
+    marks: list[tuple[float, str]] = field(default_factory=list)
 
     def _drawn(self) -> list[PlotLine]:
         """Returns the lines that have points; a logarithmic scale has no place for zero and less."""
@@ -209,7 +219,15 @@ class Plot:
                 f'<line x1="{x}" x2="{x + 18}" y1="{y}" y2="{y}" stroke="{ink}" stroke-width="3"{_dash(line.name)}/>'
             )
             parts.append(f'<text x="{x + 23}" y="{y + 4}">{escape(line.name)}</text>')
-        return "\n".join([*parts, "</svg>"])
+        for mark, text in self.marks:
+            parts += _mark(across(mark), text)
+        named = dict(self.ticks_x)
+        spots = []
+        for at in xs:
+            values = [(each.name, point[1]) for each in lines for point in each.points if point[0] == at]
+            texts = [named.get(at, _short(at)), *(f"{name} {_short(value)}" for name, value in values)]
+            spots.append((across(at), texts))
+        return "\n".join([*parts, *_hits(spots), "</svg>"])
 
 
 def _draw(
@@ -228,6 +246,89 @@ def _draw(
             f'<circle cx="{place}" cy="{up(y):.1f}" r="3" fill="{ink}"><title>{escape(hint)}</title></circle>'
         )
     return parts
+
+
+def _mark(place: float, text: str) -> list[str]:
+    end = ' class="end"' if place > WIDTH / 2 else ""
+    shift = -5 if end else 5
+    return [
+        '<g class="mark">'
+        f'<line x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+        f'<text x="{place + shift:.1f}" y="{TOP + 10}"{end}>{escape(text)}</text></g>'
+    ]
+
+
+# The mean width of a letter of a value, and the height of its line.
+TIP_LETTER, TIP_LINE = 6.2, 14
+
+
+def _hits(spots: Sequence[tuple[float, list[str]]]) -> Iterator[str]:
+    """Yields what shows the values of each place while the pointer, or the keyboard, is there."""
+    places = [place for place, _ in spots]
+    for number, (place, texts) in enumerate(spots):
+        begin = (places[number - 1] + place) / 2 if number else LEFT
+        end = (places[number + 1] + place) / 2 if number + 1 < len(places) else WIDTH - RIGHT
+        width, height = max(map(len, texts)) * TIP_LETTER + 12, len(texts) * TIP_LINE + 6
+        x = min(max(place + 8 if place < WIDTH / 2 else place - 8 - width, 2), WIDTH - width - 2)
+        said = escape(", ".join(texts))
+        shown = "".join(
+            f'<text x="{x + 6:.1f}" y="{TOP + 14 + TIP_LINE * line:.1f}">{escape(text)}</text>'
+            for line, text in enumerate(texts)
+        )
+        yield (
+            f'<g class="hit" tabindex="0" role="img" aria-label="{said}">'
+            f'<rect x="{begin:.1f}" y="{TOP}" width="{max(end - begin, 1):.1f}" height="{HEIGHT - BOTTOM - TOP}"/>'
+            f'<g class="tip"><line x1="{place:.1f}" x2="{place:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+            f'<rect x="{x:.1f}" y="{TOP}" width="{width:.1f}" height="{height}" rx="4"/>{shown}</g></g>'
+        )
+
+
+@dataclass
+class Bars:
+    """A histogram on a logarithmic scale. ``bars`` are (from, to, how many)."""
+
+    title: str
+    x: str
+    y: str
+    bars: list[tuple[float, float, int]]
+
+    def svg(self) -> str:
+        if not self.bars:
+            return ""
+        edges = [self.bars[0][0], self.bars[-1][1]]
+        across = _scale(edges, True, LEFT, WIDTH - RIGHT)
+        highest, total = max(count for _, _, count in self.bars), sum(count for _, _, count in self.bars)
+        up = _vertical([0.0, float(highest)], False)
+        parts = [
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self.title)}">',
+            f'<text x="14" y="18" class="title"{_squeezed(self.title)}>{escape(self.title)}</text>',
+        ]
+        for value in _ticks(0.0, float(highest), False):
+            y = up(value)
+            parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
+            parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" class="end">{_short(value)}</text>')
+        parts += [
+            f'<text x="{across(value):.1f}" y="{HEIGHT - BOTTOM + 16}" class="mid">{_short(value)}</text>'
+            for value in _ticks(edges[0], edges[1], True)
+            if edges[0] <= value <= edges[1]
+        ]
+        middle = (TOP + HEIGHT - BOTTOM) / 2
+        parts += [
+            f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 12}" class="mid">{escape(self.x)}</text>',
+            f'<text x="14" y="{middle}" class="mid" transform="rotate(-90 14 {middle})">{escape(self.y)}</text>',
+        ]
+        spots = []
+        passed = 0
+        for begin, end, count in self.bars:
+            left, right, top = across(begin), across(end), up(float(count))
+            passed += count
+            parts.append(
+                f'<rect class="bar" x="{left + 0.5:.1f}" y="{top:.1f}" width="{max(right - left - 1, 1):.1f}" '
+                f'height="{max(HEIGHT - BOTTOM - top, 0):.1f}"/>'
+            )
+            texts = [f"{begin:.3g} to {end:.3g} ms", f"{count:,} calls", f"{passed / total:.2%} up to here"]
+            spots.append(((left + right) / 2, texts))
+        return "\n".join([*parts, *_hits(spots), "</svg>"])
 
 
 def _squeezed(title: str) -> str:
@@ -357,7 +458,8 @@ def figure_rows(document: Document) -> list[list[str]]:
             milliseconds(total[each]) if total["count"] else "-"
             for each in ("p50", "p90", "p99", "p99.9", "max")
         ]
-        failed = f"{stage['failed']:,}" + ("" if stage["held"] else "  not held")
+        verdict = "" if stage["held"] else "  not judged" if stage.get("missed") else "  not held"
+        failed = f"{stage['failed']:,}" + verdict
         rows.append(
             [_load(stage), f"{stage['per_second']:,.0f}", f"{low:,.0f} to {high:,.0f}", *times, failed]
         )
@@ -449,9 +551,39 @@ def _throughput(document: Document) -> Plot:
 
 def _latency(document: Document) -> Plot:
     lines = [("p50", "p50_us"), ("p90", "p90_us"), ("p99", "p99_us")]
-    return _ramp(document, "us", lines) or _over_time(
-        document, "Latency in each part of the run", "us", lines
+    return _ramp(document, "ms", lines) or _over_time(
+        document, "Latency in each part of the run", "ms", lines
     )
+
+
+def _errors(document: Document) -> Plot:
+    """Returns the failed calls of each part of the run, of all stages one after the other."""
+    points, before, began = [], 0.0, iter(document.rows)
+    for stage in document.details["stages"]:
+        for place, row in zip(stage["began"], began, strict=False):
+            failed = row.metrics.get("failed_share", 0.0)
+            points.append((before + place, failed, failed, failed))
+        before += stage["seconds"]
+    last = max((point[0] for point in points), default=0.0)
+    ticks = [(value, f"{value:.3g}") for value in sorted({0.0, last / 2, last})]
+    return Plot(
+        "Failed calls in each part of the run",
+        "seconds since the load began",
+        "% of the calls",
+        [PlotLine("failed", points)],
+        log_x=False,
+        log_y=False,
+        ticks_x=ticks,
+    )
+
+
+def _histogram(document: Document) -> Bars:
+    """Returns how often a call took how long: at the knee of a ramp, or at its first rate."""
+    at_knee = knee(document.details)
+    keys = list(dict.fromkeys(row.key for row in document.rows))
+    key = next((each for each in keys if dict(each.at).get("arrivals_per_second") == at_knee), keys[0])
+    where = "" if at_knee is None else f" at {dict(key.at).get('arrivals_per_second', 0):,}/s"
+    return Bars(f"How long calls took{where}", "ms", "calls", distribution(document, key))
 
 
 def _ramp(document: Document, y: str, metrics: list[tuple[str, str]]) -> Plot | None:
@@ -468,29 +600,34 @@ def _ramp(document: Document, y: str, metrics: list[tuple[str, str]]) -> Plot | 
             if metric in ("", "per_second"):
                 value = stage["per_second"] if metric else rate
             else:
-                value = total.get(metric.removesuffix("_us"), 0.0) * 1e6
+                value = total.get(metric.removesuffix("_us"), 0.0) * 1e3
             points.append((rate, value, value, value))
         lines.append(PlotLine(name, points))
     title = "Answered beside asked for" if y == "calls/s" else "Latency against the rate"
-    return Plot(title, "calls/s that were asked for", y, lines)
+    plot = Plot(title, "calls/s that were asked for", y, lines)
+    at_knee = knee(document.details)
+    if at_knee:
+        plot.marks.append((at_knee, f"knee {at_knee:,.0f}/s"))
+    plot.marks += [
+        (float(stage["at"]["arrivals_per_second"]), "not judged") for stage in stages if stage.get("missed")
+    ]
+    return plot
 
 
 def _over_time(document: Document, title: str, y: str, metrics: list[tuple[str, str]]) -> Plot:
     began = document.details["stages"][0]["began"]
-    lines = [
-        PlotLine(
-            name,
-            [
-                (place, row.metrics[metric], row.metrics[metric], row.metrics[metric])
-                for place, row in zip(began, document.rows, strict=False)
-                if metric in row.metrics
-            ],
-        )
-        for name, metric in metrics
-    ]
+    scale = 1e3 if y == "ms" else 1.0
+    lines = []
+    for name, metric in metrics:
+        found = [
+            (place, row.metrics[metric] / scale)
+            for place, row in zip(began, document.rows, strict=False)
+            if metric in row.metrics
+        ]
+        lines.append(PlotLine(name, [(place, value, value, value) for place, value in found]))
     last = max(began, default=0.0)
     ticks = [(value, f"{value:.3g}") for value in sorted({0.0, last / 2, last})]
-    return Plot(title, "seconds since the load began", y, lines, log_x=False, log_y=y == "us", ticks_x=ticks)
+    return Plot(title, "seconds since the load began", y, lines, log_x=False, log_y=y == "ms", ticks_x=ticks)
 
 
 def _distribution(document: Document) -> Plot:
@@ -504,11 +641,14 @@ def _distribution(document: Document) -> Plot:
             else f"{at['in_flight']} in flight"
         )
         lines.append(
-            PlotLine(name, [(_nines(share), us, us, us) for share, us in percentiles(document, key)])
+            PlotLine(
+                name,
+                [(_nines(share), us / 1e3, us / 1e3, us / 1e3) for share, us in percentiles(document, key)],
+            )
         )
     reach = max((point[0] for line in lines for point in line.points), default=0.0)
     ticks = [(_nines(share), f"{share:g} %") for share in _TICKS if _nines(share) <= reach]
-    return Plot("Latency by percentile", "percentile of the calls", "us", lines, log_x=False, ticks_x=ticks)
+    return Plot("Latency by percentile", "percentile of the calls", "ms", lines, log_x=False, ticks_x=ticks)
 
 
 def _nines(percentile: float) -> float:
@@ -539,7 +679,8 @@ def _cancelled(document: Document) -> str:
 
 
 def _plots(document: Document) -> str:
-    plots = (_throughput(document), _latency(document), _distribution(document))
+    plots: list[Plot | Bars] = [_throughput(document), _latency(document), _histogram(document)]
+    plots += [_distribution(document), _errors(document)]
     return f'<div class="plots">{"".join(plot.svg() for plot in plots)}</div>'
 
 

@@ -315,10 +315,9 @@ def figure_text(samples: list[float]) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Returns a duration with three significant digits."""
-    if seconds >= 1:
-        return f"{seconds:.3g} s"
-    return f"{seconds * 1000:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+    """Returns a duration with three significant digits, always in one unit, so that figures compare at sight."""
+    thousandths = seconds * 1000
+    return f"{thousandths:,.0f} ms" if thousandths >= 1000 else f"{thousandths:.3g} ms"
 
 
 # -- The comparison of two runs: which figures changed, with what confidence ---------------------------

@@ -26,7 +26,7 @@ _SIMPLE = ("dumb", "unknown")
 @click.option("--json", "as_json", is_flag=True, help="One snapshot as JSON on stdout.")
 @traceback_option
 def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None:
-    """Show what runs in a server: sessions, calls, tasks with their crashes, and all nodes of a cluster.
+    """Show whether a server is healthy, and what runs in it: calls by tool, sessions, tasks and nodes.
 
     \b
     WHERE   unix:PATH or http://127.0.0.1:PORT#TOKEN, where
@@ -35,9 +35,10 @@ def command(where: str, once: bool, as_json: bool, show_traceback: bool) -> None
 
     \b
     q            quit                     s, r    sort by the next column, turn round
-    tab, 1 to 6  another pane             /       show only rows with a text; Esc: all
+    tab, 1 to 8  another pane             /       show only rows with a text; Esc: all
     up, down     choose a row             space   keep this snapshot, go on
-    x            cancel the chosen call, or end the chosen session; asks before
+    x            cancel the chosen call or task, or end the chosen session; asks before
+    ?            all keys, and what the columns mean
 
     Without a terminal, or on a dumb one, it prints one snapshot. Exit code 1 if WHERE has no live view.
     """

@@ -6,12 +6,14 @@ the program that answers at the address may not be a server of ours.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import attrs
 
+from mcp_actors.telemetry.history import SAMPLES
 from mcp_actors.telemetry.live_view import Action
 from mcp_actors.telemetry.snapshot import NodeSnapshot, Snapshot, cleaned
 
@@ -39,6 +41,8 @@ class Row:
     style: str = ""
     action: Action | None = None
     """The action that is possible, if any."""
+    about: str = ""
+    """What the action would end, in words."""
 
 
 @attrs.frozen
@@ -99,13 +103,17 @@ def _text(value: str | None) -> str:
 
 
 def _row(
-    node: NodeSnapshot, key: str, cells: Iterable[tuple[str, Any]], style: str = "", action: Any = None
+    node: NodeSnapshot,
+    key: str,
+    cells: Iterable[tuple[str, Any]],
+    style: str = "",
+    action: Any = None,
+    about: str = "",
 ) -> Row:
     shown = tuple(cells)
     wanted = None if action is None else Action(action, node.node, key)
-    return Row(
-        (node.node, key), tuple(each[0] for each in shown), tuple(each[1] for each in shown), style, wanted
-    )
+    texts, order = tuple(each[0] for each in shown), tuple(each[1] for each in shown)
+    return Row((node.node, key), texts, order, style, wanted, about)
 
 
 def _words(value: str | None) -> tuple[str, str]:
@@ -114,6 +122,77 @@ def _words(value: str | None) -> tuple[str, str]:
 
 def _number(value: float | None) -> tuple[str, float]:
     return amount(value), -1.0 if value is None else value
+
+
+def _latency(value: float | None) -> tuple[str, float]:
+    if value is None:
+        return "-", -1.0
+    return (seconds(value) if value >= 1 else f"{value * 1000:.3g}ms"), value
+
+
+def _memory(value: float | None) -> tuple[str, float]:
+    return ("-", -1.0) if value is None else (f"{value / 2**20:.0f}M", value)
+
+
+def _processor(value: float | None) -> tuple[str, float]:
+    return ("-", -1.0) if value is None else (f"{value:.0%}", value)
+
+
+# Readings that one cell of a bar stands for, and the cells of the last ten minutes.
+_READINGS_OF_A_CELL = 3
+_CELLS = SAMPLES // _READINGS_OF_A_CELL
+
+
+def bars(values: Sequence[float]) -> str:
+    """Returns a series of numbers as a row of bars, the newest last."""
+    start = len(values) % _READINGS_OF_A_CELL
+    sums = [sum(values[:start])] if start else []
+    sums += [
+        sum(values[at : at + _READINGS_OF_A_CELL]) for at in range(start, len(values), _READINGS_OF_A_CELL)
+    ]
+    sums = sums[-_CELLS:]
+    top = max(sums, default=0)
+    if not top > 0:
+        return ""
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int(each / top * 7.99))] if each > 0 else " " for each in sums).rjust(
+        _CELLS
+    )
+
+
+def _tools(node: NodeSnapshot) -> Iterable[Row]:
+    for each in node.operations:
+        if each.upstream is not None:
+            continue
+        failing = each.failed * 10 >= each.calls and each.failed > 0
+        cells = (
+            _words(each.name),
+            _number(each.rate),
+            _number(each.calls),
+            _number(each.failed),
+            _latency(each.quantile(0.5)),
+            _latency(each.quantile(0.99)),
+            (bars(each.series), each.calls),
+            (f"{node.pid}", node.pid),
+        )
+        yield _row(node, f"{each.method}/{each.target}", cells, "red" if failing else "")
+
+
+def _tasks(node: NodeSnapshot) -> Iterable[Row]:
+    for each in node.tasks:
+        cells = (
+            (seconds(each.age), each.age),
+            _words(each.tool),
+            _words(each.principal),
+            _words(each.state),
+            _words(each.message),
+            ("-" if each.left is None else seconds(each.left), math.inf if each.left is None else each.left),
+        )
+        about = f"the task of {_text(each.tool)}, {seconds(each.age)} old, {_caller(each.principal)}"
+        yield _row(node, each.key, cells, action="cancel_task", about=about)
+
+
+def _caller(principal: str | None) -> str:
+    return "of a caller who is not authenticated" if principal is None else f"of {_text(principal)}"
 
 
 _SLOW, _HANGS = 5.0, 30.0
@@ -136,6 +215,7 @@ def _calls(node: NodeSnapshot) -> Iterable[Row]:
             ),
             style if each.state != "cancelled" else "dim",
             "cancel_call",
+            f"the call of {_text(each.target or each.method)}, {seconds(each.age)} old, {_caller(each.principal)}",
         )
 
 
@@ -158,6 +238,8 @@ def _sessions(node: NodeSnapshot) -> Iterable[Row]:
             ),
             "red" if each.link is not None and each.link.blocked else "",
             "end_session",
+            f"the session of {_text(each.client)}, {seconds(each.age)} old, {_caller(each.principal)}, "
+            f"with {each.in_flight} calls",
         )
 
 
@@ -186,22 +268,24 @@ def _crashes(node: NodeSnapshot) -> Iterable[Row]:
 
 def _upstreams(node: NodeSnapshot) -> Iterable[Row]:
     for each in node.upstreams:
+        called = next((row for row in node.operations if row.upstream == each.name), None)
         cells = (
             _words(each.name),
             _words(each.state),
+            _number(None if called is None else called.rate),
+            _number(None if called is None else called.failed),
+            _latency(None if called is None else called.quantile(0.99)),
             _number(each.in_flight),
-            _number(each.callers),
             _number(each.connections),
             _number(each.lost),
             _words(each.circuit),
-            _words(each.version),
             _words(each.last_failure or each.server),
         )
-        yield _row(node, each.name, cells, "red" if each.circuit == "open" or each.state == "away" else "")
+        yield _row(node, each.name, cells, "red" if not each.is_up or each.state == "away" else "")
 
 
 def _nodes(node: NodeSnapshot) -> Iterable[Row]:
-    queues, rates = node.queues, node.rates
+    queues, rates, process = node.queues, node.rates, node.process
     cells = (
         _words(node.node),
         (f"{node.pid}" if node.worker is None else f"{node.pid} w{node.worker}", node.pid),
@@ -210,10 +294,15 @@ def _nodes(node: NodeSnapshot) -> Iterable[Row]:
         _number(None if rates is None else rates.requests),
         _number(None if queues is None else queues.running),
         _number(None if queues is None else queues.sessions),
+        _processor(None if rates is None else rates.processor),
+        _memory(None if process is None else process.memory),
+        _number(None if process is None else process.descriptors),
         (_loop(node), node.lag or 0.0),
         (f"{_text(node.host)} {cleaned(node.note) or ''}", node.host),
     )
-    yield _row(node, "", cells, "red" if node.state == "gone" or node.note else "")
+    # The note of a supervisor, which serves nothing itself, says how many workers there are.
+    is_odd = node.state == "gone" or (node.note and queues is not None)
+    yield _row(node, "", cells, "red" if is_odd else "")
 
 
 def _loop(node: NodeSnapshot) -> str:
@@ -237,11 +326,16 @@ def node_line(node: NodeSnapshot) -> str:
         return f"{head}  {cleaned(node.note) or ''}"
     rate = amount(None if rates is None else rates.requests)
     crashes = sum(each.crashes for each in node.kinds)
+    history, process = node.history, node.process
+    p99 = next((each for each in reversed(history.p99 if history else []) if each is not None), None)
     parts = [
         head,
         f"{rate} req/s",
+        *([f"p99 {_latency(p99)[0]}"] if p99 is not None else []),
         f"{amount(queues.running)} run {amount(queues.waiting)} wait",
         f"{amount(queues.sessions)} sess",
+        *([f"cpu {_processor(rates.processor)[0]}"] if rates is not None else []),
+        *([f"{_memory(process.memory)[0]}B"] if process is not None and process.memory is not None else []),
         f"loop {_loop(node)}",
         f"{crashes} crash{'es' if crashes != 1 else ''}",
         *([cleaned(node.note) or ""] if node.note else []),
@@ -253,6 +347,22 @@ def node_line(node: NodeSnapshot) -> str:
 
 
 PANES = (
+    Pane(
+        "tools",
+        (
+            Column("TOOL", 0),
+            Column("CALL/S", 7, True),
+            Column("10MIN", 7, True),
+            Column("FAILED", 7, True),
+            Column("P50", 7, True),
+            Column("P99", 7, True),
+            Column("TREND", 20),
+            Column("PID", 7, True),
+        ),
+        _tools,
+        2,
+        lambda node: (sum(each.upstream is None for each in node.operations), 0),
+    ),
     Pane(
         "calls",
         (
@@ -267,6 +377,21 @@ PANES = (
         _calls,
         0,
         _call_counts,
+    ),
+    Pane(
+        "tasks",
+        (
+            Column("AGE", 7, True),
+            Column("TOOL", 0),
+            Column("PRINCIPAL", 12),
+            Column("STATE", 14),
+            Column("MESSAGE", 24),
+            Column("LEFT", 7, True),
+        ),
+        _tasks,
+        0,
+        lambda node: (len(node.tasks), node.running_tasks),
+        always=False,
     ),
     Pane(
         "sessions",
@@ -287,7 +412,54 @@ PANES = (
         _session_counts,
     ),
     Pane(
-        "tasks",
+        "upstreams",
+        (
+            Column("UPSTREAM", 12),
+            Column("STATE", 10),
+            Column("CALL/S", 7, True),
+            Column("FAILED", 7, True),
+            Column("P99", 7, True),
+            Column("CALLS", 5, True),
+            Column("CONN", 5, True),
+            Column("LOST", 5, True),
+            Column("CIRCUIT", 9),
+            Column("SERVER", 0),
+        ),
+        _upstreams,
+        2,
+        lambda node: (len(node.upstreams), 0),
+        always=False,
+    ),
+    Pane(
+        "nodes",
+        (
+            Column("NODE", 12),
+            Column("PID", 9),
+            Column("STATE", 7),
+            Column("UP", 6, True),
+            Column("REQ/S", 6, True),
+            Column("CALLS", 5, True),
+            Column("SESS", 5, True),
+            Column("CPU", 5, True),
+            Column("MEM", 6, True),
+            Column("FDS", 5, True),
+            Column("LOOP", 7, True),
+            Column("HOST", 0),
+        ),
+        _nodes,
+        4,
+        lambda node: (1, 0),
+    ),
+    Pane(
+        "crashes",
+        (Column("AT", 8), Column("KIND", 16), Column("THEN", 9), Column("WHY", 0), Column("TASK", 14)),
+        _crashes,
+        0,
+        lambda node: (len(node.crashes), 0),
+        always=False,
+    ),
+    Pane(
+        "engine",
         (
             Column("KIND", 0),
             Column("TASKS", 6, True),
@@ -300,47 +472,5 @@ PANES = (
         _kinds,
         2,
         lambda node: (len(node.kinds), 0),
-    ),
-    Pane(
-        "crashes",
-        (Column("AT", 8), Column("KIND", 16), Column("THEN", 9), Column("WHY", 0), Column("TASK", 14)),
-        _crashes,
-        0,
-        lambda node: (len(node.crashes), 0),
-    ),
-    Pane(
-        "nodes",
-        (
-            Column("NODE", 12),
-            Column("PID", 11),
-            Column("STATE", 8),
-            Column("UP", 6, True),
-            Column("REQ/S", 6, True),
-            Column("CALLS", 5, True),
-            Column("SESS", 5, True),
-            Column("LOOP", 7, True),
-            Column("HOST", 0),
-        ),
-        _nodes,
-        4,
-        lambda node: (1, 0),
-    ),
-    Pane(
-        "upstreams",
-        (
-            Column("UPSTREAM", 12),
-            Column("STATE", 10),
-            Column("CALLS", 6, True),
-            Column("CALLERS", 7, True),
-            Column("CONN", 5, True),
-            Column("LOST", 5, True),
-            Column("CIRCUIT", 9),
-            Column("VERSION", 10),
-            Column("SERVER", 0),
-        ),
-        _upstreams,
-        2,
-        lambda node: (len(node.upstreams), 0),
-        always=False,
     ),
 )

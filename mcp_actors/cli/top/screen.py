@@ -18,7 +18,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from mcp_actors.cli.top.panes import PANES, Column, Pane, Row, node_line
+from mcp_actors.cli.top.panes import PANES, Column, Pane, Row, node_line, seconds
 from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_actors.telemetry.live_view import Action
 from mcp_actors.telemetry.snapshot import Snapshot, cleaned
@@ -132,10 +132,16 @@ class TopState:
     paused: bool = False
     wanted: Action | None = None
     """An action that waits for a yes."""
+    about: str = ""
+    """What it would end, as it was when it was chosen."""
     message: str = ""
     """The text of the last line, until the next key."""
     trouble: str = ""
-    """Why no snapshots come, until one does; shown in the last line, too."""
+    """Why no snapshots come, until one does."""
+    heard: float = attrs.field(factory=time.monotonic)
+    """When the last snapshot came."""
+    helping: bool = False
+    """Whether the keys are explained, until the next key."""
     done: bool = False
     choices: list[Choice] = attrs.field(factory=lambda: [Choice(each.sort) for each in PANES])
 
@@ -167,14 +173,16 @@ class TopState:
 
     def take(self, snapshot: Snapshot) -> None:
         """Takes a new snapshot, unless the display is paused."""
-        self.trouble = ""
+        self.trouble, self.heard = "", time.monotonic()
         if not self.paused:
             self.snapshot = snapshot
 
     def press(self, key: str) -> Action | None:
         """Takes a key; returns what has to be done at the server, if the person has said yes to something."""
         self.message = ""
-        if self.wanted is not None:
+        if self.helping:
+            self.helping = False
+        elif self.wanted is not None:
             wanted, self.wanted = self.wanted, None
             if key in ("y", "Y"):
                 return wanted
@@ -229,12 +237,17 @@ class TopState:
         self.paused = not self.paused
 
     def act(self) -> None:
-        """Asks whether to end the chosen call or session."""
+        """Asks whether to end the chosen call, task or session."""
         rows = self.rows()
-        action = rows[self.choice.index].action if rows else None
-        if action is None:
-            self.message = "only calls and sessions can be ended: panes 1 and 2"
-        self.wanted = action
+        row = rows[self.choice.index] if rows else None
+        if row is None or row.action is None:
+            self.message = "only calls, tasks and sessions can be ended: panes 2, 3 and 4"
+        else:
+            self.wanted, self.about = row.action, row.about
+
+    def explain(self) -> None:
+        """Explains the keys."""
+        self.helping = True
 
     def quit(self) -> None:
         """Ends it."""
@@ -259,6 +272,7 @@ _KEYS: dict[str, Callable[[TopState], None]] = {
     " ": TopState.pause,
     "x": TopState.act,
     "delete": TopState.act,
+    "?": TopState.explain,
 }
 
 
@@ -266,7 +280,32 @@ _KEYS: dict[str, Callable[[TopState], None]] = {
 
 # Nodes that have a line of their own above every pane; the pane of nodes has all.
 _MOST_NODES = 4
-_KEY_HELP = "q quit  tab pane  s sort  r reverse  / filter  x end  space pause"
+_KEY_HELP = "? help  q quit  tab pane  s sort  r reverse  / filter  x end  space pause"
+# Troubles that have a line each.
+_MOST_TROUBLES = 3
+_HELP = (
+    ("q", "quit"),
+    ("tab, right, left", "the next pane, the one before"),
+    (
+        "1 to 8",
+        "a pane: tools, calls, tasks of clients, sessions, upstreams, nodes, crashes, the engine's own tasks",
+    ),
+    ("up, down, k, j", "choose a row, which stays chosen where it moves; page up, page down: ten rows"),
+    ("s", "sort by the next column"),
+    ("r", "turn the order round"),
+    ("/", "show only rows with a text; enter keeps it, escape shows all rows"),
+    ("x, delete", "cancel the chosen call or task, or end the chosen session, after a question"),
+    ("space", "keep this snapshot, go on"),
+    ("", ""),
+    (
+        "10 MIN",
+        "calls that ended in the last ten minutes, which the server has counted whether anybody looked or not",
+    ),
+    ("FAILED", "those whose function failed, or that found no room; mistakes of clients are none"),
+    ("P50, P99", "half of them, and 99 in 100, took no longer"),
+    ("LOOP", "a turn of the event loop took so long: a function that does not await keeps everybody waiting"),
+    ("red", "calls fail because of it, or soon will; a call older than 30 s"),
+)
 # Cells of the column that takes what the others leave.
 _LEAST = 14
 # Columns in a file, where nothing is cut.
@@ -282,6 +321,8 @@ def picture(state: TopState, name: str, width: int, height: int) -> list[Text]:
         width: Cells of a line.
         height: Lines.
     """
+    if state.helping:
+        return _help(width, height)
     lines = _head(state, name, width)
     rows = state.rows()
     space = max(1, height - len(lines) - 2)
@@ -290,7 +331,26 @@ def picture(state: TopState, name: str, width: int, height: int) -> list[Text]:
     for number, row in enumerate(rows[first : first + space], first):
         lines.append(_line(row, state.pane.columns, width, chosen=number == state.choice.index))
     lines += [Text()] * (height - 1 - len(lines))
+    if state.trouble:
+        # Old numbers are not shown as if they were new.
+        lines = [_gone(state, width), *(Text(each.plain, "dim") for each in lines[1:])]
     return [*lines[: height - 1], _last(state, width)]
+
+
+def _help(width: int, height: int) -> list[Text]:
+    lines = [_cut("mcp-actors top: keys, and what is shown", width, "bold"), Text()]
+    lines += [_cut(f"{key:<18}{text}", width) for key, text in _HELP]
+    lines += [Text()] * (height - 1 - len(lines))
+    return [*lines[: height - 1], _cut("any key goes back", width, "dim")]
+
+
+def _gone(state: TopState, width: int) -> Text:
+    age = seconds(time.monotonic() - state.heard)
+    banner = _cut(
+        f"GONE, what is below is {age} old; trying again: {state.trouble}", width, "bold white on red"
+    )
+    banner.pad_right(max(0, width - banner.cell_len))
+    return banner
 
 
 def everything(state: TopState, name: str) -> list[Text]:
@@ -313,26 +373,38 @@ def _head(state: TopState, name: str, width: int) -> list[Text]:
         return [_cut(f"mcp-actors top  {name}", width, "bold"), Text()]
     at = time.strftime("%H:%M:%S", time.localtime(min(max(snapshot.at, 0), 4e9)))
     count = len(snapshot.nodes)
-    said = [f"mcp-actors top  {cleaned(name)}", at, f"{count} node{'s' if count != 1 else ''}"]
+    grave = sum(each.grave for each in snapshot.troubles)
+    well = "healthy" if not grave else "1 trouble" if grave == 1 else f"{grave} troubles"
+    paused = "  PAUSED" if state.paused else ""
+    said = [
+        f"mcp-actors top  {well}{paused}  {cleaned(name)}",
+        at,
+        f"{count} node{'s' if count != 1 else ''}",
+    ]
     said.append(f"{snapshot.watchers} watching, every {snapshot.interval:.1f} s")
-    if state.paused:
-        said.append("PAUSED")
-    lines = [_cut("  ".join(said), width, "bold")]
+    first = _cut("  ".join(said), width, "bold")
+    start = len("mcp-actors top  ")
+    first.stylize("red" if grave else "green", start, start + len(well))
+    lines = [first]
+    lines += [
+        _cut(f"! {cleaned(each.text)}", width, "bold red" if each.grave else "yellow")
+        for each in snapshot.troubles[:_MOST_TROUBLES]
+    ]
     lines += [_cut(node_line(each), width) for each in snapshot.nodes[:_MOST_NODES]]
     if count > _MOST_NODES:
-        lines.append(_cut(f"and {count - _MOST_NODES} more: pane 5", width, "dim"))
+        lines.append(_cut(f"and {count - _MOST_NODES} more: pane 6", width, "dim"))
     return [*lines, _tabs(state, width)]
 
 
 def _tabs(state: TopState, width: int) -> Text:
     tabs = Text()
+    if state.pattern or state.typing:
+        tabs.append(f"/{state.pattern}{'_' if state.typing else ''} ", "yellow")
     for number, pane in enumerate(PANES):
         if not pane.is_shown(state.snapshot):
             continue
         heading = pane.name if state.snapshot is None else pane.heading(state.snapshot)
         tabs.append(f" {number + 1} {heading} ", "reverse" if number == state.number else "").append(" ")
-    if state.pattern or state.typing:
-        tabs.append(f" /{state.pattern}{'_' if state.typing else ''}", "yellow")
     tabs.truncate(width)
     return tabs
 
@@ -382,15 +454,9 @@ def _cut(text: str, width: int, style: str = "") -> Text:
 
 def _last(state: TopState, width: int) -> Text:
     if state.wanted is not None:
-        does = "cancel this call" if state.wanted.action == "cancel_call" else "end this session"
-        return _cut(f"{does}, and tell its client: {_chosen(state)}? y/n", width, "bold red")
-    said = state.message or state.trouble
-    return _cut(said or _KEY_HELP, width, "yellow" if said else "dim")
-
-
-def _chosen(state: TopState) -> str:
-    rows: list[Any] = state.rows()
-    return " ".join(rows[state.choice.index].cells[:3]).strip() if rows else ""
+        does = "end" if state.wanted.action == "end_session" else "cancel"
+        return _cut(f"{does} {state.about}, and tell its client? y/n", width, "bold red")
+    return _cut(state.message or _KEY_HELP, width, "yellow" if state.message else "dim")
 
 
 # -- The loop: snapshots and keys change what is shown, until the person has seen enough ---------------
@@ -529,8 +595,8 @@ class _Screen:
                     async for snapshot in snapshots:
                         self._state.take(snapshot)
                         self.draw()
-                self._state.trouble = "trying again: the server has ended"
+                self._state.trouble = "the server has ended"
             except _FAILURES as error:
-                self._state.trouble = f"trying again: {error}"
+                self._state.trouble = str(error)
             self.draw()
             await trio.sleep(_TRY_AGAIN)

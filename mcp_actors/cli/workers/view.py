@@ -22,9 +22,9 @@ import trio
 
 from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import LocalProtocolError
-from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.containment import start, start_again
 from mcp_actors.supervision.logging import log
-from mcp_actors.supervision.task_kinds import ADMIN_NODE
+from mcp_actors.supervision.task_kinds import ADMIN_HISTORY, ADMIN_NODE
 from mcp_actors.telemetry.cluster import ClusterView
 from mcp_actors.telemetry.exposition import Family, Sample, counted, page_of, summed
 from mcp_actors.telemetry.live_view import Action, ActionOutcome, LiveView, ServerView
@@ -185,6 +185,8 @@ class WorkerView:
             every: LiveView = own
             if handler.shared.bus.spans_processes:
                 every = await stack.enter_async_context(ClusterView.open(own, handler.shared))
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            start_again(nursery, ADMIN_HISTORY, own.keep_history)
             task_status.started("")
             lines = _Lines(stream)
             try:
@@ -192,6 +194,7 @@ class WorkerView:
                     answer = await self._answer(_QUESTION.decode(line), own, every)
                     await stream.send_all(msgspec.json.encode(answer) + b"\n")
             finally:
+                nursery.cancel_scope.cancel(reason="the supervisor is gone, or the server ends")
                 # All calls have ended by now, and the server still says what it has counted.
                 if self._pages is not None:
                     with trio.CancelScope(shield=True):

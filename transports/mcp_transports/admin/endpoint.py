@@ -32,7 +32,7 @@ from mcp_actors.abc import ServerHandler
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision.containment import Containment, start_again
 from mcp_actors.supervision.logging import log, write_to_stderr
-from mcp_actors.supervision.task_kinds import ADMIN_ACTION, ADMIN_FEED
+from mcp_actors.supervision.task_kinds import ADMIN_ACTION, ADMIN_FEED, ADMIN_HISTORY
 from mcp_actors.telemetry.cluster import ClusterView
 from mcp_actors.telemetry.live_view import Action, ActionOutcome, Feed, LiveView, ServerView
 from mcp_transports._transports import as_engine_errors
@@ -176,11 +176,16 @@ class AdminTransport:
         own = ServerView(handler)
         if self._authentication is not None:
             self._authentication.begin(handler)
-        if handler.shared.bus.spans_processes:
-            async with ClusterView.open(own, handler.shared) as watch:
-                await self.serve_view(watch, task_status=task_status)
-        else:
-            await self.serve_view(own, task_status=task_status)
+        async with trio.open_nursery() as nursery:
+            start_again(nursery, ADMIN_HISTORY, own.keep_history)
+            try:
+                if handler.shared.bus.spans_processes:
+                    async with ClusterView.open(own, handler.shared) as watch:
+                        await self.serve_view(watch, task_status=task_status)
+                else:
+                    await self.serve_view(own, task_status=task_status)
+            finally:
+                nursery.cancel_scope.cancel(reason="the admin endpoint ends")
 
     async def serve_view(
         self, watch: LiveView, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
