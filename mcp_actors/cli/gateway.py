@@ -38,7 +38,7 @@ from mcp_actors.cli.failures import (
     traceback_option,
 )
 from mcp_actors.cli.output import echo, safe
-from mcp_actors.cli.serve import employed, serve_here, service_manager, supervise_workers, supervises
+from mcp_actors.cli.serve import employed, serve_here, join_service, supervise_workers, supervises
 from mcp_actors.cli.serve_options import (
     ServeOptions,
     equip,
@@ -139,7 +139,7 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
         equip(gateway, options)
         names = [entry.name for entry in entries]
         said = f"{gateway.info.name}: {len(names)} servers: {safe(', '.join(names))}"
-        manager = None if worker is not None else service_manager(options)
+        manager = None if worker is not None else join_service(options)
         reload = ConfigurationReload(gateway, upstreams, entries, manager)
         serve_here(
             gateway,

@@ -44,7 +44,7 @@ __all__ = [
     "command",
     "employed",
     "serve_here",
-    "service_manager",
+    "join_service",
     "supervise_workers",
     "supervises",
 ]
@@ -190,7 +190,7 @@ def supervise_workers(command: str, options: ServeOptions, *, reloads: bool = Fa
     assert options.workers is not None
     if Start.current is not None:
         Start.current.keep_hangup()
-    manager = service_manager(options)
+    manager = join_service(options)
     serving = importlib.import_module("mcp_actors.cli.workers.serving")
     serving.serve_with_workers(
         [command, *context.meta[WORDS]],
@@ -208,7 +208,7 @@ def supervise_workers(command: str, options: ServeOptions, *, reloads: bool = Fa
 _SERVICE = ("NOTIFY_SOCKET", "LISTEN_FDS")
 
 
-def service_manager(options: ServeOptions) -> Any:
+def join_service(options: ServeOptions) -> Any:
     """Takes the sockets that systemd has opened, and returns what tells it the state; ``None`` without it.
 
     Raises:
@@ -250,7 +250,7 @@ def serve_here(
             waits.
         companions: What runs beside the transports.
         without_tasks: As `StateOfSeveral` has it.
-        manager: What `service_manager` has returned, where it was asked.
+        manager: What `join_service` has returned, where it was asked.
 
     Raises:
         WrongUsage: An address cannot be served so.
@@ -268,7 +268,7 @@ def serve_here(
         state = importlib.import_module("mcp_actors.cli.workers.serving")
         server.shared = state.StateOfSeveral(server, without_tasks)
     if worker is None:
-        manager = manager or service_manager(options)
+        manager = manager or join_service(options)
     if manager is not None:
         systemd = importlib.import_module("mcp_actors.cli.systemd")
         companions = [*companions, systemd.ServiceCompanion(manager)]

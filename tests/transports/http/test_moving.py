@@ -98,6 +98,25 @@ async def test_a_session_goes_on_at_another_node_as_it_was() -> None:
         assert (await b.post(call(5, "add", a=1, b=1), session)).status_code == 404
 
 
+async def test_a_session_that_is_being_taken_over_is_handed_on_by_a_node_that_ends_too() -> None:
+    shared = Spanning()
+    async with stocked(3, shared) as (a, b, c), trio.open_nursery() as nursery:
+        session = await a.open()
+        await gone(a)
+        shared.latency = 0.3
+        answers: list[int] = []
+
+        async def post() -> None:
+            answers.append((await b.post(call(1, "add", a=1, b=1), session)).status_code)
+
+        nursery.start_soon(post)
+        await eventually(lambda: not shared.records)
+        await gone(b)
+        assert (await c.post(call(2, "add", a=1, b=1), session)).status_code == 200
+        await eventually(lambda: answers)
+        assert answers == [200]
+
+
 async def test_a_session_with_tasks_goes_on_with_them() -> None:
     def make(name: str, **settings: Any) -> Server:
         return Server(name, extensions=[Tasks()], **settings)
