@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mcp_actors.cli import systemd
@@ -117,7 +118,9 @@ async def test_the_watchdog_hears_twice_in_its_time(manager: Manager, autojump_c
 
 
 def test_a_manager_that_is_gone_costs_nothing(tmp_path: Path) -> None:
-    ServiceNotifier(str(tmp_path / "nothing")).ready()
+    with capture_logs() as logs:
+        ServiceNotifier(str(tmp_path / "nothing")).ready()
+    assert [each["state"] for each in logs] == ["READY=1"]
 
 
 @pytest.mark.parametrize(
