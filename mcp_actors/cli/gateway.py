@@ -38,7 +38,7 @@ from mcp_actors.cli.failures import (
     traceback_option,
 )
 from mcp_actors.cli.output import echo, safe
-from mcp_actors.cli.serve import employed, serve_here, join_service, supervise_workers, supervises
+from mcp_actors.cli.serve import employed, join_service, serve_here, supervise_workers, supervises
 from mcp_actors.cli.serve_options import (
     ServeOptions,
     equip,

@@ -43,8 +43,8 @@ __all__ = [
     "Announcement",
     "command",
     "employed",
-    "serve_here",
     "join_service",
+    "serve_here",
     "supervise_workers",
     "supervises",
 ]

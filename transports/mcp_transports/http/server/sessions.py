@@ -80,8 +80,8 @@ _TICKS = 4
 _SESSIONS_AT_ONCE = 1000
 # Sessions that are handed over in one turn.
 _HANDED_AT_ONCE = 200
-# Seconds for taking one over: some requests to the shared state, each of which has a bound of its own. A session is lost
-# that is given up between them, so this is longer than all of them.
+# Seconds for taking one over: some requests to the shared state, each of which has a bound of its own. A session that
+# is given up between them is lost, so this is longer than all of them.
 _TAKE_OVER_TIME = 120.0
 # Seconds that a server has for its answer to an initialize; a gateway meets its upstreams first.
 INITIALIZE_TIMEOUT = 60.0
