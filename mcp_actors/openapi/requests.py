@@ -87,7 +87,10 @@ def _in_path(argument: Argument, value: Any) -> str:
     if argument.as_json:
         return _encoded(_json(value))
     if argument.style == "label":
-        return "." + _joined(argument, value, "." if argument.explode else ",")
+        text = "." + _joined(argument, value, "." if argument.explode else ",")
+        if text in (".", ".."):
+            raise ToolError(f"{argument.name}: a part of a path cannot be '.' or '..'")
+        return text
     if argument.style != "matrix":
         return _joined(argument, value, ",")
     name = _encoded(argument.wire)

@@ -570,3 +570,26 @@ async def test_text_of_any_charset_is_read(charset: str) -> None:
     api = Api(httpx2.Response(200, content=b"caf\xe9", headers={"content-type": kind}))
     result = await call(api, document(("get", "/x", {})), {})
     assert result.text == ("café" if charset == "latin-1" else "caf�")
+
+
+TEXTS = {"type": "array", "items": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters", "arguments"),
+    [
+        ("/a/{b}/c", [parameter("b", "path")], {"b": ".."}),
+        ("/a/{b}{d}/c", [parameter("b", "path"), parameter("d", "path")], {"b": "%2e", "d": "."}),
+        ("/a/{b}.", [parameter("b", "path")], {"b": "."}),
+        ("/a/{b}", [parameter("b", "path", TEXTS, style="label", explode=True)], {"b": ["", ""]}),
+        ("/a/x{b}/c", [parameter("b", "path")], {"b": "/../.."}),
+    ],
+)
+async def test_no_argument_leads_out_of_its_path(
+    path: str, parameters: list[Any], arguments: dict[str, Any]
+) -> None:
+    api = Api()
+    result = await call(api, document(("get", path, {"parameters": parameters})), arguments)
+    assert result.is_error
+    assert "a part of a path cannot be '.' or '..'" in result.text
+    assert api.asked == []
