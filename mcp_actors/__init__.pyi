@@ -35,7 +35,7 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 from mcp_actors.gateway.client_group import ClientGroup
-from mcp_actors.server import Context, Server, SyncContext, current_context
+from mcp_actors.server import Context, Depends, Server, SyncContext, current_context
 from mcp_actors.types import Audio, File, Image
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Context",
+    "Depends",
     "File",
     "HeaderMismatch",
     "Image",

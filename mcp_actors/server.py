@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Generic, Never, Self, TypeGuard, TypeVar, Unpack, get_args, overload
 
@@ -21,6 +21,7 @@ from mcp_actors._eras.era import Era, EraName, EventKind, Peer
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._server.context import Context, SyncContext, current_context
+from mcp_actors._server.dependencies import Depends, kept_values
 from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
@@ -65,6 +66,7 @@ __all__ = [
     "CallNext",
     "CallStatistics",
     "Context",
+    "Depends",
     "Era",
     "EraName",
     "EventBusStatistics",
@@ -822,6 +824,7 @@ class Server(Generic[StateT]):
                 trio.lowlevel.current_trio_token(),
                 calling_bridge.get(),
             )
+            scope.kept = await stack.enter_async_context(kept_values(self._features.overrides))
             await stack.enter_async_context(LiveMounts(self, scope, self._runtime.calls))
             yield scope
 
@@ -935,6 +938,29 @@ class Server(Generic[StateT]):
             if each.covers(uri):
                 each.server._on_last_unsubscribed(uri)
         self.on_unsubscribe(uri)
+
+    @contextmanager
+    def override(self, function: Callable[..., Any], replacement: Callable[..., Any], /) -> Iterator[None]:
+        """Has another function make what functions get by ``Depends(function)``, within the block. For tests.
+
+        It counts in this server and in all that is mounted in it, for what is made from then on: what was made already
+        for a session or for the server stays.
+
+        Args:
+            function: The one that ``Depends`` was given.
+            replacement: Any function that ``Depends`` takes, such as ``lambda: FakeDatabase()``. It is made for the
+                same scope, and closed in the same way.
+
+        Raises:
+            TypeError: ``replacement`` cannot be used as a dependency.
+            LocalProtocolError: ``function`` is overridden in this server already.
+        """
+        with LineNamed():
+            self._features.overrides.add(function, replacement)
+        try:
+            yield
+        finally:
+            self._features.overrides.remove(function)
 
     # -- telling clients outside of calls -----------------------------------------------------------------------
 

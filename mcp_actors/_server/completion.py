@@ -13,15 +13,15 @@ import msgspec
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._schema.signature import injected_parameter
+from mcp_actors._schema.signature import injected_parameter, provided_parameters
 from mcp_actors._server.context import Context
+from mcp_actors._server.dependencies import function
 from mcp_actors._server.invoke import (
     ForSync,
     Function,
     Handler,
     Loop,
     WorkerThreads,
-    function,
     string_param,
     uri_param,
 )
@@ -202,7 +202,8 @@ def _object_param(params: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _parameters(call: Callable[..., Any], injected_name: str | None) -> tuple[str, ...]:
-    parameters = [each for each in inspect.signature(call).parameters.values() if each.name != injected_name]
+    filled = {injected_name, *provided_parameters(call)}
+    parameters = [each for each in inspect.signature(call).parameters.values() if each.name not in filled]
     named = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     if len(named) != len(parameters) or not 1 <= len(named) <= 2:
         raise TypeError(

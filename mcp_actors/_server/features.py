@@ -18,6 +18,7 @@ from mcp_actors._eras.era import EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.context import Context, SyncContext, holder_of
+from mcp_actors._server.dependencies import Overrides, function
 from mcp_actors._server.invoke import (
     LOOPS,
     Function,
@@ -26,7 +27,6 @@ from mcp_actors._server.invoke import (
     ServingLoop,
     WorkerThreads,
     current,
-    function,
 )
 from mcp_actors._server.middleware import Around, Middleware, NotificationMiddleware, through
 from mcp_actors._server.options import ToolOptions
@@ -119,6 +119,7 @@ class Features:
         self.notifications = NotificationHandlers(threads, lambda: self.mounts)
         self.custom: dict[str, Method] = {}
         self._custom_scopes: dict[str, frozenset[str]] = {}
+        self.overrides = Overrides()
         self.own_methods: dict[str, Method] = {}
         """The methods in `custom` that came with no extension."""
         self.middleware: list[Middleware] = []

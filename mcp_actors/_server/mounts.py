@@ -27,6 +27,7 @@ import trio
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._eras.era import Method
 from mcp_actors._server.context import Context
+from mcp_actors._server.dependencies import kept_values
 from mcp_actors._server.features import TASKS
 from mcp_actors._server.invoke import Function, Handler
 from mcp_actors._server.middleware import Middleware, through
@@ -196,7 +197,9 @@ class Mount:
         """
         async with AsyncExitStack() as stack:
             state = await self.server._entered_lifespan(stack)
-            inner = msgspec.structs.replace(scope, server=self.server, state=state, mounted={})
+            overrides = self.server._features.overrides
+            kept = await stack.enter_async_context(kept_values(overrides, within=scope.kept))
+            inner = msgspec.structs.replace(scope, server=self.server, state=state, mounted={}, kept=kept)
             await stack.enter_async_context(LiveMounts(self.server, inner, calls))
             scope.mounted[self] = inner
             try:

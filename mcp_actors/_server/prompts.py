@@ -13,7 +13,8 @@ from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
-from mcp_actors._server.invoke import Function, Handler, Loop, function, name_of, string_param
+from mcp_actors._server.dependencies import function
+from mcp_actors._server.invoke import Function, Handler, Loop, name_of, string_param
 from mcp_actors._server.registry import Registry, page
 from mcp_actors._server.text_arguments import TextArgument, TextArguments
 from mcp_actors.errors import invalid_params

@@ -16,7 +16,8 @@ from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.fields import strip
 from mcp_actors._schema.signature import InvalidArguments, function_hints, read_signature
 from mcp_actors._server.context import Context
-from mcp_actors._server.invoke import Function, Handler, Loop, function, is_async, name_of, uri_param
+from mcp_actors._server.dependencies import function
+from mcp_actors._server.invoke import Function, Handler, Loop, is_async, name_of, uri_param
 from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions, page
 from mcp_actors._server.text_arguments import TextArgument, TextArguments
 from mcp_actors._wire.codec import encode_value

@@ -50,6 +50,8 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
     """The calls that were answered, and whose functions run on."""
     mounted: dict[Any, ServerScope] = msgspec.field(default_factory=dict)
     """The scopes of what is mounted in the server, by the `mcp_actors._server.mounts.Mount`."""
+    kept: Any = None
+    """The `mcp_actors._server.dependencies.ServeValues` of the server."""
 
     # The scope of a detached call is a copy, and belongs to the same `serve`.
     def __hash__(self) -> int:

@@ -21,8 +21,9 @@ from mcp_actors._schema.signature import InvalidArguments, Signature, read_signa
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
+from mcp_actors._server.dependencies import function
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
-from mcp_actors._server.invoke import Function, Handler, Loop, check_async, function, name_of
+from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
 from mcp_actors._server.registry import Registry, page
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError, invalid_params
