@@ -37,6 +37,7 @@ class _WithoutCollecting:
 
 
 __all__ = [
+    "Argument",
     "Audio",
     "CallCancelled",
     "CallTimeout",
@@ -63,6 +64,7 @@ __all__ = [
     "Progress",
     "ProtocolError",
     "RemoteProtocolError",
+    "Reshape",
     "ResourceNotFound",
     "RpcError",
     "Server",
@@ -86,6 +88,7 @@ __all__ = [
 # takes a third of the time of a start. And what a program does first, such as the command line, which catches signals,
 # does not wait for any of it.
 _LATE = {
+    "Argument": "mcp_actors.server",
     "Audio": "mcp_actors.types",
     "Client": "mcp_actors.client",
     "ClientGroup": "mcp_actors.gateway.client_group",
@@ -97,6 +100,7 @@ _LATE = {
     "Limits": "mcp_actors._actors.limits",
     "Meta": "msgspec",
     "Progress": "mcp_actors._actors.outbound_call",
+    "Reshape": "mcp_actors.server",
     "Server": "mcp_actors.server",
     "SyncContext": "mcp_actors.server",
     "current_context": "mcp_actors.server",

@@ -47,6 +47,7 @@ from mcp_actors._server.process import (
 )
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.questions import FormResult
+from mcp_actors._server.reshape import Argument, Reshape, ReshapedCall, reshape_tool, reshaped_names
 from mcp_actors._server.resources import Resources, Unscreened, check_uri
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT, state_key_of_environment
@@ -63,6 +64,7 @@ from mcp_actors.supervision.tracebacks import shorten
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel, ServerCapabilities
 
 __all__ = [
+    "Argument",
     "CallNext",
     "CallStatistics",
     "Context",
@@ -79,6 +81,8 @@ __all__ = [
     "NotificationMiddleware",
     "Peer",
     "PeerSession",
+    "Reshape",
+    "ReshapedCall",
     "Server",
     "ServerStatistics",
     "SessionStatistics",
@@ -415,6 +419,37 @@ class Server(Generic[StateT]):
         """
         with LineNamed():
             self._features.loop.call(self._features.tools.remove, name)
+
+    def reshape(self, name: str, reshape: Reshape, /, *, keep: bool = False) -> None:
+        """Shows a tool in another shape: with another name, other texts, arguments or results, in another function.
+
+        The schema that clients see is made here, and checked. Arguments are checked against it, get the names that the
+        tool has for them, and are checked by the tool then. Everything else about the tool stays: scopes, tasks,
+        progress, cancellation. One that is shown by `mount` is reshaped there: ``mount(…, tools={"x": Reshape(…)})``.
+
+        Args:
+            name: The name of the tool for clients, which may have been reshaped before.
+            reshape: The other shape.
+            keep: Whether the tool stays as it is beside its other shape, which has to have another name then. By
+                default the other shape takes its place, at the end of the list.
+
+        Raises:
+            LocalProtocolError: There is no tool with this name, it is one of a mount, or the new name is taken.
+            ValueError: An argument does not exist, two would have the same name, a value does not fit its schema, the
+                tool needs one that nobody gives, or the schema cannot be used.
+            TypeError: The function of ``wrap`` has other parameters, or returns what has no form in JSON.
+        """
+        with LineNamed():
+            if not isinstance(reshape, Reshape):
+                raise TypeError(f"{reshape!r:.80} is no shape: write Reshape(…)")
+            for mount in self._mounts.by_name.values():
+                own = mount.own_tool(name)
+                if own is not None:
+                    raise LocalProtocolError(
+                        f"the tool {name!r} is one of the mount {mount.name!r}: write "
+                        f"mount({mount.name!r}, …, tools={{{own!r}: Reshape(…)}})"
+                    )
+            self._features.loop.call(reshape_tool, self._features.tools, name, reshape, keep)
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
         """Decorator: adds a resource, or a template if ``uri`` has variables, and returns the function as it is.
@@ -849,6 +884,7 @@ class Server(Generic[StateT]):
         include: Collection[str] = ("*",),
         exclude: Collection[str] = (),
         scopes: Collection[str] = (),
+        tools: Mapping[str, Reshape] | None = None,
     ) -> None:
         """Shows everything that another server has in this one, and keeps it as it is there.
 
@@ -870,12 +906,15 @@ class Server(Generic[StateT]):
             include: Patterns of the names (its own) and URIs that are shown, as of `fnmatch`.
             exclude: Patterns of the names and URIs that are not shown, although they are included.
             scopes: Those that a caller needs for anything of it, beside its own.
+            tools: Other shapes of tools, by the names that ``other`` has: see `Reshape`. One that it registers later
+                and that cannot have its shape is not shown, which is logged.
 
         Raises:
             LocalProtocolError: Something of it has a name that is taken here, there is a mount of this name, it has an
-                extension that this server does not offer, or it is this server, or one that this one is mounted in.
-            TypeError: It is no `Server`, or one of a kind that cannot be mounted.
-            ValueError: Two things are renamed alike or to nothing, or patterns are a text.
+                extension that this server does not offer, a tool cannot have the shape that it is to have, or it is
+                this server, or one that this one is mounted in.
+            TypeError: It is no `Server`, or one of a kind that cannot be mounted, or ``tools`` has no shapes.
+            ValueError: Two things are renamed alike, twice or to nothing, or patterns are a text.
         """
         with LineNamed():
             if not isinstance(other, Server) or not other._is_mountable:
@@ -883,8 +922,12 @@ class Server(Generic[StateT]):
                 raise TypeError(f"{other!r:.80} cannot be mounted: {hint}")
             check_options({"scopes": scopes}, PromptOptions)
             of = f"mount {name!r}"
-            names = NameTable(of, f"{name}_" if prefix is None else prefix, rename or {}, include, exclude)
-            self._features.loop.call(self._begin_mount, Mount(name, self, other, names, scopes))
+            shapes = tools or {}
+            renamed = reshaped_names(of, shapes)
+            names = NameTable(
+                of, f"{name}_" if prefix is None else prefix, rename or {}, include, exclude, renamed
+            )
+            self._features.loop.call(self._begin_mount, Mount(name, self, other, names, scopes, shapes))
 
     def _begin_mount(self, mount: Mount) -> None:
         if mount.name in self._mounts.by_name:

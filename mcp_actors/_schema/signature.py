@@ -103,6 +103,11 @@ class Signature(msgspec.Struct, eq=False, dict=True):
             raise TypeError(f"{self._where}: what it returns cannot be described: {error}") from None
 
     @property
+    def passes_results_on(self) -> bool:
+        """Whether the function says that it returns whole results."""
+        return strip(self._returned)[0] is CallToolResult
+
+    @property
     def returns_content(self) -> bool:
         """Whether the function returns a sequence of content blocks, which may be empty."""
         return _is_sequence_of(strip(self._returned)[0], _is_content)

@@ -37,6 +37,7 @@ __all__ = [
     "ThreadUse",
     "WorkerThreads",
     "body_of",
+    "called",
     "check_async",
     "current",
     "function",
@@ -110,6 +111,13 @@ def function(
     if not inline:
         return Function(_threaded(call, injected_name, for_sync, threads), inline=False)
     return Function(_in_place(call, injected_name, for_sync), inline=True)
+
+
+async def called(call: Callable[[Any], Any], ctx: Any) -> Any:
+    """Calls a plain or an async function of the user's with a context, on the event loop, and returns its result."""
+    current.set(ctx)
+    value = call(ctx)
+    return await value if hasattr(type(value), "__await__") else value
 
 
 def name_of(call: Callable[..., Any]) -> str:

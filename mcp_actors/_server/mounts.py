@@ -14,7 +14,7 @@ last call that was in flight then has ended.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -32,6 +32,7 @@ from mcp_actors._server.features import TASKS
 from mcp_actors._server.invoke import Function, Handler
 from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.names import NameTable
+from mcp_actors._server.reshape import Reshape, reshaped_entry
 from mcp_actors._server.scope import OpenedBlock, ServerScope
 from mcp_actors.errors import LocalProtocolError, UpstreamUnavailable
 from mcp_actors.supervision.containment import sole_cause, start, start_and_wait
@@ -53,21 +54,30 @@ class Mount:
         server: The server that is mounted.
         names: The names that its entries have in the host.
         scopes: Those that a caller needs beside the ones of an entry.
+        tools: Other shapes of tools, by their names in the server.
     """
 
     def __init__(
-        self, name: str, host: Any, server: Any, names: NameTable, scopes: Collection[str] = ()
+        self,
+        name: str,
+        host: Any,
+        server: Any,
+        names: NameTable,
+        scopes: Collection[str] = (),
+        tools: Mapping[str, Reshape] = {},
     ) -> None:
         self.name = name
         self.host = host
         self.server = server
         self.names = names
         self.scopes = frozenset(scopes)
+        self._shapes = dict(tools)
         features = server._features
         host_features = host._features
         self._resources = _Views(self, features.resources, host_features.resources, self._resource)
+        self._tools = _Views(self, features.tools, host_features.tools, self._tool)
         self._followers = (
-            _Views(self, features.tools, host_features.tools, self._tool),
+            self._tools,
             _Views(self, features.prompts, host_features.prompts, self._prompt),
             self._resources,
         )
@@ -106,10 +116,29 @@ class Mount:
         for each in self._followers:
             for key in each.source.by_key:
                 each.check(key)
+        for own in self._shapes:
+            self._check_shape(own)
         for method in features.own_methods:
             self.check_method(method)
         for id in features.extensions:
             self.check_extension(id)
+
+    def _check_shape(self, own: str) -> None:
+        """Raises `LocalProtocolError` if a tool cannot have the shape that it is to have."""
+        entry = self.server._features.tools.by_key.get(own)
+        if entry is None:
+            log.warning("a tool that is to be reshaped is not there yet", mount=self.name, tool=own)
+            return
+        try:
+            reshaped_entry(entry, self._shapes[own], own, 0)
+        except (TypeError, ValueError) as error:
+            raise LocalProtocolError(
+                f"the mount {self.name!r} cannot reshape the tool {own!r}: {error}"
+            ) from None
+
+    def own_tool(self, name: str) -> str | None:
+        """Returns the name that a tool of the host has in the server, ``None`` for one that is not of this server."""
+        return self._tools.own(name)
 
     def check_method(self, method: str) -> None:
         """Raises `LocalProtocolError` if the host answers a method already."""
@@ -234,7 +263,11 @@ class Mount:
     async def _through(
         self, method: str, own: dict[str, Any], ctx: Context, arguments: dict[str, Any]
     ) -> Any:
-        inner = _context(ctx, self.inside(ctx), {**ctx.params, **own})
+        params = {**ctx.params, **own}
+        if method == "tools/call":
+            # Those of a tool in another shape are not the ones that the client has sent.
+            params["arguments"] = arguments
+        inner = _context(ctx, self.inside(ctx), params)
         return await through(self._middleware, inner, self.server._features.handlers[method])
 
     def completing(self, own: Function, reference: dict[str, Any]) -> Function:
@@ -262,7 +295,9 @@ class Mount:
         elif entry.repair is not None:
             count = self.host._features.tools.repairs
             changes["repair"] = msgspec.structs.replace(entry.repair, tool=name, count=count)
-        return msgspec.structs.replace(entry, **changes)
+        view = msgspec.structs.replace(entry, **changes)
+        shape = self._shapes.get(entry.key)
+        return view if shape is None else reshaped_entry(view, shape, name, serial)
 
     def _prompt(self, entry: Any, name: str, serial: int) -> Any:
         return msgspec.structs.replace(
@@ -330,11 +365,15 @@ class _Views:
         names = self._mount.names
         if self.source.what == "resource":
             return key if names.is_offered(key) else None
-        return names.outside(key)
+        return (names.tools if self.source.what == "tool" else names).outside(key)
 
     def shows(self, key: str) -> bool:
         """Whether an entry of the mounted server is shown in the host."""
         return key in self._keys
+
+    def own(self, outside: str) -> str | None:
+        """Returns the key in the mounted server of what the host has under ``outside``, ``None`` if it is no view."""
+        return next((own for own, each in self._keys.items() if each == outside), None)
 
     def check(self, key: str) -> None:
         """See `mcp_actors._server.registry.Follower`."""
@@ -360,9 +399,21 @@ class _Views:
 
     def inserted(self, entry: Any) -> None:
         outside = self._outside(entry.key)
-        if outside is not None:
-            self._target.insert(self._view(entry, outside, self._target.next_serial()))
-            self._keys[entry.key] = outside
+        if outside is None:
+            return
+        try:
+            view = self._view(entry, outside, self._target.next_serial())
+        except (TypeError, ValueError) as error:
+            # It was registered after the mount was checked.
+            log.error(
+                "a tool is not shown: it cannot be reshaped",
+                mount=self._mount.name,
+                tool=entry.key,
+                error=str(error),
+            )
+            return
+        self._target.insert(view)
+        self._keys[entry.key] = outside
 
     def replaced(self, entry: Any) -> None:
         outside = self._keys.get(entry.key)

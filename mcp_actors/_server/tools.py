@@ -43,11 +43,16 @@ __all__ = [
     "Arguments",
     "BeforeTask",
     "RepairCount",
+    "RepairedArguments",
     "TaskRules",
     "TaskSupport",
+    "ToolAnswer",
     "ToolElsewhere",
     "Tools",
+    "answer_of",
+    "finishing",
     "tool_without_references",
+    "warn_of_tool_name",
     "with_repairs",
 ]
 
@@ -84,6 +89,12 @@ class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
 
     mirrored: tuple[MirroredParam, ...] = ()
     rules: TaskRules | None = None
+
+
+def warn_of_tool_name(name: str) -> None:
+    """Logs that some clients refuse a name, if they do."""
+    if not _ADVISED_NAME.fullmatch(name):
+        log.warning("some clients refuse this tool name: use 1 to 128 of A-Z a-z 0-9 _ . -", tool=name)
 
 
 def tool_without_references(tool: Tool) -> Tool:
@@ -151,8 +162,7 @@ class Tools(Registry[_ToolEntry]):
         """
         name = name_of(call) if name is None else name
         rules = TaskRules.of(task, restartable, before_task, inline)
-        if not _ADVISED_NAME.fullmatch(name):
-            log.warning("some clients refuse this tool name: use 1 to 128 of A-Z a-z 0-9 _ . -", tool=name)
+        warn_of_tool_name(name)
         if input_schema is None:
             signature = read_signature(call, injected=self._injected)
             schema, bind = self._published(signature.input_schema, name), signature.bind
@@ -182,7 +192,7 @@ class Tools(Registry[_ToolEntry]):
             meta=None if meta is None else dict(meta),
             execution=None if rules is None else ToolExecution(rules.support),
         )
-        finish = _finish(
+        finish = finishing(
             signature.encode_output,
             compiled,
             declared=tool.output_schema is not None,
@@ -311,18 +321,25 @@ async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> To
 
 
 async def _run_repaired(entry: _ToolEntry, ctx: Context, repaired: Repaired) -> ToolAnswer:
-    if entry.function.inline:
-        try:
-            value = entry.function.call(ctx, entry.bind(repaired.arguments))
-            answer = _result(entry, value)
-        except ToolError as error:
-            answer = failed(error)
-        except UnreadFiles as unread:
-            answer = await _read(entry, unread.value)
-    else:
-        answer = await _run(entry, ctx, repaired.arguments)
+    answer = await answer_of(entry, ctx, repaired.arguments)
     result = answer.as_result() if isinstance(answer, ValueResult) else answer
     return with_repairs(result, repaired.paths)
+
+
+async def answer_of(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> ToolAnswer:
+    """Calls a tool in the task of a call, wherever its function runs, and returns its answer.
+
+    Raises:
+        Exception: What the function raises, but for a `ToolError`, and `InvalidResult` for what cannot be sent.
+    """
+    if not entry.function.inline:
+        return await _run(entry, ctx, arguments)
+    try:
+        return _result(entry, entry.function.call(ctx, entry.bind(arguments)))
+    except (ToolError, InvalidArguments) as error:
+        return failed(error)
+    except UnreadFiles as unread:
+        return await _read(entry, unread.value)
 
 
 async def _read(entry: _ToolEntry, value: Any) -> ToolAnswer:
@@ -372,7 +389,7 @@ def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str,
     return bind
 
 
-def _finish(
+def finishing(
     encode: Callable[[Any], Any], compiled: Validator | None, *, declared: bool, content: bool
 ) -> Callable[[Any], ToolAnswer]:
     """Returns the function that makes the result of the value that a tool returned.
