@@ -30,7 +30,7 @@ from mcp_actors.openapi.calls import (
     result_of,
 )
 from mcp_actors.openapi.document import ApiDocument, list_of, object_of, read_document, text_of
-from mcp_actors.openapi.operations import OperationArgument, Operation, read_operations
+from mcp_actors.openapi.operations import Operation, OperationArgument, read_operations
 from mcp_actors.openapi.schemas import plain_text
 from mcp_actors.server import Context, Server, current_context
 from mcp_actors.types import BlobResourceContents, CallToolResult, TextResourceContents, ToolAnnotations

@@ -13,7 +13,7 @@ import msgspec
 from mcp_actors.openapi.document import ApiDocument, Unresolved, list_of, object_of, text_of
 from mcp_actors.openapi.schemas import FILE_SCHEMA, flat_schema, is_file, plain_text, read_schema
 
-__all__ = ["OperationArgument", "Body", "Operation", "SecurityScheme", "read_operations"]
+__all__ = ["Body", "Operation", "OperationArgument", "SecurityScheme", "read_operations"]
 
 # What hosts accept: 64 characters, a letter or "_" first; ``docs/reference/hosts.md`` has the sources.
 MOST_NAME = 64

@@ -18,7 +18,7 @@ import msgspec
 
 from mcp_actors.errors import ToolError
 from mcp_actors.openapi.document import object_of, text_of
-from mcp_actors.openapi.operations import OperationArgument, Body, Operation
+from mcp_actors.openapi.operations import Body, Operation, OperationArgument
 
 __all__ = ["RequestParts", "request_parts"]
 
