@@ -52,7 +52,8 @@ from mcp_actors._server.resources import Resources, Unscreened, check_uri
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT, state_key_of_environment
 from mcp_actors._server.tools import Arguments, TaskRules, Tools
-from mcp_actors.abc import ServerTransport, SharedState, Telemetry
+from mcp_actors._server.user_state import SyncUserState, UserState
+from mcp_actors.abc import OpenState, ServerTransport, SharedState, Telemetry
 from mcp_actors.abc.discovery import find_application, find_source, server_transport
 from mcp_actors.abc.http import AsgiServer
 from mcp_actors.bridges.bridged_call import calling_bridge, refuse_asyncio
@@ -87,8 +88,10 @@ __all__ = [
     "ServerStatistics",
     "SessionStatistics",
     "SyncContext",
+    "SyncUserState",
     "TaskRules",
     "Unscreened",
+    "UserState",
     "current_context",
     "stop_if_loaded",
     "stopped_at_run",
@@ -844,7 +847,7 @@ class Server(Generic[StateT]):
         return self._runtime.stopping
 
     @asynccontextmanager
-    async def _scope(self) -> AsyncIterator[ServerScope]:
+    async def _scope(self, shared: OpenState) -> AsyncIterator[ServerScope]:
         async with AsyncExitStack() as stack:
             state = await self._entered_lifespan(stack)
             sessions = self._runtime.sessions
@@ -858,6 +861,7 @@ class Server(Generic[StateT]):
                 self._mask_errors,
                 trio.lowlevel.current_trio_token(),
                 calling_bridge.get(),
+                shared=shared,
             )
             scope.kept = await stack.enter_async_context(kept_values(self._features.overrides))
             await stack.enter_async_context(LiveMounts(self, scope, self._runtime.calls))

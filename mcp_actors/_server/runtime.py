@@ -278,7 +278,7 @@ class ServerRuntime:
     async def serve(
         self,
         transports: Sequence[ServerTransport],
-        lifespan: Callable[[], AbstractAsyncContextManager[ServerScope]],
+        lifespan: Callable[[OpenState], AbstractAsyncContextManager[ServerScope]],
         task_status: trio.TaskStatus[tuple[Any, ...]],
     ) -> None:
         """Serves until all transports are done, or until it is cancelled or stopped.
@@ -301,7 +301,7 @@ class ServerRuntime:
         try:
             # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
             with one_error():
-                async with self._config.shared.open(self.name) as state, lifespan() as scope:
+                async with self._config.shared.open(self.name) as state, lifespan(state) as scope:
                     # A bus that leads nowhere is not worth a call for each event.
                     leave = self.bus.attach(state.bus) if state.bus.spans_processes else None
                     try:

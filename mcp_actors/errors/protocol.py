@@ -141,7 +141,7 @@ class Unavailable(RemoteProtocolError):
 
 # -- error responses: one class for each code that a program may want to catch -------------------------------------
 
-SharedRole = Literal["sessions", "events", "bus", "tasks", "replays"]
+SharedRole = Literal["sessions", "events", "bus", "tasks", "replays", "users"]
 """A part of the state that several processes share; see `mcp_actors.abc`."""
 
 
@@ -395,9 +395,9 @@ class InsufficientScope(RpcError):
 class SharedStateUnavailable(RpcError):
     """The state that several processes share cannot be reached, so that this request cannot be served now.
 
-    ``data["role"]`` says what of it the request needed: its session, events, tasks, bus or replays. Requests that need
-    nothing of it go on, and it comes back by itself: send the request again later. The code is outside the range that
-    JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+    ``data["role"]`` says what of it the request needed: its session, events, tasks, bus, replays or users. Requests
+    that need nothing of it go on, and it comes back by itself: send the request again later. The code is outside the
+    range that JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
 
     Args:
         role: What was needed.

@@ -30,6 +30,7 @@ from mcp_actors._server.reshape import Shape
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.tools import ToolElsewhere, with_repairs
+from mcp_actors.abc import OpenState
 from mcp_actors.errors import (
     MethodNotFound,
     ResourceNotFound,
@@ -234,9 +235,9 @@ class Gateway(Server[StateT]):
             self.method(method, scopes=upstream.scopes)(partial(self._forward_method, upstream.name))
 
     @asynccontextmanager
-    async def _scope(self) -> AsyncIterator[ServerScope]:
+    async def _scope(self, shared: OpenState) -> AsyncIterator[ServerScope]:
         self._plan.telemetry = self.telemetry
-        async with opened(self._plan) as live, super()._scope() as scope:
+        async with opened(self._plan) as live, super()._scope(shared) as scope:
             self._live[scope] = live
             try:
                 yield scope
