@@ -20,6 +20,7 @@ from mcp_actors._actors.limits import LimiterStatistics, Limits
 from mcp_actors._eras.era import Era, EraName, EventKind, Peer
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
+from mcp_actors._server.components import Component, ComponentKind, make_switch
 from mcp_actors._server.context import Context, SyncContext, current_context
 from mcp_actors._server.dependencies import Depends, kept_values
 from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
@@ -36,6 +37,7 @@ from mcp_actors._server.options import (
     check_decorated,
     check_icons,
     check_options,
+    check_rule,
 )
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.process import (
@@ -53,6 +55,7 @@ from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT, state_key_of_environment
 from mcp_actors._server.tools import Arguments, TaskRules, Tools
 from mcp_actors._server.user_state import SyncUserState, UserState
+from mcp_actors._server.visibility import AccessRule, Caller
 from mcp_actors.abc import OpenState, ServerTransport, SharedState, Telemetry
 from mcp_actors.abc.discovery import find_application, find_source, server_transport
 from mcp_actors.abc.http import AsgiServer
@@ -65,9 +68,13 @@ from mcp_actors.supervision.tracebacks import shorten
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel, ServerCapabilities
 
 __all__ = [
+    "AccessRule",
     "Argument",
     "CallNext",
     "CallStatistics",
+    "Caller",
+    "Component",
+    "ComponentKind",
     "Context",
     "Depends",
     "Era",
@@ -156,6 +163,8 @@ class Server(Generic[StateT]):
             rarely those of the server's operator. A `ToolError` is always sent as it is.
         lists_all: Whether lists show callers also what they lack the scopes for. By default they do not, so that a
             model does not try it; a call of it says which scope is missing in any case.
+        visible: ``visible(caller, component)`` says whether a caller sees a component of the server, in addition to
+            what each says itself; everything by default. See `add_tool`.
         inline_refs: Whether the schemas that are made of type hints are written without ``$ref``, as many hosts cannot
             read one; those of classes that contain themselves keep it. A schema that the program gives stays as it is.
         arguments: What becomes of arguments that do not fit a tool: ``"repair"``, the default, makes of a text what it
@@ -199,6 +208,7 @@ class Server(Generic[StateT]):
         experimental: Mapping[str, Any] | None = None,
         mask_errors: bool | None = None,
         lists_all: bool = False,
+        visible: AccessRule | None = None,
         inline_refs: bool = True,
         arguments: Arguments = "repair",
         shared: SharedState | None = None,
@@ -220,6 +230,8 @@ class Server(Generic[StateT]):
                 arguments=arguments,
                 icons=icons,
             )
+            if visible is not None:
+                check_rule("visible", visible)
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
         self.name = name
@@ -242,7 +254,15 @@ class Server(Generic[StateT]):
         )
         only_declared = extensions if isinstance(extensions, Mapping) else None
         self._features = Features(
-            bus, page_size, only_declared, experimental, capabilities, lists_all, inline_refs, arguments
+            bus,
+            page_size,
+            only_declared,
+            experimental,
+            capabilities,
+            lists_all,
+            inline_refs,
+            arguments,
+            visible,
         )
         self._lifespan = lifespan
         self._mask_errors = mask_errors
@@ -399,7 +419,13 @@ class Server(Generic[StateT]):
                 call that takes longer (a function in a worker thread runs on, and its result is dropped) and tells the
                 model so; ``scopes``, a list, are those that a caller needs, all of them, see `InsufficientScope`:
                 callers over HTTP and WebSocket have those of their principal, and over other bindings nothing is
-                checked; ``task``, ``restartable`` and ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
+                checked; ``visible`` and ``auth`` are plain functions of the `Caller` and the `Component`, which run on
+                the event loop: what ``visible`` denies is not listed, and a call is answered as that of an unknown
+                name; what ``auth`` denies is not listed either, and a call raises `NotAllowed`, or the `RpcError`
+                that ``auth`` raises; ``tags``, a list, are for `hide` and rules, and clients see them in ``_meta``;
+                ``version`` makes it one of several under the name: the newest that a caller may see is listed, and
+                ``_meta`` of a call asks for another one by ``mcp-actors/version``; ``task``, ``restartable`` and
+                ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and ``name`` is missing.
@@ -412,7 +438,7 @@ class Server(Generic[StateT]):
             self._features.loop.call(self._features.add_tool, function, options)
 
     def remove_tool(self, name: str) -> None:
-        """Removes a tool. Calls in flight go on.
+        """Removes a tool, with all its versions. Calls in flight go on.
 
         Args:
             name: The name for clients.
@@ -489,8 +515,9 @@ class Server(Generic[StateT]):
             uri: The URI, or a template such as ``weather://{city}/now``.
             function: Takes the template's variables by name, and the `Context` as tools do. The variables are text;
                 for a parameter that takes none they are read as for prompts.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
-                `add_tool` has them (``scopes`` also count for subscriptions and completions);
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes``,
+                ``tags``, ``version``, ``visible`` and ``auth`` as `add_tool` has them (who may use it also counts for
+                subscriptions and completions, and the functions are asked about each resource of a template, too);
                 ``mime_type``; ``annotations`` (`~mcp_actors.types.Annotations`); ``size``, in bytes, for resources
                 only; ``list``, for templates only, is a function that returns the `~mcp_actors.types.Resource` objects
                 that exist now: ``resources/list`` shows them, and calls it for every page.
@@ -505,7 +532,7 @@ class Server(Generic[StateT]):
             self._features.loop.call(partial(self._features.resources.add, uri, function, **options))
 
     def remove_resource(self, uri: str) -> None:
-        """Removes a resource or a template. Calls in flight go on.
+        """Removes a resource or a template, with all its versions. Calls in flight go on.
 
         Args:
             uri: The URI or the template, as it was added.
@@ -551,8 +578,9 @@ class Server(Generic[StateT]):
             function: Its parameters are the prompt's arguments, optional if they have a default. The protocol has
                 text for them, which is read as JSON for a parameter that takes no text: ``3``, ``true``, ``["a"]``.
                 It takes the `Context` as tools do.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
-                `add_tool` has them (``scopes`` also count for completions).
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes``,
+                ``tags``, ``version``, ``visible`` and ``auth`` as `add_tool` has them (who may use it also counts for
+                completions).
 
         Raises:
             TypeError: Nothing can be written for a parameter, or the function has no name of its own and ``name`` is
@@ -565,7 +593,7 @@ class Server(Generic[StateT]):
             self._features.loop.call(partial(self._features.prompts.add, function, **options))
 
     def remove_prompt(self, name: str) -> None:
-        """Removes a prompt. Calls in flight go on.
+        """Removes a prompt, with all its versions. Calls in flight go on.
 
         Args:
             name: The name for clients.
@@ -1008,6 +1036,51 @@ class Server(Generic[StateT]):
             yield
         finally:
             self._features.overrides.remove(function)
+
+    # -- who sees what ----------------------------------------------------------------------------------------------
+
+    def hide(self, *names: str, kind: ComponentKind | None = None, tags: Collection[str] = ()) -> None:
+        """Hides components from all clients, until `show` shows them again.
+
+        They are not listed, and a call of one is answered as that of an unknown name. They may be registered later.
+        What was called last counts. Clients are notified if their lists are others then. `PeerSession.hide` and
+        `PeerSession.show` do the same for one session: ``ctx.session.show(tags=["admin"])``. Safe from any thread; it
+        counts for this process.
+
+        Args:
+            names: Names of tools and prompts, URIs of resources and texts of templates; without any, names do not
+                count.
+            kind: One of ``"tool"``, ``"prompt"``, ``"resource"`` and ``"template"``; by default all kinds.
+            tags: Those of which a component has at least one; without any, tags do not count.
+
+        Raises:
+            TypeError: Nothing is named, or by something that is no text.
+            ValueError: There is no such kind.
+            LocalProtocolError: A thousand different things are switched already.
+        """
+        with LineNamed():
+            self._features.loop.call(self._features.switch, make_switch(False, names, kind, tags))
+
+    def show(self, *names: str, kind: ComponentKind | None = None, tags: Collection[str] = ()) -> None:
+        """Shows components to all clients that `hide` has hidden. What ``visible=`` and ``auth=`` hide stays hidden.
+
+        Args:
+            names: As `hide` has them.
+            kind: As `hide` has it.
+            tags: As `hide` has them.
+
+        Raises:
+            TypeError, ValueError, LocalProtocolError: As `hide` does.
+        """
+        with LineNamed():
+            self._features.loop.call(self._features.switch, make_switch(True, names, kind, tags))
+
+    def visibility_changed(self) -> None:
+        """Notifies those clients whose lists are others than before. Never waits; safe from any thread.
+
+        For functions given as ``visible=`` and ``auth=`` that decide by something that has changed.
+        """
+        self._features.publish_lists()
 
     # -- telling clients outside of calls -----------------------------------------------------------------------
 

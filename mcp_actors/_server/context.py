@@ -33,6 +33,7 @@ __all__ = [
     "note_listing",
     "principal_of",
     "request_of",
+    "scopes_suffice",
 ]
 
 
@@ -436,11 +437,15 @@ def has_scopes(call: InboundCall, needed: frozenset[str]) -> bool:
     A binding that does not authenticate, such as stdio, has no scopes to check: its peer is the user. A caller over
     HTTP or a WebSocket that is not authenticated has none.
     """
+    return not needed or scopes_suffice(principal_of(call), request_of(call), needed)
+
+
+def scopes_suffice(principal: Principal | None, request: HttpRequest | None, needed: frozenset[str]) -> bool:
+    """As `has_scopes`, for a caller and the HTTP request that it came with."""
     if not needed:
         return True
-    principal = principal_of(call)
     if principal is None:
-        return request_of(call) is None
+        return request is None
     return needed <= principal.scopes
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "MethodNotFound",
     "MissingCapability",
     "MissingVariable",
+    "NotAllowed",
     "Overloaded",
     "ProtocolError",
     "RemoteProtocolError",
@@ -167,12 +168,10 @@ class RpcError(McpError):
     def from_wire(cls, code: int, message: str, data: Any = None) -> RpcError:
         """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
         kind = _RPC_CLASS_BY_CODE.get(code, RpcError)
-        if (
-            code == ServerStopping.CODE
-            and isinstance(data, dict)
-            and data.get("reason") == ServerStopping.REASON
-        ):
-            kind = ServerStopping
+        if isinstance(data, dict):
+            for each in (ServerStopping, NotAllowed):
+                if (code, data.get("reason")) == (each.CODE, each.REASON):
+                    kind = each
         return kind._rebuild(code, message, data)
 
     @classmethod
@@ -390,6 +389,23 @@ class InsufficientScope(RpcError):
             f"the access token lacks a scope; needed are: {' '.join(needed)}",
             {"reason": "insufficient_scope", "scopes": needed},
         )
+
+
+class NotAllowed(RpcError):
+    """The caller may not use the tool, prompt or resource: ``auth=`` of it refuses.
+
+    The code is that of `InsufficientScope`, from which ``data["reason"]`` tells it apart; no other scope would help.
+
+    Args:
+        kind: ``"tool"``, ``"prompt"``, ``"resource"`` or ``"template"``.
+        name: Its name, or its URI.
+    """
+
+    CODE: ClassVar[int] = 403
+    REASON: ClassVar[str] = "not_allowed"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(self.CODE, f"you may not use the {kind} {name}", {"reason": self.REASON})
 
 
 class SharedStateUnavailable(RpcError):

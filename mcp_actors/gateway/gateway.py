@@ -306,7 +306,7 @@ class Gateway(Server[StateT]):
             entries = features.resources.templates_seen_by(ctx)
             return [ListedRow(each.key, each.serial, each.listed, "") for each in entries]
         rows = await features.resources.rows(ctx)
-        return [ListedRow(each.key, each.serial, each.resource, "") for each in rows]
+        return [ListedRow(each.key, each.serial, each.listed, "") for each in rows]
 
     def _has_tasks(self, live: LiveUpstreams) -> bool:
         """Whether any tool, of an upstream or of the gateway, may run as a task."""
