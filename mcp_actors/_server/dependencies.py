@@ -118,7 +118,7 @@ def function(
         draw=draw,
         loop=loop,
     )
-    needs = _needs_of(call, _Making(for_sync, threads), loop, ())
+    needs = _needs_of(call, _PlainCalls(for_sync, threads), loop, ())
     return ready if not needs else Function(partial(_called, ready, needs), inline=False)
 
 
@@ -141,8 +141,8 @@ async def _called(ready: Function, needs: _Needs, ctx: Context, arguments: dict[
 # -- What is decided at registration ----------------------------------------------------------------------------------
 
 
-class _Making(msgspec.Struct, frozen=True):
-    """What plain functions of a server are called with."""
+class _PlainCalls(msgspec.Struct, frozen=True):
+    """The contexts and threads that plain functions of a server are called with."""
 
     for_sync: ForSync
     threads: WorkerThreads
@@ -162,7 +162,7 @@ class Dependency(msgspec.Struct, frozen=True, eq=False):
     """Whether it is made on an event loop; if not, in a worker thread."""
     is_manager: bool
     """Whether it makes objects that are entered, whatever their class inherits from."""
-    making: _Making
+    making: _PlainCalls
     key: tuple[Any, ...]
 
     @property
@@ -174,7 +174,7 @@ _Needs = tuple[tuple[str, Dependency], ...]
 
 
 def _needs_of(
-    call: Callable[..., Any], making: _Making, loop: Loop, above: tuple[Callable[..., Any], ...]
+    call: Callable[..., Any], making: _PlainCalls, loop: Loop, above: tuple[Callable[..., Any], ...]
 ) -> _Needs:
     """Returns what a function needs, by its parameters. ``above`` are the dependencies that need it."""
     return tuple(
@@ -188,7 +188,7 @@ def _dependency(
     function: Callable[..., Any],
     scope: Scope,
     loop: Loop,
-    making: _Making,
+    making: _PlainCalls,
     above: tuple[Callable[..., Any], ...] = (),
 ) -> Dependency:
     name = _name_of(function)
@@ -278,7 +278,7 @@ class Overrides:
             raise LocalProtocolError(f"{_name_of(function)} is overridden already")
         # What could be wrong with it does not depend on the server.
         _dependency(
-            replacement, "call", None, _Making(lambda ctx, inline: ctx, WorkerThreads(1)), (function,)
+            replacement, "call", None, _PlainCalls(lambda ctx, inline: ctx, WorkerThreads(1)), (function,)
         )
         self._replacements[function] = replacement
 
@@ -318,7 +318,7 @@ class _CallValues:
                 return await found.get(each, self._ctx)
         if each.key not in self._made:
             arguments = {name: await self.get(need) for name, need in each.needs}
-            manager = _manager(each, self._ctx._scope, self._ctx, arguments)
+            manager = _entering(each, self._ctx._scope, self._ctx, arguments)
             try:
                 self._made[each.key] = await manager.__aenter__()
             except Exception as error:
@@ -367,7 +367,7 @@ def _named(each: Dependency, error: Exception, what: str = "failed") -> Exceptio
     return named
 
 
-class _Kept:
+class _KeptValue:
     """A value of a session or of a `serve`, and the task that holds it."""
 
     def __init__(self, ctx: Context) -> None:
@@ -392,9 +392,9 @@ class _ScopeValues:
         self._owner = kept
         self._name = name
         self._wider = wider
-        self._by_key: dict[tuple[Any, ...], _Kept] = {}
+        self._by_key: dict[tuple[Any, ...], _KeptValue] = {}
         # In the order in which they were opened.
-        self._opened: list[_Kept] = []
+        self._opened: list[_KeptValue] = []
         self._is_over = False
         self.users = 0
         """The calls in flight that have a value of it."""
@@ -414,14 +414,14 @@ class _ScopeValues:
         if kept is None:
             if self._is_over:
                 raise DependencyFailed(f"the dependency {each.name} was not made: the {each.scope} has ended")
-            kept = self._by_key[each.key] = _Kept(ctx)
+            kept = self._by_key[each.key] = _KeptValue(ctx)
             start(self._owner.nursery, DEPENDENCY, self._hold, each, kept, about=each.name)
         await kept.opened.wait()
         if kept.failure is not None:
             raise _named(each, kept.failure)
         return kept.value
 
-    async def _hold(self, each: Dependency, kept: _Kept) -> None:
+    async def _hold(self, each: Dependency, kept: _KeptValue) -> None:
         """Is the task of one value."""
         current.set(None)
         thread_use.set(None)
@@ -446,11 +446,11 @@ class _ScopeValues:
             kept.opened.set()
             kept.ended.set()
 
-    async def _made(self, each: Dependency, kept: _Kept) -> AbstractAsyncContextManager[Any]:
+    async def _made(self, each: Dependency, kept: _KeptValue) -> AbstractAsyncContextManager[Any]:
         ctx, kept.ctx = kept.ctx, None
         assert ctx is not None
         arguments = {name: await self.get(self._owner.overridden(need), ctx) for name, need in each.needs}
-        return _manager(each, ctx._scope, None if each.context_name is None else ctx, arguments)
+        return _entering(each, ctx._scope, None if each.context_name is None else ctx, arguments)
 
     async def close(self) -> None:
         """Closes everything in reverse order, when no call uses it any more, within `CLOSE_TIME` seconds."""
@@ -544,7 +544,7 @@ async def kept_values(
 # -- Making a value, and closing it -----------------------------------------------------------------------------------
 
 
-def _manager(
+def _entering(
     each: Dependency, scope: ServerScope, ctx: Context | None, arguments: dict[str, Any]
 ) -> AbstractAsyncContextManager[Any]:
     """Returns what makes a value when it is entered, and closes it when it is left."""
@@ -575,7 +575,7 @@ async def _on_loop(each: Dependency, make: Callable[[], Any]) -> AsyncIterator[A
         and not isinstance(value, AbstractAsyncContextManager)
     ):
         value = await value
-    if not each.is_manager and not _is_manager(value):
+    if not each.is_manager and not _is_entered(value):
         yield value
     elif hasattr(value, "__aenter__"):
         async with value as entered:
@@ -631,7 +631,7 @@ class _MadeInThread:
     def begin(self) -> None:
         """Makes the value, in the thread."""
         made = self._make()
-        if not hasattr(made, "__enter__") or not (self._always or _is_manager(made)):
+        if not hasattr(made, "__enter__") or not (self._always or _is_entered(made)):
             self.value = made
             return
         self.value = made.__enter__()
@@ -648,7 +648,7 @@ class _MadeInThread:
             return self.manager
 
 
-def _is_manager(value: object) -> bool:
+def _is_entered(value: object) -> bool:
     """Whether it is a context manager by its class: a connection or a lock that only has the methods is a value."""
     classes = type(value).__mro__
     return AbstractContextManager in classes or AbstractAsyncContextManager in classes

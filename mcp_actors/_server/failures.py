@@ -71,7 +71,7 @@ class OutOfTime(Exception):
 
 
 class DependencyFailed(Exception):
-    """What a function needs could not be made, or not be closed. The cause is the exception."""
+    """Something that a function needs could not be made, or not be closed. The cause is the exception."""
 
 
 def failed(error: Exception) -> CallToolResult:

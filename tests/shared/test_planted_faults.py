@@ -498,9 +498,12 @@ class ReplacesAnyValue(Users):
 
 class ComparesTooEarly(Users):
     async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
-        found = await self.load(user)
+        if await self.load(user) != before:
+            return False
         await trio.sleep(0.1)
-        return found == before and await super().replace(user, await self.load(user), after, seconds)
+        while not await super().replace(user, await self.load(user), after, seconds):
+            pass
+        return True
 
 
 class KeepsValuesForEver(Users):

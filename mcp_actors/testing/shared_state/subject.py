@@ -66,7 +66,7 @@ __all__ = [
 
 
 # -- nodes
-DESCRIBED = "an open state has a node, five roles, and each role says whether it spans processes"
+DESCRIBED = "an open state has a node, six roles, and each role says whether it spans processes"
 NODE_NAMES = "the name of a node is new each time, and no other node ever has it"
 NAMES_APART = "servers of different names share nothing"
 NODE_GONE = (
