@@ -63,6 +63,7 @@ class PeerSession:
         "list_kinds",
         "subscriptions",
         "switches",
+        "tasks",
         "watch",
     )
 
@@ -88,6 +89,8 @@ class PeerSession:
         self._at_end: Mapping[Hashable, Callable[[], object]] | None = _NONE
         self.list_kinds: frozenset[EventKind] = frozenset()
         """The lists of whose changes the client is notified, by what was declared to it."""
+        self.tasks: tuple[str, ...] = ()
+        """The ids of the tasks that it has created, oldest first. Another process goes on with them."""
         # The scopes with which it has listed what differs by scopes; None once it was told to list again.
         self._listed_for: frozenset[str] | None = None
 

@@ -59,6 +59,8 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The components that are hidden from it, or shown to it."""
     position: str
     """The place in the events of all nodes up to which ``pending`` is complete; see `mcp_actors.abc.Bus.position`."""
+    tasks: tuple[str, ...] = ()
+    """The ids of the tasks that it has created."""
 
 
 class _Registered(msgspec.Struct):
@@ -159,6 +161,7 @@ class SessionRegistry:
             last_id=session.dispatcher.outbound.last_id,
             switches=peer.switches,
             position=position,
+            tasks=peer.tasks,
         )
         session.stop()
         return msgspec.json.encode(record)
@@ -176,6 +179,7 @@ class SessionRegistry:
         if record.switches:
             registered.peer.switches = record.switches
             self._features().visibility.activate(same_for_all=False)
+        registered.peer.tasks = record.tasks
         session.dispatcher.outbound.go_on_behind(record.last_id)
         registered.legacy.go_on(
             record.version, record.capabilities, record.info, record.log_level, operates=record.operates

@@ -42,6 +42,7 @@ __all__ = [
     "MemoryState",
     "MemoryTaskStore",
     "MemoryUserStore",
+    "make_event_id",
     "new_node_name",
 ]
 
@@ -86,14 +87,14 @@ class EventLogStatistics(ValueRecord):
 
 
 class _StoredStream:
-    __slots__ = ("dropped", "ended", "held", "name")
+    __slots__ = ("broken", "dropped", "ended", "held", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.held = 0
-        # The number of the youngest event that was dropped. Resuming from an earlier one would leave a gap.
-        self.dropped = 0
-        self.ended = False
+        # The tag and number of the youngest event that was dropped. Resuming from an earlier one would leave a gap.
+        self.dropped: tuple[str, int] | None = None
+        self.ended = self.broken = False
 
 
 class _StoredSession:
@@ -111,13 +112,21 @@ class _StoredSession:
 
 
 class _StoredEvent:
-    __slots__ = ("at", "data", "number", "serial", "session", "stream")
+    __slots__ = ("at", "data", "number", "serial", "session", "stream", "tag")
 
     def __init__(
-        self, session: _StoredSession, stream: _StoredStream, number: int, serial: int, at: float, data: bytes
+        self,
+        session: _StoredSession,
+        stream: _StoredStream,
+        tag: str,
+        number: int,
+        serial: int,
+        at: float,
+        data: bytes,
     ) -> None:
         self.session = session
         self.stream = stream
+        self.tag = tag
         self.number = number
         self.serial = serial
         self.at = at
@@ -125,7 +134,7 @@ class _StoredEvent:
 
     @property
     def id(self) -> str:
-        return f"{self.session.tag}-{self.stream.name}-{self.number}"
+        return make_event_id(self.tag, self.stream.name, self.number)
 
     @property
     def size(self) -> int:
@@ -192,16 +201,38 @@ class MemoryEventLog:
         self, session: str, stream: str, data: bytes, kept: Callable[[bool], None] | None = None
     ) -> str:
         """Keeps an event and returns its id. Drops the oldest events that are over a bound then."""
+        own = self._session(session)
+        own.last += 1
+        event = self._keep(own, stream, own.tag, own.last, data)
+        if kept is not None:
+            kept(True)
+        return event.id
+
+    def keep(self, session: str, stream: str, tag: str, number: int, data: bytes) -> None:
+        """Keeps an event of another process, which has made its id of a tag of its own: see `make_event_id`."""
+        self._keep(self._session(session), stream, tag, number, data)
+
+    def break_off(self, session: str, stream: str) -> None:
+        """Has nothing of a stream replayed any more, of which another process could not have an event kept."""
+        self._stream(self._session(session), stream).broken = True
+
+    def _session(self, session: str) -> _StoredSession:
         own = self._sessions.get(session)
         if own is None:
             own = self._sessions[session] = _StoredSession(session)
-        entry = own.streams.get(stream)
+        return own
+
+    def _stream(self, own: _StoredSession, name: str) -> _StoredStream:
+        entry = own.streams.get(name)
         if entry is None:
-            entry = own.streams[stream] = _StoredStream(stream)
-        own.last += 1
+            entry = own.streams[name] = _StoredStream(name)
+        return entry
+
+    def _keep(self, own: _StoredSession, stream: str, tag: str, number: int, data: bytes) -> _StoredEvent:
+        entry = self._stream(own, stream)
         self._serial += 1
         now = self._clock()
-        event = _StoredEvent(own, entry, own.last, self._serial, now, data)
+        event = _StoredEvent(own, entry, tag, number, self._serial, now, data)
         own.events.append(event)
         self._order[self._serial] = event
         entry.held += 1
@@ -210,12 +241,14 @@ class MemoryEventLog:
         while own.events and (len(own.events) > self._max_events or own.bytes > self._max_bytes):
             self._drop(own.events[0])
         self._drop_old(now)
-        if kept is not None:
-            kept(True)
-        return event.id
+        return event
 
     async def after(self, session: str, event_id: str) -> Replay | None:
         """Returns all that followed an event in its stream, or ``None``; see `EventLog.after`. Never waits."""
+        return self.replay(session, event_id)
+
+    def replay(self, session: str, event_id: str) -> Replay | None:
+        """Does what `after` does."""
         self._drop_old(self._clock())
         own = self._sessions.get(session)
         if own is None:
@@ -224,14 +257,17 @@ class MemoryEventLog:
         name, _, digits = name_and_number.rpartition("-")
         number = _number(digits)
         entry = own.streams.get(name)
-        if tag != own.tag or entry is None or number is None or number < entry.dropped:
+        if entry is None or entry.broken or number is None:
             return None
-        events = [each for each in own.events if each.stream is entry and each.number >= number]
-        if number > entry.dropped:
-            # The event was not dropped, so it is held, or it was never an event of this stream.
-            if not events or events[0].number != number:
+        events = [each for each in own.events if each.stream is entry]
+        if (tag, number) != entry.dropped:
+            # The event is held, or a later one was dropped, or it was never an event of this stream.
+            place = next(
+                (at for at, each in enumerate(events) if (each.tag, each.number) == (tag, number)), None
+            )
+            if place is None:
                 return None
-            del events[0]
+            del events[: place + 1]
         return Replay(name, [(each.id, each.data) for each in events])
 
     def end(self, session: str, stream: str) -> None:
@@ -275,7 +311,7 @@ class MemoryEventLog:
         own.bytes -= event.size
         self._bytes -= event.size
         entry.held -= 1
-        entry.dropped = event.number
+        entry.dropped = event.tag, event.number
         self._tidy(own, entry)
 
     def _tidy(self, own: _StoredSession, entry: _StoredStream) -> None:
@@ -283,6 +319,11 @@ class MemoryEventLog:
             del own.streams[entry.name]
             if not own.streams:
                 del self._sessions[own.key]
+
+
+def make_event_id(tag: str, stream: str, number: int) -> str:
+    """Returns the id of an event: a tag, which has no ``-`` and no other process or session has, and what it counts."""
+    return f"{tag}-{stream}-{number}"
 
 
 def _number(digits: str) -> int | None:
@@ -568,6 +609,14 @@ class MemoryReplayGuard:
             SharedStateUnavailable: Too many names are remembered.
         """
         await trio.lowlevel.checkpoint()
+        return self.use(name, seconds)
+
+    def use(self, name: bytes, seconds: float) -> bool:
+        """Does what `first_use` does, and does not wait.
+
+        Raises:
+            SharedStateUnavailable: Too many names are remembered.
+        """
         now = self._clock()
         if self._until.get(name, now) > now:
             return False

@@ -270,6 +270,12 @@ WORKER_PROCESS = TaskKind(
 WORKER_PAGES = TaskKind(
     "pages for a worker", "worker process", "nothing", "the worker: its page of metrics fails"
 )
+WORKER_STORE = TaskKind(
+    "state of workers",
+    "worker process",
+    "member",
+    "the worker, which ends and is started again",
+)
 WORKER_SIGNALS = TaskKind("worker signals", "supervisor of workers", "nothing", "no caller", restarted=True)
 WORKER_REPLACEMENT = TaskKind(
     "replacement", "supervisor of workers", "nothing", "no caller: the workers that are there go on"
