@@ -5,6 +5,7 @@ Beside `Server` this module has the types of what its users hold or write: middl
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -20,6 +21,7 @@ from mcp_actors._actors.limits import LimiterStatistics, Limits
 from mcp_actors._eras.era import Era, EraName, EventKind, Peer
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
+from mcp_actors._server.as_tools import prompts_as_tools, resources_as_tools
 from mcp_actors._server.components import Component, ComponentKind, make_switch
 from mcp_actors._server.context import Context, SyncContext, current_context
 from mcp_actors._server.dependencies import Depends, kept_values
@@ -100,6 +102,8 @@ __all__ = [
     "Unscreened",
     "UserState",
     "current_context",
+    "prompts_as_tools",
+    "resources_as_tools",
     "stop_if_loaded",
     "stopped_at_run",
 ]
@@ -170,6 +174,10 @@ class Server(Generic[StateT]):
         arguments: What becomes of arguments that do not fit a tool: ``"repair"``, the default, makes of a text what it
             can stand for alone, such as ``3`` of ``"3"`` where no text is taken, tells the model so in the result, and
             counts it; ``"strict"`` refuses them as all others.
+        budget: Tokens that the list of tools may cost in a prompt, estimated as four bytes of JSON each. A longer list
+            is answered with ``search_tools``, ``call_tool``, what is ``pinned`` and what the session has called. By
+            default lists are whole.
+        pinned: Patterns of the names of tools, as of `fnmatch`, that are listed whatever the budget is.
         shared: The place of what outlives a session: tasks, events for clients that come back, and what makes several
             processes one server. By default it is a `~mcp_actors.shared.MemoryShared`, and ends with the process.
         telemetry: Receives each call in both directions, the sessions and what the server holds: a
@@ -181,7 +189,9 @@ class Server(Generic[StateT]):
         LocalProtocolError: Two extensions have the same id, or something else of the same name.
         ValueError: ``versions`` is empty or has an unknown version, ``state_key`` or that of the environment is too
             short or malformed, ``page_size`` is less than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the
-            two, ``arguments`` is neither of its, ``capabilities`` has an unknown name, or clients must reject an icon.
+            two, ``arguments`` is neither of its, ``budget`` is less than 1, ``capabilities`` has an unknown name, or
+            clients must reject an icon.
+        RuntimeError: ``budget`` is given, and this Python has SQLite without FTS5.
     """
 
     _is_mountable = True
@@ -211,6 +221,8 @@ class Server(Generic[StateT]):
         visible: AccessRule | None = None,
         inline_refs: bool = True,
         arguments: Arguments = "repair",
+        budget: int | None = None,
+        pinned: Collection[str] = (),
         shared: SharedState | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -265,6 +277,14 @@ class Server(Generic[StateT]):
         handlers["resources/unsubscribe"] = self._runtime.unsubscribe
         for each in () if extensions is None or isinstance(extensions, Mapping) else extensions:
             self.add_extension(each)
+        self._begin_search(budget, pinned)
+
+    def _begin_search(self, budget: int | None, pinned: Collection[str]) -> None:
+        if budget is not None:
+            # Most servers list few tools: they load no database for a search.
+            search = importlib.import_module("mcp_actors._server.search")
+            with LineNamed():
+                search.ToolSearch(self._features, budget, pinned)
 
     def __repr__(self) -> str:
         return f"<Server {self.name!r} {self._features!r} {self._runtime!r}>"

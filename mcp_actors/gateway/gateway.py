@@ -117,6 +117,7 @@ class Gateway(Server[StateT]):
         **options: Any,
     ) -> None:
         require_number("wait", wait, 0, math.inf)
+        budget, pinned = options.pop("budget", None), options.pop("pinned", ())
         if presents and len(upstreams) != 1:
             raise ValueError(f"presents= is for a gateway of one upstream, not of {len(upstreams)}")
         super().__init__(name, **options)
@@ -156,6 +157,8 @@ class Gateway(Server[StateT]):
             **{kind.method: partial(Continuation, self._merged, kind) for kind in LIST_KINDS.values()},
             "logging/setLevel": self._set_log_level,
         }
+        # The search asks for the merged list, which takes the place of the server's own here.
+        self._begin_search(budget, pinned)
         self._runtime.upstreams = self._upstream_statistics
         self.notification(ROOTS_CHANGED, inline=True)(self._roots_changed)
         for each in upstreams:
@@ -673,10 +676,8 @@ def configured_gateway(
     entries = (
         configuration if isinstance(configuration, ServerEntries) else read_server_entries(configuration)
     )
-    section = {name: getattr(entries.gateway, name) for name in ("name", "instructions", "wait")}
-    given = {name: value for name, value in section.items() if value is not None}
     upstreams = upstreams_of(entries, access=access)
-    return Gateway(upstreams, **{**given, **options})
+    return Gateway(upstreams, **{**entries.gateway.given(), **options})
 
 
 def upstreams_of(

@@ -223,6 +223,11 @@ SECTION_MEMBERS: Mapping[str, Check] = {
     "name": _TEXT,
     "instructions": _TEXT,
     "wait": _SECONDS,
+    "budget": (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+        "a number of tokens above 0",
+    ),
+    "pinned": _TEXTS,
 }
 """Those of the object ``gateway`` of a file."""
 
@@ -260,8 +265,16 @@ class GatewaySection:
     instructions: str | None = None
     wait: float | None = None
     """Seconds, as `Gateway` takes them."""
+    budget: int | None = None
+    """Tokens, as `Gateway` takes them."""
+    pinned: Sequence[str] | None = None
     unknown: Sequence[str] = ()
     """The names of the members that have no effect."""
+
+    def given(self) -> dict[str, Any]:
+        """Returns the options of `Gateway` that it has."""
+        found = {each: getattr(self, each) for each in ("name", "instructions", "wait", "budget", "pinned")}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @attrs.frozen
