@@ -41,7 +41,7 @@ from mcp_actors._server.tools import Arguments, Tools
 from mcp_actors._server.visibility import AccessRule, Caller, ListWatch, Visibility
 from mcp_actors.abc import OpenState, Outlet
 from mcp_actors.abc.discovery import find_extension
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, ToolsCapability
 
@@ -365,7 +365,7 @@ class Features:
 
         Raises:
             InsufficientScope, NotAllowed: It may not.
-            RpcError: It must not know of the tool.
+            RpcError: It must not know of it.
         """
         params = ctx.params
         match ctx.method:
@@ -375,8 +375,8 @@ class Features:
                     raise self.tools.unknown(ctx, name)
             case "prompts/get":
                 name = params.get("name")
-                if isinstance(name, str):
-                    self.prompts.find(ctx, name)
+                if isinstance(name, str) and name in self.prompts and self.prompts.find(ctx, name) is None:
+                    raise invalid_params(f"unknown prompt: {name}")
             case "resources/read" | "resources/subscribe":
                 uri = params.get("uri")
                 if isinstance(uri, str) and self.resources.covers(uri):

@@ -396,9 +396,11 @@ class _Views:
     def check(self, key: str, version: str | None) -> None:
         """See `mcp_actors._server.registry.Follower`."""
         outside = self._outside(key)
-        if outside is not None and (version is not None or key not in self._keys):
+        is_shown = key in self._keys
+        if outside is not None and (version is not None or not is_shown):
             try:
-                self._target.check(outside, version)
+                # Another version of it is welcome, and one of an entry that the host has itself is not.
+                self._target.check(outside, version if is_shown else None)
             except LocalProtocolError as error:
                 raise LocalProtocolError(
                     f"the mount {self._mount.name!r} cannot show its {self.source.what} {key!r}: {error}, or give the "

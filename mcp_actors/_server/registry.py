@@ -168,6 +168,8 @@ class Registry(Generic[E]):
         self.check(entry.key, version)
         former = self.versions(entry.key)
         if former:
+            if _owner(former[0]) is not _owner(entry):
+                raise LocalProtocolError(f"there is already a {self.what} {entry.key!r}; remove it first")
             # A name has one place in the list, whichever of its versions a caller sees.
             moved: Any = entry
             entry = msgspec.structs.replace(moved, serial=former[0].serial)
@@ -365,6 +367,12 @@ class Registry(Generic[E]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.by_key)} {self.what}s, version {self.version}>"
+
+
+def _owner(entry: Registered) -> object:
+    """Tells the entries of mounted servers from each other and from own ones: they are never versions of one."""
+    viewed = entry.exposure.viewed
+    return None if viewed is None else viewed.visibility
 
 
 def _newest_first(entry: Registered) -> tuple[tuple[int, int, str], ...]:

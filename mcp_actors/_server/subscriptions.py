@@ -77,13 +77,13 @@ def listen_handler(bus: EventBus, topics: Mapping[str, ListenMember]) -> Handler
             watch.begin(features.digest_of)
         session = ctx.session
         with bus.subscribe(asked, account=account) as subscription:
-            if session is not None:
-                session.subscriptions += (subscription,)
             for topic, wanted in keys.items():
                 granted.extra[topic.member] = await _subscribe(subscription, topic, wanted, ctx)
             ctx.call.on_drain(subscription.close)
             ctx.server.on_listen(ctx)
             try:
+                if session is not None:
+                    session.subscriptions += (subscription,)
                 await ctx.notify(ACKNOWLEDGED, {"notifications": ctx.era.unstructure(granted), "_meta": tag})
                 principal = principal_of(ctx.call)
                 left = math.inf if principal is None else principal.seconds_left(time.time())

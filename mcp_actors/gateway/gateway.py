@@ -25,7 +25,7 @@ from mcp_actors._schema.signature import InvalidArguments
 from mcp_actors._server.failures import failed
 from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.invoke import Handler, string_param, uri_param
-from mcp_actors._server.registry import ListedElsewhere
+from mcp_actors._server.registry import ListedElsewhere, Registry
 from mcp_actors._server.reshape import Shape
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors._server.scope import ServerScope, StateT
@@ -295,7 +295,15 @@ class Gateway(Server[StateT]):
     async def _merged(self, kind: ListKind, ctx: Context[StateT]) -> Any:
         own = await self._own_rows(kind, ctx)
         live = self._live[ctx._scope]
-        return await merged_page(live.lists, live.routes, ctx, kind, own, self._hints, self._page_size)
+        page = await merged_page(live.lists, live.routes, ctx, kind, own, self._hints, self._page_size)
+        if not self._registry(kind).is_same_for_all:
+            page.cache_scope = "private"
+        return page
+
+    def _registry(self, kind: ListKind) -> Registry[Any]:
+        features = self._features
+        registries: dict[str, Registry[Any]] = {"tools": features.tools, "prompts": features.prompts}
+        return registries.get(kind.name, features.resources)
 
     async def _own_rows(self, kind: ListKind, ctx: Context[StateT]) -> list[ListedRow]:
         features = self._features

@@ -488,6 +488,21 @@ def test_two_of_one_name_are_two_versions(first: Any, second: Any, message: str)
         server.add_tool(lambda: None, name="tool", **second)
 
 
+def test_versions_of_two_servers_are_not_versions_of_one() -> None:
+    host, inner = Server("host"), Server("inner")
+    inner.add_tool(lambda: None, name="tool", version="1")
+    host.add_tool(lambda: None, name="in_tool", version="2")
+    with pytest.raises(LocalProtocolError, match="cannot show its tool 'tool'"):
+        host.mount("in", inner)
+    host.remove_tool("in_tool")
+    host.mount("in", inner)
+    with pytest.raises(LocalProtocolError, match="there is already a tool 'in_tool'"):
+        host.add_tool(lambda: None, name="in_tool", version="2")
+    inner.add_tool(lambda: None, name="tool", version="2")
+    host.unmount("in")
+    assert len(host.tools) == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -720,12 +735,39 @@ async def test_a_gateway_in_front_shows_what_it_sees_itself() -> None:
 
 
 async def test_a_gateway_hides_what_it_has_itself() -> None:
-    gateway: Gateway[None] = Gateway([])
+    gateway = Gateway([], cache_scope="public")
     gateway.mount("up", fill(Server("up")), prefix="up_", exclude=["open://*", "opens://*", "secret*"])
     fill(gateway, visible=is_ann)
+    async with connected_pair(gateway, era="modern") as client:
+        assert (await client.list_tools()).cache_scope == "private"
     async with client_of(gateway, "bob", "2026-07-28") as bob:
         assert [each.name async for each in bob.tools()] == ["open", "up_open"]
         assert await used(bob) == UNKNOWN
         assert (await bob.list_tools()).cache_scope == "private"
     async with client_of(gateway, "ann", "2026-07-28") as ann:
         assert (await ann.call_tool("secret")).text == "text"
+
+
+@pytest.mark.parametrize("how", ["visible", "auth"])
+async def test_no_task_begins_for_what_is_hidden(how: str) -> None:
+    ran: list[str] = []
+
+    async def before(arguments: dict[str, Any], ctx: Context) -> dict[str, Any]:
+        ran.append("before")
+        return arguments
+
+    async def work() -> str:
+        ran.append("work")
+        return "done"
+
+    server = Server("s")
+    options: dict[str, Any] = {how: is_ann}
+    server.add_tool(work, task="optional", before_task=before, **options)
+    params = {"name": "work", "arguments": {}, "task": {}}
+    async with client_of(server, "bob", "2025-11-25") as bob:
+        with pytest.raises(RpcError, match="unknown tool: work" if how == "visible" else "may not use"):
+            await bob.request("tools/call", params)
+        assert ran == []
+    async with client_of(server, "ann", "2025-11-25") as ann:
+        assert "task" in await ann.request("tools/call", params)
+    assert ran[0] == "before"
