@@ -131,9 +131,7 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
         os.environ[WITHIN] = _within(path)
         _log_malformed(entries.malformed)
         upstreams = ConfiguredUpstreams(path, upstream_limits(options), options.listen)
-        section = {each: getattr(entries.gateway, each) for each in ("name", "instructions", "wait")}
-        settings: dict[str, Any] = {"version": package_version() or "0"}
-        settings |= {each: value for each, value in section.items() if value is not None}
+        settings: dict[str, Any] = {"version": package_version() or "0", **entries.gateway.given()}
         settings |= {} if name is None else {"name": name}
         gateway = Gateway(trio.run(upstreams.of, entries), **settings)
         equip(gateway, options)
@@ -354,7 +352,7 @@ class ConfigurationReload:
             log.error("the configuration cannot be used: the servers stay as they are", reason=reason)
             return
         if entries.gateway != self._section:
-            log.warning("listen, name, instructions and wait of the gateway change when it is started again")
+            log.warning("the members of gateway change when it is started again")
         log.info(
             "the configuration was read again",
             begun=[each.name for each in after if all(each is not other for other in before)],

@@ -41,6 +41,7 @@ __all__ = [
     "MemoryShared",
     "MemoryState",
     "MemoryTaskStore",
+    "MemoryUserStore",
     "make_event_id",
     "new_node_name",
 ]
@@ -627,21 +628,110 @@ class MemoryReplayGuard:
         return True
 
 
+MAX_USERS = 10_000
+"""Users whose values are remembered."""
+MAX_USER_BYTES = 64 * 1024 * 1024
+"""Bytes of the values of all users together."""
+# What an entry takes beside its value, about.
+_USER_OVERHEAD = 256
+
+
+class MemoryUserStore:
+    """A `mcp_actors.abc.UserStore` of one process. With too much to remember it takes no further users.
+
+    Args:
+        max_users: The number of users.
+        max_bytes: The bytes of all values.
+        clock: Returns seconds since the epoch.
+    """
+
+    spans_processes = False
+
+    def __init__(
+        self,
+        *,
+        max_users: int = MAX_USERS,
+        max_bytes: int = MAX_USER_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._max_users = max_users
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._values: dict[str, tuple[bytes, float]] = {}
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<MemoryUserStore {len(self._values)}/{self._max_users}>"
+
+    async def load(self, user: str) -> bytes | None:
+        """See `mcp_actors.abc.UserStore.load`."""
+        await trio.lowlevel.checkpoint()
+        return self._found(user)
+
+    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        """See `mcp_actors.abc.UserStore.replace`.
+
+        Raises:
+            SharedStateUnavailable: Too many users, or bytes of them, are remembered.
+        """
+        await trio.lowlevel.checkpoint()
+        if self._found(user) != before:
+            return False
+        if after is not None:
+            self._make_room(user, len(after))
+        self._drop(user)
+        if after is not None:
+            self._values[user] = (after, self._clock() + seconds)
+            self._bytes += len(after) + _USER_OVERHEAD
+        return True
+
+    def _found(self, user: str) -> bytes | None:
+        value, until = self._values.get(user, (None, 0.0))
+        return value if until > self._clock() else None
+
+    def _make_room(self, user: str, size: int) -> None:
+        if self._fits(user, size):
+            return
+        now = self._clock()
+        for each in [each for each, (_, until) in self._values.items() if until <= now]:
+            self._drop(each)
+        if not self._fits(user, size):
+            raise SharedStateUnavailable("users", f"{len(self._values)} users are remembered")
+
+    def _fits(self, user: str, size: int) -> bool:
+        own = self._values.get(user)
+        number = len(self._values) + (own is None)
+        freed = 0 if own is None else len(own[0]) + _USER_OVERHEAD
+        return number <= self._max_users and self._bytes - freed + size + _USER_OVERHEAD <= self._max_bytes
+
+    def _drop(self, user: str) -> None:
+        found = self._values.pop(user, None)
+        if found is not None:
+            self._bytes -= len(found[0]) + _USER_OVERHEAD
+
+
 class MemoryState:
     """The state that `MemoryShared` opens: a node that is alone. A `mcp_actors.abc.OpenState`.
 
     Args:
         events: The log of events; by default a `MemoryEventLog` with its defaults.
         clock: Returns seconds since the epoch, for the times of tasks.
+        users: The values of users; by default a `MemoryUserStore` with its defaults.
     """
 
-    def __init__(self, events: EventLog | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        events: EventLog | None = None,
+        clock: Callable[[], float] = time.time,
+        users: MemoryUserStore | None = None,
+    ) -> None:
         self.node = new_node_name()
         self.sessions = MemorySessionDirectory()
         self.events = MemoryEventLog() if events is None else events
         self.bus = MemoryBus(self.node)
         self.tasks = MemoryTaskStore(clock=clock)
         self.replays = MemoryReplayGuard()
+        self.users = MemoryUserStore(clock=clock) if users is None else users
         self.failure = None
 
     def __repr__(self) -> str:
@@ -651,6 +741,8 @@ class MemoryState:
 class MemoryShared:
     """State in the memory of this process, for servers that are one process. A `mcp_actors.abc.SharedState`.
 
+    Servers of one name that are given the same object have the values of users in common; all else is one server's own.
+
     Args:
         events: The log of events; by default a `MemoryEventLog` with its defaults.
         clock: Returns seconds since the epoch, for the times of tasks.
@@ -659,6 +751,8 @@ class MemoryShared:
     def __init__(self, *, events: EventLog | None = None, clock: Callable[[], float] = time.time) -> None:
         self._events = events
         self._clock = clock
+        # They outlive a `serve`, by the name of the server.
+        self._users: dict[str, MemoryUserStore] = {}
 
     def __repr__(self) -> str:
         return "<MemoryShared>"
@@ -666,7 +760,9 @@ class MemoryShared:
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[MemoryState]:
         """See `mcp_actors.abc.SharedState.open`."""
-        yield MemoryState(self._events, self._clock)
+        if name not in self._users:
+            self._users[name] = MemoryUserStore(clock=self._clock)
+        yield MemoryState(self._events, self._clock, self._users[name])
 
 
 def from_url(url: str) -> MemoryShared:

@@ -2,7 +2,7 @@
 
 The roles of a state that its server has anyhow are kept where they span processes, as those of Redis do. In place of
 the others a worker has those of its supervisor, so that any worker serves the sessions of any other one, and a worker
-that is replaced leaves its own to them. Tasks stay where the server has them.
+that is replaced leaves its own to them. Tasks and values of users stay where the server has them.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class WorkerSharedState:
         self.events = inner.events if inner.events.spans_processes else _WorkerEventLog(link)
         self.replays = inner.replays if inner.replays.spans_processes else _WorkerReplayGuard(link)
         self.tasks = inner.tasks
+        self.users = inner.users
 
     def __repr__(self) -> str:
         return f"<WorkerSharedState {self.node}>"

@@ -58,6 +58,11 @@ def stock(node: Node) -> None:
         return "told"
 
     @server.tool
+    async def conceal(ctx: Context) -> None:
+        assert ctx.session is not None
+        ctx.session.hide("add")
+
+    @server.tool
     async def keep(ctx: Context) -> str:
         assert ctx.session is not None
         ctx.session.get(dict)
@@ -134,6 +139,16 @@ async def test_a_session_with_tasks_goes_on_with_them() -> None:
         await gone(a)
         listed = (await b.post(messages.request(2, "tasks/list"), session)).json()
         assert [each["taskId"] for each in listed["result"]["tasks"]] == [id]
+
+
+async def test_what_is_hidden_from_a_session_stays_so_at_the_next_node() -> None:
+    async with stocked(2) as (a, b):
+        session, other = await a.open(), await b.open()
+        assert (await a.post(call(1, "conceal"), session)).status_code == 200
+        await gone(a)
+        for each, is_listed in ((session, False), (other, True)):
+            answer = (await b.post(messages.request(2, "tools/list"), each)).json()
+            assert ("add" in [tool["name"] for tool in answer["result"]["tools"]]) == is_listed
 
 
 async def test_the_stream_of_a_session_loses_nothing_that_changed_meanwhile() -> None:
