@@ -1,7 +1,7 @@
 """Deployments that no official client notices: no failed call, no lost event, no session that begins anew.
 
-``MCP_ACTORS_DEPLOYS`` makes it so many deployments of each arrangement, and ``MCP_ACTORS_DEPLOY_CALLS`` the longest call
-another number of seconds. Without the first, it is one deployment of each of two arrangements.
+``MCP_ACTORS_DEPLOYS`` makes it so many deployments of each arrangement, and ``MCP_ACTORS_DEPLOY_CALLS`` the longest
+call another number of seconds. Without the first, it is one deployment of each of two arrangements.
 """
 
 from __future__ import annotations
