@@ -247,12 +247,7 @@ class Server(Generic[StateT]):
             self._sealer = StateSealer(key)
         self.name = name
         self.info = Implementation(
-            name,
-            version,
-            title=title,
-            description=description,
-            website_url=website_url,
-            icons=list(icons) or None,
+            name, version, title, icons=list(icons) or None, description=description, website_url=website_url
         )
         self.versions = tuple(v for v in VERSIONS if v in versions)
         self.on_subscribe: Callable[[str], None] = lambda uri: None
