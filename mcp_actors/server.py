@@ -246,9 +246,8 @@ class Server(Generic[StateT]):
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
         self.name = name
-        self.info = Implementation(
-            name, version, title, icons=list(icons) or None, description=description, website_url=website_url
-        )
+        shown_to_people = {"title": title, "description": description, "website_url": website_url}
+        self.info = Implementation(name, version, icons=list(icons) or None, **shown_to_people)
         self.versions = tuple(v for v in VERSIONS if v in versions)
         self.on_subscribe: Callable[[str], None] = lambda uri: None
         self.on_unsubscribe: Callable[[str], None] = lambda uri: None
