@@ -6,7 +6,7 @@ of the caller, and with the names and URIs that the server shows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -20,10 +20,6 @@ from mcp_actors.types import (
     TextResourceContents,
     ToolAnnotations,
 )
-
-if TYPE_CHECKING:
-    # Most servers have no prompts, and load nothing about them.
-    from mcp_actors.types import GetPromptResult
 
 __all__ = ["prompts_as_tools", "resources_as_tools"]
 
@@ -54,7 +50,7 @@ def prompts_as_tools(server: Any) -> None:
         ] = None,
     ) -> dict[str, Any]:
         params = {"name": name, "arguments": arguments or {}}
-        result: GetPromptResult = await _answer(features, ctx, "prompts/get", params)
+        result = await _answer(features, ctx, "prompts/get", params)
         return {
             "description": result.description,
             "messages": [
