@@ -220,9 +220,8 @@ class Server(Generic[StateT]):
                 cache_scope=cache_scope,
                 arguments=arguments,
                 icons=icons,
+                visible=visible,
             )
-            if visible is not None:
-                check_rule("visible", visible)
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
         self.name = name
@@ -244,17 +243,8 @@ class Server(Generic[StateT]):
             on_first_subscriber=self._on_first_subscriber, on_last_unsubscribed=self._on_last_unsubscribed
         )
         only_declared = extensions if isinstance(extensions, Mapping) else None
-        self._features = Features(
-            bus,
-            page_size,
-            only_declared,
-            experimental,
-            capabilities,
-            lists_all,
-            inline_refs,
-            arguments,
-            visible,
-        )
+        offered = bus, page_size, only_declared, experimental, capabilities
+        self._features = Features(*offered, lists_all, inline_refs, arguments, visible)
         self._lifespan = lifespan
         self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
@@ -1062,6 +1052,7 @@ def _check_settings(
     cache_scope: object,
     arguments: object,
     icons: Iterable[object],
+    visible: object,
     **kinds: Any,
 ) -> None:
     """Raises `TypeError` or `ValueError` for the first argument that cannot be used."""
@@ -1084,6 +1075,8 @@ def _check_settings(
     if arguments not in get_args(Arguments):
         raise ValueError(f'arguments={arguments!r}: write "repair" or "strict"')
     check_icons(icons)
+    if visible is not None:
+        check_rule("visible", visible)
     for each in lifespan if isinstance(lifespan, Sequence) else (lifespan,):
         if each is not None:
             _check_lifespan(each)
