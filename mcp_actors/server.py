@@ -251,8 +251,7 @@ class Server(Generic[StateT]):
         self._features = Features(
             bus, page_size, only_declared, experimental, capabilities, lists_all, inline_refs, arguments
         )
-        self._lifespan = lifespan
-        self._mask_errors = mask_errors
+        self._lifespan, self._mask_errors = lifespan, mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
         served = name, limits or Limits(), self.versions, self._features, bus, stamp
         self._runtime = ServerRuntime(*served, shared or MemoryShared(), key, telemetry)
