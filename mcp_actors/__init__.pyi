@@ -35,7 +35,7 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 from mcp_actors.gateway.client_group import ClientGroup
-from mcp_actors.server import Argument, Context, Reshape, Server, SyncContext, current_context
+from mcp_actors.server import Argument, Context, Depends, Reshape, Server, SyncContext, current_context
 from mcp_actors.types import Audio, File, Image
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Context",
+    "Depends",
     "File",
     "HeaderMismatch",
     "Image",

@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import Any, Generic, Never, TypeGuard, TypeVar, Unpack, get_args, overload
+from typing import Any, Generic, Never, Self, TypeGuard, TypeVar, Unpack, get_args, overload
 
 import trio
 
@@ -22,7 +22,9 @@ from mcp_actors._eras.era import Era, EraName, EventKind, Peer
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
 from mcp_actors._server.as_tools import prompts_as_tools, resources_as_tools
+from mcp_actors._server.components import Component, ComponentKind, make_switch
 from mcp_actors._server.context import Context, SyncContext, current_context
+from mcp_actors._server.dependencies import Depends, kept_values
 from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
@@ -37,6 +39,7 @@ from mcp_actors._server.options import (
     check_decorated,
     check_icons,
     check_options,
+    check_rule,
 )
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.process import (
@@ -53,8 +56,10 @@ from mcp_actors._server.resources import Resources, Unscreened, check_uri
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT, state_key_of_environment
 from mcp_actors._server.tools import Arguments, TaskRules, Tools
-from mcp_actors.abc import ServerTransport, SharedState, Telemetry
-from mcp_actors.abc.discovery import find_application, server_transport
+from mcp_actors._server.user_state import SyncUserState, UserState
+from mcp_actors._server.visibility import AccessRule, Caller
+from mcp_actors.abc import OpenState, ServerTransport, SharedState, Telemetry
+from mcp_actors.abc.discovery import find_application, find_source, server_transport
 from mcp_actors.abc.http import AsgiServer
 from mcp_actors.bridges.bridged_call import calling_bridge, refuse_asyncio
 from mcp_actors.errors import LocalProtocolError, McpError
@@ -65,10 +70,15 @@ from mcp_actors.supervision.tracebacks import shorten
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel, ServerCapabilities
 
 __all__ = [
+    "AccessRule",
     "Argument",
     "CallNext",
     "CallStatistics",
+    "Caller",
+    "Component",
+    "ComponentKind",
     "Context",
+    "Depends",
     "Era",
     "EraName",
     "EventBusStatistics",
@@ -87,8 +97,10 @@ __all__ = [
     "ServerStatistics",
     "SessionStatistics",
     "SyncContext",
+    "SyncUserState",
     "TaskRules",
     "Unscreened",
+    "UserState",
     "current_context",
     "prompts_as_tools",
     "resources_as_tools",
@@ -155,6 +167,8 @@ class Server(Generic[StateT]):
             rarely those of the server's operator. A `ToolError` is always sent as it is.
         lists_all: Whether lists show callers also what they lack the scopes for. By default they do not, so that a
             model does not try it; a call of it says which scope is missing in any case.
+        visible: ``visible(caller, component)`` says whether a caller sees a component of the server, in addition to
+            what each says itself; everything by default. See `add_tool`.
         inline_refs: Whether the schemas that are made of type hints are written without ``$ref``, as many hosts cannot
             read one; those of classes that contain themselves keep it. A schema that the program gives stays as it is.
         arguments: What becomes of arguments that do not fit a tool: ``"repair"``, the default, makes of a text what it
@@ -204,6 +218,7 @@ class Server(Generic[StateT]):
         experimental: Mapping[str, Any] | None = None,
         mask_errors: bool | None = None,
         lists_all: bool = False,
+        visible: AccessRule | None = None,
         inline_refs: bool = True,
         arguments: Arguments = "repair",
         budget: int | None = None,
@@ -226,17 +241,13 @@ class Server(Generic[StateT]):
                 cache_scope=cache_scope,
                 arguments=arguments,
                 icons=icons,
+                visible=visible,
             )
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
         self.name = name
         self.info = Implementation(
-            name,
-            version,
-            title=title,
-            description=description,
-            website_url=website_url,
-            icons=list(icons) or None,
+            name, version, title, icons=list(icons) or None, description=description, website_url=website_url
         )
         self.versions = tuple(v for v in VERSIONS if v in versions)
         self.on_subscribe: Callable[[str], None] = lambda uri: None
@@ -248,10 +259,10 @@ class Server(Generic[StateT]):
             on_first_subscriber=self._on_first_subscriber, on_last_unsubscribed=self._on_last_unsubscribed
         )
         only_declared = extensions if isinstance(extensions, Mapping) else None
-        self._features = Features(
-            bus, page_size, only_declared, experimental, capabilities, lists_all, inline_refs, arguments
-        )
-        self._lifespan, self._mask_errors = lifespan, mask_errors
+        shown = capabilities, lists_all, inline_refs, arguments, visible
+        self._features = Features(bus, page_size, only_declared, experimental, *shown)
+        self._lifespan = lifespan
+        self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
         served = name, limits or Limits(), self.versions, self._features, bus, stamp
         self._runtime = ServerRuntime(*served, shared or MemoryShared(), key, telemetry)
@@ -302,6 +313,64 @@ class Server(Generic[StateT]):
     @telemetry.setter
     def telemetry(self, telemetry: Telemetry | None) -> None:
         self._runtime.telemetry = telemetry
+
+    # -- servers of what exists ---------------------------------------------------------------------------------
+
+    @classmethod
+    def from_openapi(cls, document: Any, **options: Any) -> Self:
+        """Makes a server of an API that an OpenAPI document describes: each operation becomes a tool.
+
+        Versions 3.0 and 3.1, as JSON or, with the extra ``openapi``, as YAML. It is read at once, which waits for the
+        network if it is there. `mcp_actors.openapi` has the types of the options.
+
+        Args:
+            document: A path, a URL, or the document itself as parsed JSON. Other documents that it refers to are read
+                from its folder, or its origin, alone.
+            options: ``client``, an `httpx2.AsyncClient` for all requests, which stays open, by default one of the
+                server's own with 100 connections at most. A request has its headers and its ``auth``, and none of its
+                cookies. ``base_url``, where the API is, by default the base URL of the client, or else the first
+                server of the document with ``variables``, a mapping, for its variables. ``routes``, a mapping of
+                patterns such as ``{"GET /users/{id}": "resource", "tag:admin": "nothing"}``, or a function of an
+                `~mcp_actors.openapi.Operation`; what it does not mention becomes a tool, unless it is deprecated or
+                internal. ``credentials(ctx, scheme)``, plain or async, which returns what the caller has for a
+                security scheme, and ``headers(ctx)``, which returns further headers; nothing of it is kept.
+                ``timeout``, in seconds, for a call, 60 by default. ``retries``, 2 by default: how often a request is
+                repeated after a failure, if that does no harm. ``max_bytes`` of an answer, 4 MiB by default.
+                ``references``, other places from which documents may be read: beginnings of URLs, and folders. All
+                others are those of `Server`; ``name``, ``version`` and ``instructions`` are those of the document by
+                default.
+
+        Raises:
+            ApiDocumentError: The document cannot be read, is malformed or over a bound, or names no server.
+            ImportError: It is YAML, and the extra ``openapi`` is missing.
+            TypeError, ValueError: An option is of another kind.
+        """
+        made: Self = find_source("openapi")(cls, document, **options)
+        return made
+
+    @classmethod
+    def from_asgi(cls, app: Any, **options: Any) -> Self:
+        """Makes a server of an ASGI application that describes itself by OpenAPI, such as one of FastAPI.
+
+        Requests are made without a socket, in the asyncio loop of the program or in one of the engine's own, so that
+        the application's middleware, dependencies and authorization work as ever. Its lifespan runs while the server is
+        served; where the server is mounted in the same application, the web server runs that. Such a mount does not
+        become a tool.
+
+        Args:
+            app: The application.
+            options: ``document``, the path under which the application answers with its document, by default
+                ``/openapi.json``, or the document itself. ``base_url``, under which the application sees itself, by
+                default ``http://localhost``. ``routes``, ``credentials``, ``headers``, ``timeout`` and ``max_bytes`` as
+                `from_openapi` has them, and those of `Server`.
+
+        Raises:
+            ApiDocumentError: The document is malformed or over a bound.
+            LocalProtocolError: The application does not answer with it.
+            TypeError, ValueError: An option is of another kind.
+        """
+        made: Self = find_source("asgi")(cls, app, **options)
+        return made
 
     # -- registering what clients see ---------------------------------------------------------------------------
 
@@ -355,7 +424,13 @@ class Server(Generic[StateT]):
                 call that takes longer (a function in a worker thread runs on, and its result is dropped) and tells the
                 model so; ``scopes``, a list, are those that a caller needs, all of them, see `InsufficientScope`:
                 callers over HTTP and WebSocket have those of their principal, and over other bindings nothing is
-                checked; ``task``, ``restartable`` and ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
+                checked; ``visible`` and ``auth`` are plain functions of the `Caller` and the `Component`, which run on
+                the event loop: what ``visible`` denies is not listed, and a call is answered as that of an unknown
+                name; what ``auth`` denies is not listed either, and a call raises `NotAllowed`, or the `RpcError`
+                that ``auth`` raises; ``tags``, a list, are for `hide` and rules, and clients see them in ``_meta``;
+                ``version`` makes it one of several under the name: the newest that a caller may see is listed, and
+                ``_meta`` of a call asks for another one by ``mcp-actors/version``; ``task``, ``restartable`` and
+                ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and ``name`` is missing.
@@ -368,7 +443,7 @@ class Server(Generic[StateT]):
             self._features.loop.call(self._features.add_tool, function, options)
 
     def remove_tool(self, name: str) -> None:
-        """Removes a tool. Calls in flight go on.
+        """Removes a tool, with all its versions. Calls in flight go on.
 
         Args:
             name: The name for clients.
@@ -445,8 +520,9 @@ class Server(Generic[StateT]):
             uri: The URI, or a template such as ``weather://{city}/now``.
             function: Takes the template's variables by name, and the `Context` as tools do. The variables are text;
                 for a parameter that takes none they are read as for prompts.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
-                `add_tool` has them (``scopes`` also count for subscriptions and completions);
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes``,
+                ``tags``, ``version``, ``visible`` and ``auth`` as `add_tool` has them (who may use it also counts for
+                subscriptions and completions, and the functions are asked about each resource of a template, too);
                 ``mime_type``; ``annotations`` (`~mcp_actors.types.Annotations`); ``size``, in bytes, for resources
                 only; ``list``, for templates only, is a function that returns the `~mcp_actors.types.Resource` objects
                 that exist now: ``resources/list`` shows them, and calls it for every page.
@@ -461,7 +537,7 @@ class Server(Generic[StateT]):
             self._features.loop.call(partial(self._features.resources.add, uri, function, **options))
 
     def remove_resource(self, uri: str) -> None:
-        """Removes a resource or a template. Calls in flight go on.
+        """Removes a resource or a template, with all its versions. Calls in flight go on.
 
         Args:
             uri: The URI or the template, as it was added.
@@ -507,8 +583,9 @@ class Server(Generic[StateT]):
             function: Its parameters are the prompt's arguments, optional if they have a default. The protocol has
                 text for them, which is read as JSON for a parameter that takes no text: ``3``, ``true``, ``["a"]``.
                 It takes the `Context` as tools do.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
-                `add_tool` has them (``scopes`` also count for completions).
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes``,
+                ``tags``, ``version``, ``visible`` and ``auth`` as `add_tool` has them (who may use it also counts for
+                completions).
 
         Raises:
             TypeError: Nothing can be written for a parameter, or the function has no name of its own and ``name`` is
@@ -521,7 +598,7 @@ class Server(Generic[StateT]):
             self._features.loop.call(partial(self._features.prompts.add, function, **options))
 
     def remove_prompt(self, name: str) -> None:
-        """Removes a prompt. Calls in flight go on.
+        """Removes a prompt, with all its versions. Calls in flight go on.
 
         Args:
             name: The name for clients.
@@ -803,7 +880,7 @@ class Server(Generic[StateT]):
         return self._runtime.stopping
 
     @asynccontextmanager
-    async def _scope(self) -> AsyncIterator[ServerScope]:
+    async def _scope(self, shared: OpenState) -> AsyncIterator[ServerScope]:
         async with AsyncExitStack() as stack:
             state = await self._entered_lifespan(stack)
             sessions = self._runtime.sessions
@@ -817,7 +894,9 @@ class Server(Generic[StateT]):
                 self._mask_errors,
                 trio.lowlevel.current_trio_token(),
                 calling_bridge.get(),
+                shared=shared,
             )
+            scope.kept = await stack.enter_async_context(kept_values(self._features.overrides))
             await stack.enter_async_context(LiveMounts(self, scope, self._runtime.calls))
             yield scope
 
@@ -940,6 +1019,74 @@ class Server(Generic[StateT]):
                 each.server._on_last_unsubscribed(uri)
         self.on_unsubscribe(uri)
 
+    @contextmanager
+    def override(self, function: Callable[..., Any], replacement: Callable[..., Any], /) -> Iterator[None]:
+        """Has another function make what functions get by ``Depends(function)``, within the block. For tests.
+
+        It counts in this server and in all that is mounted in it, for what is made from then on: what was made already
+        for a session or for the server stays.
+
+        Args:
+            function: The one that ``Depends`` was given.
+            replacement: Any function that ``Depends`` takes, such as ``lambda: FakeDatabase()``. It is made for the
+                same scope, and closed in the same way.
+
+        Raises:
+            TypeError: ``replacement`` cannot be used as a dependency.
+            LocalProtocolError: ``function`` is overridden in this server already.
+        """
+        with LineNamed():
+            self._features.overrides.add(function, replacement)
+        try:
+            yield
+        finally:
+            self._features.overrides.remove(function)
+
+    # -- who sees what ----------------------------------------------------------------------------------------------
+
+    def hide(self, *names: str, kind: ComponentKind | None = None, tags: Collection[str] = ()) -> None:
+        """Hides components from all clients, until `show` shows them again.
+
+        They are not listed, and a call of one is answered as that of an unknown name. They may be registered later.
+        What was called last counts. Clients are notified if their lists are others then. `PeerSession.hide` and
+        `PeerSession.show` do the same for one session: ``ctx.session.show(tags=["admin"])``. Safe from any thread; it
+        counts for this process.
+
+        Args:
+            names: Names of tools and prompts, URIs of resources and texts of templates; without any, names do not
+                count.
+            kind: One of ``"tool"``, ``"prompt"``, ``"resource"`` and ``"template"``; by default all kinds.
+            tags: Those of which a component has at least one; without any, tags do not count.
+
+        Raises:
+            TypeError: Nothing is named, or by something that is no text.
+            ValueError: There is no such kind.
+            LocalProtocolError: A thousand different things are switched already.
+        """
+        with LineNamed():
+            self._features.loop.call(self._features.switch, make_switch(False, names, kind, tags))
+
+    def show(self, *names: str, kind: ComponentKind | None = None, tags: Collection[str] = ()) -> None:
+        """Shows components to all clients that `hide` has hidden. What ``visible=`` and ``auth=`` hide stays hidden.
+
+        Args:
+            names: As `hide` has them.
+            kind: As `hide` has it.
+            tags: As `hide` has them.
+
+        Raises:
+            TypeError, ValueError, LocalProtocolError: As `hide` does.
+        """
+        with LineNamed():
+            self._features.loop.call(self._features.switch, make_switch(True, names, kind, tags))
+
+    def visibility_changed(self) -> None:
+        """Notifies those clients whose lists are others than before. Never waits; safe from any thread.
+
+        For functions given as ``visible=`` and ``auth=`` that decide by something that has changed.
+        """
+        self._features.publish_lists()
+
     # -- telling clients outside of calls -----------------------------------------------------------------------
 
     def resource_updated(self, uri: str) -> None:
@@ -1051,6 +1198,7 @@ def _check_settings(
     cache_scope: object,
     arguments: object,
     icons: Iterable[object],
+    visible: object,
     **kinds: Any,
 ) -> None:
     """Raises `TypeError` or `ValueError` for the first argument that cannot be used."""
@@ -1073,6 +1221,8 @@ def _check_settings(
     if arguments not in get_args(Arguments):
         raise ValueError(f'arguments={arguments!r}: write "repair" or "strict"')
     check_icons(icons)
+    if visible is not None:
+        check_rule("visible", visible)
     for each in lifespan if isinstance(lifespan, Sequence) else (lifespan,):
         if each is not None:
             _check_lifespan(each)

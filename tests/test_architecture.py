@@ -36,7 +36,7 @@ RINGS = {
     "words": ("errors", "types", "supervision", "abc"),
     "engine": ("_wire", "_schema", "_eras", "auth", "_actors", "shared", "bridges", "_client", "_server"),
     "faces": ("client", "server", "extensions"),
-    "features": ("middleware", "tasks", "telemetry", "testing", "gateway", "asyncio", "sync"),
+    "features": ("middleware", "tasks", "telemetry", "testing", "gateway", "openapi", "asyncio", "sync"),
     "bindings and programs": ("mcp_transports", "cli", "examples"),
 }
 # The floor of a room is one above the highest that it imports: what a drawing of the imports shows.
@@ -62,6 +62,7 @@ FLOORS = {
     "telemetry": 6,
     "mcp_transports": 7,
     "middleware": 7,
+    "openapi": 7,
     "tasks": 7,
     "testing": 7,
     "examples": 8,
@@ -524,8 +525,11 @@ def test_a_repeated_name_is_found() -> None:
 
 
 # What the product may consist of: it may shrink, and whoever needs more of something changes the house map first. The
-# eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own.
-@pytest.mark.parametrize(("what", "most"), [("files", 420), ("rooms", 26), ("arrows", 131)])
+# eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own. Servers
+# of APIs are a room of eight files with six arrows, a command, and what calls applications in asyncio, with three.
+# Workers keep what they share in their supervisor: two files, and an arrow from ``cli`` to the stores in memory. A
+# gateway checks the arguments of reshaped tools by their schemas: an arrow to ``_schema``.
+@pytest.mark.parametrize(("what", "most"), [("files", 432), ("rooms", 27), ("arrows", 142)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most
@@ -541,5 +545,5 @@ def test_an_arrow_is_counted_once() -> None:
 
 
 def test_the_tests_stay_few() -> None:
-    # What runs in an environment of somebody else has to be a file of its own there.
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 480
+    # What runs in an environment of somebody else has to be a file of its own there, an application of FastAPI for one.
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 490

@@ -6,7 +6,7 @@ of the caller, and with the names and URIs that the server shows.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -16,15 +16,16 @@ from mcp_actors.errors import ResourceNotFound, RpcError, ToolError
 from mcp_actors.types import (
     CallToolResult,
     EmbeddedResource,
-    GetPromptResult,
     TextContent,
     TextResourceContents,
     ToolAnnotations,
 )
 
-__all__ = ["prompts_as_tools", "resources_as_tools"]
+if TYPE_CHECKING:
+    # Most servers have no prompts, and load nothing about them.
+    from mcp_actors.types import GetPromptResult
 
-_READS = ToolAnnotations(read_only_hint=True)
+__all__ = ["prompts_as_tools", "resources_as_tools"]
 
 
 def prompts_as_tools(server: Any) -> None:
@@ -65,7 +66,7 @@ def prompts_as_tools(server: Any) -> None:
         (list_prompts, "List the prompts: prepared instructions, with the arguments that each takes."),
         (get_prompt, "Get the messages of a prompt."),
     ):
-        server.add_tool(function, description=description, annotations=_READS)
+        server.add_tool(function, description=description, annotations=ToolAnnotations(read_only_hint=True))
 
 
 def resources_as_tools(server: Any) -> None:
@@ -111,7 +112,7 @@ def resources_as_tools(server: Any) -> None:
         (list_resources, "List the resources that can be read, and the templates of their URIs."),
         (read_resource, "Read a resource by its URI."),
     ):
-        server.add_tool(function, description=description, annotations=_READS)
+        server.add_tool(function, description=description, annotations=ToolAnnotations(read_only_hint=True))
 
 
 def _features_of(server: Any) -> Any:

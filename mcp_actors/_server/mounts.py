@@ -26,13 +26,16 @@ import trio
 
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._eras.era import Method
+from mcp_actors._server.components import VERSION
 from mcp_actors._server.context import Context
+from mcp_actors._server.dependencies import kept_values
 from mcp_actors._server.features import TASKS
 from mcp_actors._server.invoke import Function, Handler
 from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.names import NameTable
 from mcp_actors._server.reshape import Reshape, reshaped_entry
 from mcp_actors._server.scope import OpenedBlock, ServerScope
+from mcp_actors._server.visibility import Caller, Exposure, ViewedEntry
 from mcp_actors.errors import LocalProtocolError, UpstreamUnavailable
 from mcp_actors.supervision.containment import sole_cause, start, start_and_wait
 from mcp_actors.supervision.logging import log
@@ -113,8 +116,8 @@ class Mount:
         """Raises `LocalProtocolError` if something of the server cannot be shown in the host."""
         features = self.server._features
         for each in self._followers:
-            for key in each.source.by_key:
-                each.check(key)
+            for entry in each.source.entries():
+                each.check(entry.key, entry.exposure.component.version)
         for own in self._shapes:
             self._check_shape(own)
         for method in features.own_methods:
@@ -174,6 +177,8 @@ class Mount:
         for name, entry in features.notifications.entries():
             self.add_notification(name, entry)
         features.mounts += (self,)
+        if features.visibility.is_active:
+            host.visibility.activate(same_for_all=features.visibility.is_same_for_all)
         host.declare_also(features.declared_names())
         self._stop_forwarding = self.server.bus.forward(self._forward)
 
@@ -195,7 +200,7 @@ class Mount:
     def refresh(self) -> None:
         """Makes all views again: the server has its first middleware, through which they go from now on."""
         for each in self._followers:
-            for entry in each.source.by_key.values():
+            for entry in each.source.entries():
                 each.replaced(entry)
         self._completions.leave()
         self._completions.follow()
@@ -225,7 +230,9 @@ class Mount:
         """
         async with AsyncExitStack() as stack:
             state = await self.server._entered_lifespan(stack)
-            inner = msgspec.structs.replace(scope, server=self.server, state=state, mounted={})
+            overrides = self.server._features.overrides
+            kept = await stack.enter_async_context(kept_values(overrides, within=scope.kept))
+            inner = msgspec.structs.replace(scope, server=self.server, state=state, mounted={}, kept=kept)
             await stack.enter_async_context(LiveMounts(self.server, inner, calls))
             scope.mounted[self] = inner
             try:
@@ -251,10 +258,21 @@ class Mount:
         middleware: list[Middleware] = self.server._features.middleware
         return middleware
 
-    def _function(self, own: Function, method: str, **params: Any) -> Function:
+    def _exposure(self, entry: Any, name: str) -> Exposure:
+        exposure: Exposure = entry.exposure
+        return exposure.named(name, ViewedEntry(self.server._features.visibility, exposure, self._entered_by))
+
+    def _entered_by(self, caller: Caller) -> Caller | None:
+        inner = caller._scope.mounted.get(self)
+        return None if inner is None else msgspec.structs.replace(caller, _scope=inner)
+
+    def _function(self, entry: Any, method: str, **params: Any) -> Function:
         """The function of an entry, which returns the whole result where it goes through middleware."""
+        own: Function = entry.function
         if not self._middleware:
             return _entering(self, own)
+        if entry.exposure.component.version is not None:
+            params[VERSION] = entry.exposure.component.version
         return Function(partial(self._through, method, params), inline=False)
 
     async def _through(
@@ -283,8 +301,9 @@ class Mount:
             "key": name,
             "serial": serial,
             "tool": entry.tool if entry.tool.name == name else attrs.evolve(entry.tool, name=name),
-            "function": self._function(entry.function, "tools/call", name=entry.key),
+            "function": self._function(entry, "tools/call", name=entry.key),
             "scopes": entry.scopes | self.scopes,
+            "exposure": self._exposure(entry, name),
         }
         if self._middleware:
             # Middleware sees the arguments as they came, and what it passes on is checked then.
@@ -302,17 +321,19 @@ class Mount:
             key=name,
             serial=serial,
             prompt=entry.prompt if entry.prompt.name == name else attrs.evolve(entry.prompt, name=name),
-            function=self._function(entry.function, "prompts/get", name=entry.key),
+            function=self._function(entry, "prompts/get", name=entry.key),
             scopes=entry.scopes | self.scopes,
+            exposure=self._exposure(entry, name),
         )
 
     def _resource(self, entry: Any, uri: str, serial: int) -> Any:
         return msgspec.structs.replace(
             entry,
             serial=serial,
-            function=self._function(entry.function, "resources/read"),
+            function=self._function(entry, "resources/read"),
             lister=None if entry.lister is None else _entering(self, entry.lister),
             scopes=entry.scopes | self.scopes,
+            exposure=self._exposure(entry, uri),
         )
 
     # -- what has no name ----------------------------------------------------------------------------------------------
@@ -372,12 +393,14 @@ class _Views:
         """Returns the key in the mounted server of what the host has under ``outside``, ``None`` if it is no view."""
         return next((own for own, each in self._keys.items() if each == outside), None)
 
-    def check(self, key: str) -> None:
+    def check(self, key: str, version: str | None) -> None:
         """See `mcp_actors._server.registry.Follower`."""
         outside = self._outside(key)
-        if outside is not None and key not in self._keys:
+        is_shown = key in self._keys
+        if outside is not None and (version is not None or not is_shown):
             try:
-                self._target.check(outside)
+                # Another version of it is welcome, and one of an entry that the host has itself is not.
+                self._target.check(outside, version if is_shown else None)
             except LocalProtocolError as error:
                 raise LocalProtocolError(
                     f"the mount {self._mount.name!r} cannot show its {self.source.what} {key!r}: {error}, or give the "
@@ -385,7 +408,7 @@ class _Views:
                 ) from None
 
     def follow(self) -> None:
-        for entry in self.source.listing():
+        for entry in self.source.entries():
             self.inserted(entry)
         self.source.followers += (self,)
 

@@ -610,9 +610,13 @@ def reshaped_names(of: str, tools: Mapping[str, Reshape]) -> dict[str, str]:
 
 def reshape_tool(tools: Tools, name: str, reshape: Reshape, keep: bool) -> None:
     """Shows a tool of a registry in another shape; see `mcp_actors.Server.reshape`."""
-    entry = tools.by_key.get(name)
+    entry, *others = tools.versions(name) or (None,)
     if entry is None:
         raise LocalProtocolError(f"there is no tool {name!r}")
+    if others:
+        raise LocalProtocolError(
+            f"the tool {name!r} has several versions: reshape it before the others are added"
+        )
     key = reshape.name or name
     try:
         made = reshaped_entry(entry, reshape, key, tools.next_serial())
@@ -657,9 +661,11 @@ def reshaped_entry(entry: Any, reshape: Reshape, key: str, serial: int) -> Any:
     if rules is not None and rules.before is not None:
         rules = msgspec.structs.replace(rules, before=partial(_before_task, shape, rules.before, repair))
     mirrored = annotated_params(tool.input_schema)
-    return msgspec.structs.replace(
-        entry, key=key, serial=serial, tool=tool, mirrored=mirrored, repair=repair, rules=rules, **changes
-    )
+    # Switches and rules know a component by the name that clients see.
+    component = msgspec.structs.replace(entry.exposure.component, name=key)
+    exposure = msgspec.structs.replace(entry.exposure, component=component)
+    changes |= {"mirrored": mirrored, "repair": repair, "rules": rules, "exposure": exposure}
+    return msgspec.structs.replace(entry, key=key, serial=serial, tool=tool, **changes)
 
 
 async def _before_task(

@@ -21,11 +21,13 @@ from mcp_actors._schema.signature import InvalidArguments, Signature, read_signa
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
+from mcp_actors._server.dependencies import function
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
-from mcp_actors._server.invoke import Function, Handler, Loop, check_async, function, name_of
+from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
 from mcp_actors._server.registry import Registry, page
+from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors._wire.codec import encode_value
-from mcp_actors.errors import ToolError, invalid_params
+from mcp_actors.errors import RpcError, ToolError, invalid_params
 from mcp_actors.supervision.arguments import did_you_mean
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import (
@@ -81,6 +83,7 @@ class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     rules: TaskRules | None
     repair: RepairedArguments | None
     """Is asked about arguments that were refused; ``None`` where they stay refused."""
+    exposure: Exposure
 
 
 class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
@@ -114,6 +117,7 @@ class Tools(Registry[_ToolEntry]):
     """The tools of one server and the handlers of ``tools/list`` and ``tools/call``."""
 
     what = "tool"
+    shown_as = "tool"
 
     elsewhere: Callable[[str], ToolElsewhere | None] | None = None
     """Finds a tool that is registered at another server, by its name here; ``None`` without other servers."""
@@ -148,13 +152,15 @@ class Tools(Registry[_ToolEntry]):
         task: Literal["optional", "required"] | None = None,
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
+        **exposed: Any,
     ) -> Tool:
         """Adds ``call`` as a tool and returns how clients see it.
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
         checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
-        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`.
+        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. What is ``exposed``
+        says who sees it: see `make_exposure`.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used, `LocalProtocolError` for a
         name that is taken.
@@ -179,6 +185,7 @@ class Tools(Registry[_ToolEntry]):
         )
         if timeout is not None:
             ready = _limited(ready, name, timeout)
+        exposure, meta = make_exposure("tool", name, meta, **exposed)
         compiled = None if output_schema is None else compile_schema(dict(output_schema))
         tool = Tool(
             name,
@@ -188,7 +195,7 @@ class Tools(Registry[_ToolEntry]):
             output_schema=self._returned(signature, output_schema, name),
             annotations=annotations,
             icons=list(icons) or None,
-            meta=None if meta is None else dict(meta),
+            meta=meta,
             execution=None if rules is None else ToolExecution(rules.support),
         )
         finish = finishing(
@@ -200,8 +207,9 @@ class Tools(Registry[_ToolEntry]):
         mirrored = annotated_params(schema)
         serial = self.next_serial()
         repair = None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs)
+        needed = frozenset(scopes)
         self.insert(
-            _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, frozenset(scopes), rules, repair)
+            _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, needed, rules, repair, exposure)
         )
         return tool
 
@@ -257,9 +265,13 @@ class Tools(Registry[_ToolEntry]):
 
     def _list(self, ctx: Context) -> ListToolsResult:
         entries, cursor = page(
-            self.seen_by(ctx, self.listing()), ctx.params, kind="tools", size=self._page_size
+            self.seen_by(ctx, self.listing(), "tools"), ctx.params, kind="tools", size=self._page_size
         )
         return ListToolsResult([entry.tool for entry in entries], cursor, cache_scope=self.list_cache_scope)
+
+    def unknown(self, ctx: Context, name: str) -> RpcError:
+        """Returns the error for a name that a caller sees no tool under."""
+        return invalid_params(f"unknown tool: {name}{did_you_mean(name, self.names_seen_by(ctx))}")
 
     def _call(self, ctx: Context) -> ToolAnswer | Continuation:
         # MCP, Server Features, Tools, Error Handling: params of the wrong form and unknown tools are errors of the
@@ -268,9 +280,9 @@ class Tools(Registry[_ToolEntry]):
         name = params.get("name")
         if type(name) is not str:
             raise invalid_params("'name' must be a string")
-        entry = self.by_key.get(name)
+        entry = self.by_key.get(name) if self.is_plain else self.find(ctx, name)
         if entry is None:
-            raise invalid_params(f"unknown tool: {name}{did_you_mean(name, self.names_seen_by(ctx))}")
+            raise self.unknown(ctx, name)
         arguments = params.get("arguments")
         if type(arguments) is not dict:
             if arguments is not None:

@@ -7,8 +7,9 @@ A binding is published under its scheme in the entry-point group ``mcp_actors.tr
     [project.entry-points."mcp_actors.transports"]
     pigeon = "my_package.pigeon:from_url"
 
-Extensions that a server offers by itself are in the group ``mcp_actors.extensions``, and the classes of applications
-for web servers of other programs in ``mcp_actors.applications``.
+Extensions that a server offers by itself are in the group ``mcp_actors.extensions``, the classes of applications for
+web servers of other programs in ``mcp_actors.applications``, what servers can be made of in ``mcp_actors.sources``, and
+transports of HTTP clients in ``mcp_actors.http``.
 
 Entry points are read when the first name that is not this project's own is looked up, and an object is imported when
 it is used.
@@ -30,6 +31,8 @@ __all__ = [
     "client_transport",
     "find_application",
     "find_extension",
+    "find_http",
+    "find_source",
     "installed_schemes",
     "register_transport",
     "server_transport",
@@ -56,6 +59,11 @@ _OURS = {
     },
     "applications": {"asgi": "mcp_transports.http.asgi:AsgiApp"},
     "extensions": {"tasks": "mcp_actors.tasks:Tasks"},
+    "http": {"checked": "mcp_transports.auth.fetcher:CheckedTransport"},
+    "sources": {
+        "asgi": "mcp_actors.openapi.in_process:make_server",
+        "openapi": "mcp_actors.openapi.api:make_server",
+    },
 }
 
 _registered: dict[str, FromUrl] = {}
@@ -137,6 +145,28 @@ def find_extension(name: str) -> Callable[[], Any]:
         ImportError: It cannot be imported.
     """
     found: Callable[[], Any] = _found("extensions", name)
+    return found
+
+
+def find_http(name: str) -> Callable[..., Any]:
+    """Returns what makes a transport of an HTTP client, such as ``checked`` for URLs that came from the network.
+
+    Raises:
+        LookupError: No distribution has published it.
+        ImportError: It cannot be imported.
+    """
+    found: Callable[..., Any] = _found("http", name)
+    return found
+
+
+def find_source(name: str) -> Callable[..., Any]:
+    """Returns what makes a server of something else, such as ``openapi`` of a document.
+
+    Raises:
+        LookupError: No distribution has published it.
+        ImportError: It cannot be imported.
+    """
+    found: Callable[..., Any] = _found("sources", name)
     return found
 
 

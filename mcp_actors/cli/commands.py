@@ -1,8 +1,9 @@
 """The table of the commands. The one that is run is imported, so that ``serve`` does not import the parts that draw.
 
-`_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `listing`, `call` (with ``read`` and
-``prompt``), `tasks`, `settings` (``config``), `docs` and `login` (with ``logout`` and ``whoami``) are files; `bench`,
-`demo`, `inspect`, `install` and `top` are folders, and so is what two options of ``serve`` do: `reload` and `workers`.
+`_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `from_openapi`, `listing`, `call` (with
+``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs` and `login` (with ``logout`` and ``whoami``) are
+files; `bench`, `demo`, `inspect`, `install` and `top` are folders, and so is what two options of ``serve`` do: `reload`
+and `workers`.
 
 The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
 `arguments` (``key=text``), `output` (results -> text or JSON), `progress` (the bar), `failures` (exceptions -> one line
@@ -53,6 +54,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("demo.demo", "command", "Show what the engine can do, then under what load."),
     "serve": ("serve", "command", "Serve a Server from a file or a module, over stdio or at URLs."),
     "gateway": ("gateway", "command", "Serve the servers of a configuration as one."),
+    "from-openapi": ("from_openapi", "command", "Serve an API that an OpenAPI document describes."),
     "bridge": ("gateway", "bridge_command", "Serve a server at another address, over another binding."),
     "top": ("top", "command", "Show what runs in a server, live; end calls and sessions."),
     "install": (

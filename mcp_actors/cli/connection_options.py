@@ -143,7 +143,7 @@ class ConfigurableCommand(CommandWithSections):
         sections: Sequence[Section] = (),
         **settings: Any,
     ) -> None:
-        prefix = f"MCP_ACTORS_{name.upper()}_"
+        prefix = f"MCP_ACTORS_{name.upper().replace('-', '_')}_"
         remark = (
             f"Each option has a key in the table [{name}] of the file, and is {prefix}OPTION in the environment. See "
             "mcp-actors config."

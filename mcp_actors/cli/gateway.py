@@ -38,7 +38,7 @@ from mcp_actors.cli.failures import (
     traceback_option,
 )
 from mcp_actors.cli.output import echo, safe
-from mcp_actors.cli.serve import employed, serve_here, supervise_workers, supervises
+from mcp_actors.cli.serve import employed, join_service, serve_here, supervise_workers, supervises
 from mcp_actors.cli.serve_options import (
     ServeOptions,
     equip,
@@ -137,8 +137,17 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
         equip(gateway, options)
         names = [entry.name for entry in entries]
         said = f"{gateway.info.name}: {len(names)} servers: {safe(', '.join(names))}"
-        reload = ConfigurationReload(gateway, upstreams, entries)
-        serve_here(gateway, options, worker, said, companions=[reload], without_tasks=gateway.forgo_tasks)
+        manager = None if worker is not None else join_service(options)
+        reload = ConfigurationReload(gateway, upstreams, entries, manager)
+        serve_here(
+            gateway,
+            options,
+            worker,
+            said,
+            companions=[reload],
+            without_tasks=gateway.forgo_tasks,
+            manager=manager,
+        )
 
 
 def _path(config: str, *, is_worker: bool) -> str:
@@ -283,12 +292,20 @@ class ConfigurationReload:
         gateway: The gateway.
         upstreams: Its upstreams.
         entries: The configuration as it was read at first.
+        manager: A `mcp_actors.cli.systemd.ServiceNotifier`, if a service manager wants to know of it.
     """
 
     is_companion: Literal[True] = True
 
-    def __init__(self, gateway: Gateway[Any], upstreams: ConfiguredUpstreams, entries: ServerEntries) -> None:
+    def __init__(
+        self,
+        gateway: Gateway[Any],
+        upstreams: ConfiguredUpstreams,
+        entries: ServerEntries,
+        manager: Any = None,
+    ) -> None:
         self._gateway = gateway
+        self._manager = manager
         self._upstreams = upstreams
         self._section = entries.gateway
         self._seen = self._signature()
@@ -316,7 +333,11 @@ class ConfigurationReload:
                     # The terminal was closed: no person could stop this any more.
                     self._gateway.stop()
                     continue
+                if self._manager is not None:
+                    self._manager.reloading()
                 await self._reload()
+                if self._manager is not None:
+                    self._manager.ready()
 
     async def _reload(self) -> None:
         self._seen = self._signature()

@@ -1,4 +1,4 @@
-"""The file of settings of ``serve``, ``gateway``, ``bridge`` and ``bench``; ``mcp-actors config`` checks and shows it.
+"""The file of settings of all that serves, and of ``bench``; ``mcp-actors config`` checks and shows it.
 
 The file is TOML: a table for each command, in ``pyproject.toml`` below ``tool.mcp-actors``, whose keys are the names of
 the command's options without the dashes. What a key may have follows from the declaration of the option alone, so an
@@ -38,7 +38,7 @@ from mcp_actors.supervision.arguments import did_you_mean
 
 __all__ = ["CommandSettings", "Positions", "SettingsFile", "command", "settings_of"]
 
-CONFIGURABLE = ("serve", "gateway", "bridge", "bench")
+CONFIGURABLE = ("serve", "gateway", "bridge", "from-openapi", "bench")
 """The commands that have a table in the file."""
 # Bytes: a file with every option has some thousand.
 MAX_SETTINGS_BYTES = 1024 * 1024
@@ -543,9 +543,9 @@ def api_key_command(subject: str, scope: tuple[str, ...], show_traceback: bool) 
 def show_command(name: str, words: tuple[str, ...], show_traceback: bool) -> None:
     """Show the value of each option of a command, and where it comes from.
 
-    COMMAND is serve, gateway, bridge or bench; WORDS are what would be written behind it. What is shown is TOML, and
-    the origin of each value is its comment: option, the variable of the environment, FILE:LINE or default. Secrets are
-    masked, variables of a file are shown by their names, and no command of it is run.
+    COMMAND is serve, gateway, bridge, from-openapi or bench; WORDS are what would be written behind it. What is shown
+    is TOML, and the origin of each value is its comment: option, the variable of the environment, FILE:LINE or default.
+    Secrets are masked, variables of a file are shown by their names, and no command of it is run.
     """
     with reported(show_traceback):
         shown: Any = command_of(name)

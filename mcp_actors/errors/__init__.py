@@ -16,6 +16,7 @@
     │   ├── ResourceNotFound      -32002 or -32602, as the revision has it
     │   ├── TaskNotFound          -32602, a task is unknown, has expired, or is somebody else's
     │   ├── Overloaded            429, a limit on concurrent requests is reached
+    │   ├── NotAllowed            403, `auth=` of a tool, prompt or resource refuses
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
     │   ├── ServerStopping        503, the server stops: not begun, or begun and cancelled
@@ -46,7 +47,8 @@
     ├── SessionExpired            the server has ended or forgotten the session
     ├── SubscriptionLost          a subscription ended without the server's closing result
     ├── ConfigurationError        a configuration of servers cannot be used
-    │   └── MissingVariable           it names an environment variable that is not set
+    │   ├── MissingVariable           it names an environment variable that is not set
+    │   └── ApiDocumentError          an OpenAPI document cannot be read
     ├── EngineStopped             the program ends, or has forked: the engine of programs without Trio is gone
     ├── LoopClosed                the loop is closed in which a function of the program was to be called
     └── TransportNotFound         no installed binding has that URL scheme
@@ -92,6 +94,7 @@ from mcp_actors.errors.protocol import (
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     URL_ELICITATION_REQUIRED,
+    ApiDocumentError,
     ClosedElsewhere,
     ConfigurationError,
     HeaderMismatch,
@@ -102,6 +105,7 @@ from mcp_actors.errors.protocol import (
     MethodNotFound,
     MissingCapability,
     MissingVariable,
+    NotAllowed,
     Overloaded,
     ProtocolError,
     RemoteProtocolError,
@@ -125,6 +129,7 @@ __all__ = [
     "METHOD_NOT_FOUND",
     "PARSE_ERROR",
     "URL_ELICITATION_REQUIRED",
+    "ApiDocumentError",
     "AuthorizationError",
     "AuthorizationFailed",
     "AuthorizationUnavailable",
@@ -149,6 +154,7 @@ __all__ = [
     "MethodNotFound",
     "MissingCapability",
     "MissingVariable",
+    "NotAllowed",
     "Overloaded",
     "ProtocolError",
     "RegistrationFailed",

@@ -23,11 +23,12 @@ from mcp_actors._client.options import Access
 from mcp_actors._eras.era import ValueResult
 from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.invoke import Handler, string_param, uri_param
-from mcp_actors._server.registry import ListedElsewhere
+from mcp_actors._server.registry import ListedElsewhere, Registry
 from mcp_actors._server.reshape import Shape
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.tools import ToolElsewhere, with_repairs
+from mcp_actors.abc import OpenState
 from mcp_actors.errors import (
     MethodNotFound,
     ResourceNotFound,
@@ -235,9 +236,9 @@ class Gateway(Server[StateT]):
             self.method(method, scopes=upstream.scopes)(partial(self._forward_method, upstream.name))
 
     @asynccontextmanager
-    async def _scope(self) -> AsyncIterator[ServerScope]:
+    async def _scope(self, shared: OpenState) -> AsyncIterator[ServerScope]:
         self._plan.telemetry = self.telemetry
-        async with opened(self._plan) as live, super()._scope() as scope:
+        async with opened(self._plan) as live, super()._scope(shared) as scope:
             self._live[scope] = live
             try:
                 yield scope
@@ -292,7 +293,15 @@ class Gateway(Server[StateT]):
     async def _merged(self, kind: ListKind, ctx: Context[StateT]) -> Any:
         own = await self._own_rows(kind, ctx)
         live = self._live[ctx._scope]
-        return await merged_page(live.lists, live.routes, ctx, kind, own, self._hints, self._page_size)
+        page = await merged_page(live.lists, live.routes, ctx, kind, own, self._hints, self._page_size)
+        if not self._registry(kind).is_same_for_all:
+            page.cache_scope = "private"
+        return page
+
+    def _registry(self, kind: ListKind) -> Registry[Any]:
+        features = self._features
+        registries: dict[str, Registry[Any]] = {"tools": features.tools, "prompts": features.prompts}
+        return registries.get(kind.name, features.resources)
 
     async def _own_rows(self, kind: ListKind, ctx: Context[StateT]) -> list[ListedRow]:
         features = self._features
@@ -306,7 +315,7 @@ class Gateway(Server[StateT]):
             entries = features.resources.templates_seen_by(ctx)
             return [ListedRow(each.key, each.serial, each.listed, "") for each in entries]
         rows = await features.resources.rows(ctx)
-        return [ListedRow(each.key, each.serial, each.resource, "") for each in rows]
+        return [ListedRow(each.key, each.serial, each.listed, "") for each in rows]
 
     def _has_tasks(self, live: LiveUpstreams) -> bool:
         """Whether any tool, of an upstream or of the gateway, may run as a task."""

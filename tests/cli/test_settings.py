@@ -404,7 +404,11 @@ def test_each_option_of_the_page_is_read_back(
     for option, (value, _) in found.items():
         written = TABLES[name][option]
         if option == "header":
-            masked = {"bridge": ["X-Tenant: ***"], "bench": {"Authorization": "***"}}
+            masked = {
+                "bridge": ["X-Tenant: ***"],
+                "from-openapi": ["X-Key: ***"],
+                "bench": {"Authorization": "***"},
+            }
             assert value == masked[name]
         elif option == "shared" and name == "serve":
             assert value == "redis://:***@${REDIS_HOST:-127.0.0.1}"

@@ -565,3 +565,29 @@ def test_values_are_those_of_each_call() -> None:
             assert [(await client.call_tool("grow")).data for _ in range(2)] == [2, 2]
 
     trio.run(main)
+
+
+async def test_rules_and_switches_know_a_reshaped_tool_by_the_name_that_clients_see() -> None:
+    seen: list[str] = []
+    server = Server("renamed", visible=lambda caller, component: seen.append(component.name) or True)
+
+    @server.tool
+    def old() -> str:
+        return "here"
+
+    server.reshape("old", Reshape(name="new"))
+    async with Client(server) as client:
+        assert [each.name async for each in client.tools()] == ["new"]
+        assert set(seen) == {"new"}
+        server.hide("new")
+        assert [each.name async for each in client.tools()] == []
+        with pytest.raises(RpcError):
+            await client.call_tool("new", {})
+
+
+def test_a_tool_with_several_versions_is_not_reshaped() -> None:
+    server = Server("versions")
+    server.add_tool(lambda: 1, name="count", version="1")
+    server.add_tool(lambda: 2, name="count", version="2")
+    with pytest.raises(LocalProtocolError, match="several versions"):
+        server.reshape("count", Reshape(description="counts"))

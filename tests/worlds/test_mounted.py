@@ -156,3 +156,21 @@ def test_the_official_client_uses_it(peers: Peers, served: Served) -> None:
     assert report["activity"]["cancelled"] == 1
     assert report["together"]
     assert report["closed"]
+
+
+def test_thirty_routes_of_fastapi_become_tools_that_answer_alike(
+    peers: Peers, environment: dict[str, str]
+) -> None:
+    """In process by `Server.from_asgi`, and by `Server.from_openapi` at a socket of uvicorn."""
+    command = [str(peers.worlds), str(PROGRAMS / "thirty_routes.py")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found = json.loads(ended.stdout)
+    assert found["in process"] == found["over a socket"]
+    assert len(found["in process"]) == 30
+    assert found["lifespans"] == ["opened", "closed"] * 2
+    answers = found["in process"]
+    assert answers["with_bearer_bearer_get"] == "ann"
+    assert answers["with_basic_basic_get"] == "ann/secret"
+    assert answers["upload_upload_post"] == {"title": "t", "name": "a.txt", "size": 3}
+    assert "it is there already" in answers["fails_fails_get"]

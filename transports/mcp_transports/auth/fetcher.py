@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from socket import SOCK_STREAM
@@ -24,7 +24,7 @@ from mcp_actors.auth.effects import Fetch, Fetched, FetchFailed
 from mcp_actors.auth.urls import is_loopback, require_usable
 from mcp_actors.errors import UrlRefused
 
-__all__ = ["Address", "AddressKind", "Fetcher", "kind_of", "resolve"]
+__all__ = ["Address", "AddressKind", "CheckedTransport", "Fetcher", "kind_of", "resolve"]
 
 # Seconds for a request, from the look-up of its host to the last byte of the answer, redirections included.
 FETCH_TIMEOUT = 10.0
@@ -243,6 +243,117 @@ class _ToAddresses(httpcore2.AsyncNetworkBackend):
             except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                 continue
         return await self._trio.connect_tcp(last, port)
+
+
+class CheckedTransport(httpx2.AsyncBaseTransport):
+    """The transport of an HTTP client whose URLs came from the network, such as those that an API's document names.
+
+    A URL is ``https``. Its host is looked up for each connection, all its addresses must be global, and the connection
+    goes to one that was checked. No proxy of the environment is used. Redirections are the caller's.
+
+    Args:
+        most: Connections at a time; a fifth of them wait for the next request.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=_trusted_authorities(),
+            max_connections=most,
+            max_keepalive_connections=most // 5,
+            network_backend=_ToGlobalAddresses(),
+        )
+
+    def __repr__(self) -> str:
+        return f"<CheckedTransport {self._pool!r}>"
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Sends a request and returns the head of its response.
+
+        Raises:
+            UrlRefused: The URL must not be used, or its host has an address that is not global.
+            httpx2.ConnectError: There is no connection.
+            httpx2.ReadError: The connection broke off, or what came is no HTTP.
+            httpx2.ReadTimeout: A step took too long.
+        """
+        url = request.url
+        if url.scheme != "https":
+            raise UrlRefused(f"{_shown(url)} is not used: what came from the network has to say https")
+        asked = httpcore2.Request(
+            request.method,
+            httpcore2.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path),
+            headers=request.headers.raw,
+            content=await request.aread(),
+            extensions=request.extensions,
+        )
+        try:
+            response = await self._pool.handle_async_request(asked)
+        except (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.PoolTimeout, OSError) as error:
+            raise httpx2.ConnectError(f"{_shown(url)} cannot be reached: {error}") from error
+        except httpcore2.TimeoutException as error:
+            raise httpx2.ReadTimeout(f"{_shown(url)} is silent") from error
+        except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
+            raise httpx2.ReadError(f"{_shown(url)} broke off, or its answer is no HTTP") from error
+        return httpx2.Response(
+            response.status,
+            headers=response.headers,
+            stream=_CheckedBody(response, url),
+            extensions=response.extensions,
+        )
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+class _CheckedBody(httpx2.AsyncByteStream):
+    """The body of a response, with the errors of the library above."""
+
+    def __init__(self, response: httpcore2.Response, url: httpx2.URL) -> None:
+        self._response = response
+        self._url = url
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async with aclosing(self._response.aiter_stream()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except httpcore2.TimeoutException as error:
+            raise httpx2.ReadTimeout(f"{_shown(self._url)} is silent") from error
+        except (httpcore2.NetworkError, httpcore2.ProtocolError) as error:
+            raise httpx2.ReadError(f"{_shown(self._url)} broke off, or its answer is no HTTP") from error
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+
+class _ToGlobalAddresses(httpcore2.AsyncNetworkBackend):
+    """Connects to hosts all of whose addresses are global."""
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Opens a connection to the first address that accepts one.
+
+        Raises:
+            UrlRefused: An address is not global.
+            httpcore2.ConnectError: The host has none, or no connection is accepted.
+        """
+        try:
+            with trio.fail_after(CONNECT_TIMEOUT if timeout is None else timeout):
+                addresses = await resolve(host, port)
+        except (OSError, trio.TooSlowError) as error:
+            raise httpcore2.ConnectError(f"its host cannot be looked up: {error}") from error
+        for each in addresses:
+            if (kind := kind_of(each)) != "global":
+                raise UrlRefused(
+                    f"the host {host[:SHOWN]!r} has a {kind} address, which a document from the network must not"
+                    " lead to: if that is meant, name the place by base_url="
+                )
+        return await _ToAddresses(addresses).connect_tcp(host, port, timeout)
 
 
 def _usable(url: str) -> httpx2.URL:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -488,8 +489,11 @@ class FrameWriter:
         self._protocol = protocol
         self._nursery = nursery
         self._on_crash = on_crash
-        # Where a socket lies bare, a small frame can be sent without a task being woken for it.
-        self._descriptor = stream.socket.fileno() if isinstance(stream, _BARE) else -1
+        # Where a socket lies bare, a small frame can be sent without a task being woken for it. On Windows a socket is
+        # not a descriptor of a file.
+        self._descriptor = -1
+        if sys.platform != "win32" and isinstance(stream, _BARE):
+            self._descriptor = stream.socket.fileno()
         # A lock, which costs next to nothing until a second task wants it.
         self._writing = False
         self._waiting: trio.lowlevel.ParkingLot | None = None

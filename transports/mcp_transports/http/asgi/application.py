@@ -98,7 +98,7 @@ class AsgiApp:
             raise ValueError(f"the path of an application begins with '/', unlike {path!r:.80}")
         if websocket is not None and not websocket.startswith("/"):
             raise ValueError(f"the path of WebSocket begins with '/', unlike {websocket!r:.80}")
-        self._server = server
+        self.server = server
         self._service = service = HttpService(path, "localhost", **settings)
         self._drain_time: float = server.limits.drain_grace
         self._bodies = BodyReader(service.limits)
@@ -192,7 +192,7 @@ class AsgiApp:
             if serving is None or (serving.state == "ended" and serving.failure is not None):
                 self._transport = AsgiTransport(self._service, self._drain_time)
                 serving = self._serving = AppServing(
-                    side, self._server.serve, self._transport, self._drain_time + CLOSE_TIME
+                    side, self.server.serve, self._transport, self._drain_time + CLOSE_TIME
                 )
             return serving
 
