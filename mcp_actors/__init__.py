@@ -37,6 +37,7 @@ class _WithoutCollecting:
 
 
 __all__ = [
+    "Argument",
     "Audio",
     "CallCancelled",
     "CallTimeout",
@@ -47,6 +48,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Context",
+    "Depends",
     "File",
     "HeaderMismatch",
     "Image",
@@ -62,6 +64,7 @@ __all__ = [
     "Progress",
     "ProtocolError",
     "RemoteProtocolError",
+    "Reshape",
     "ResourceNotFound",
     "RpcError",
     "Server",
@@ -85,16 +88,19 @@ __all__ = [
 # takes a third of the time of a start. And what a program does first, such as the command line, which catches signals,
 # does not wait for any of it.
 _LATE = {
+    "Argument": "mcp_actors.server",
     "Audio": "mcp_actors.types",
     "Client": "mcp_actors.client",
     "ClientGroup": "mcp_actors.gateway.client_group",
     "ClientPool": "mcp_actors.client",
     "Context": "mcp_actors.server",
+    "Depends": "mcp_actors.server",
     "File": "mcp_actors.types",
     "Image": "mcp_actors.types",
     "Limits": "mcp_actors._actors.limits",
     "Meta": "msgspec",
     "Progress": "mcp_actors._actors.outbound_call",
+    "Reshape": "mcp_actors.server",
     "Server": "mcp_actors.server",
     "SyncContext": "mcp_actors.server",
     "current_context": "mcp_actors.server",

@@ -35,10 +35,11 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 from mcp_actors.gateway.client_group import ClientGroup
-from mcp_actors.server import Context, Server, SyncContext, current_context
+from mcp_actors.server import Argument, Context, Depends, Reshape, Server, SyncContext, current_context
 from mcp_actors.types import Audio, File, Image
 
 __all__ = [
+    "Argument",
     "Audio",
     "CallCancelled",
     "CallTimeout",
@@ -49,6 +50,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Context",
+    "Depends",
     "File",
     "HeaderMismatch",
     "Image",
@@ -64,6 +66,7 @@ __all__ = [
     "Progress",
     "ProtocolError",
     "RemoteProtocolError",
+    "Reshape",
     "ResourceNotFound",
     "RpcError",
     "Server",

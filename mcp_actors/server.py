@@ -5,9 +5,10 @@ Beside `Server` this module has the types of what its users hold or write: middl
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Generic, Never, Self, TypeGuard, TypeVar, Unpack, get_args, overload
 
@@ -20,7 +21,10 @@ from mcp_actors._actors.limits import LimiterStatistics, Limits
 from mcp_actors._eras.era import Era, EraName, EventKind, Peer
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
+from mcp_actors._server.as_tools import prompts_as_tools, resources_as_tools
+from mcp_actors._server.components import Component, ComponentKind, make_switch
 from mcp_actors._server.context import Context, SyncContext, current_context
+from mcp_actors._server.dependencies import Depends, kept_values
 from mcp_actors._server.dispatch import lifecycle_handlers, stamp_of
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.features import FeatureName, Features, OfferedExtension
@@ -35,6 +39,7 @@ from mcp_actors._server.options import (
     check_decorated,
     check_icons,
     check_options,
+    check_rule,
 )
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.process import (
@@ -46,11 +51,14 @@ from mcp_actors._server.process import (
 )
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.questions import FormResult
+from mcp_actors._server.reshape import Argument, Reshape, ReshapedCall, reshape_tool, reshaped_names
 from mcp_actors._server.resources import Resources, Unscreened, check_uri
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT, state_key_of_environment
 from mcp_actors._server.tools import Arguments, TaskRules, Tools
-from mcp_actors.abc import ServerTransport, SharedState, Telemetry
+from mcp_actors._server.user_state import SyncUserState, UserState
+from mcp_actors._server.visibility import AccessRule, Caller
+from mcp_actors.abc import OpenState, ServerTransport, SharedState, Telemetry
 from mcp_actors.abc.discovery import find_application, find_source, server_transport
 from mcp_actors.abc.http import AsgiServer
 from mcp_actors.bridges.bridged_call import calling_bridge, refuse_asyncio
@@ -62,9 +70,15 @@ from mcp_actors.supervision.tracebacks import shorten
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel, ServerCapabilities
 
 __all__ = [
+    "AccessRule",
+    "Argument",
     "CallNext",
     "CallStatistics",
+    "Caller",
+    "Component",
+    "ComponentKind",
     "Context",
+    "Depends",
     "Era",
     "EraName",
     "EventBusStatistics",
@@ -77,13 +91,19 @@ __all__ = [
     "NotificationMiddleware",
     "Peer",
     "PeerSession",
+    "Reshape",
+    "ReshapedCall",
     "Server",
     "ServerStatistics",
     "SessionStatistics",
     "SyncContext",
+    "SyncUserState",
     "TaskRules",
     "Unscreened",
+    "UserState",
     "current_context",
+    "prompts_as_tools",
+    "resources_as_tools",
     "stop_if_loaded",
     "stopped_at_run",
 ]
@@ -147,11 +167,17 @@ class Server(Generic[StateT]):
             rarely those of the server's operator. A `ToolError` is always sent as it is.
         lists_all: Whether lists show callers also what they lack the scopes for. By default they do not, so that a
             model does not try it; a call of it says which scope is missing in any case.
+        visible: ``visible(caller, component)`` says whether a caller sees a component of the server, in addition to
+            what each says itself; everything by default. See `add_tool`.
         inline_refs: Whether the schemas that are made of type hints are written without ``$ref``, as many hosts cannot
             read one; those of classes that contain themselves keep it. A schema that the program gives stays as it is.
         arguments: What becomes of arguments that do not fit a tool: ``"repair"``, the default, makes of a text what it
             can stand for alone, such as ``3`` of ``"3"`` where no text is taken, tells the model so in the result, and
             counts it; ``"strict"`` refuses them as all others.
+        budget: Tokens that the list of tools may cost in a prompt, estimated as four bytes of JSON each. A longer list
+            is answered with ``search_tools``, ``call_tool``, what is ``pinned`` and what the session has called. By
+            default lists are whole.
+        pinned: Patterns of the names of tools, as of `fnmatch`, that are listed whatever the budget is.
         shared: The place of what outlives a session: tasks, events for clients that come back, and what makes several
             processes one server. By default it is a `~mcp_actors.shared.MemoryShared`, and ends with the process.
         telemetry: Receives each call in both directions, the sessions and what the server holds: a
@@ -163,7 +189,9 @@ class Server(Generic[StateT]):
         LocalProtocolError: Two extensions have the same id, or something else of the same name.
         ValueError: ``versions`` is empty or has an unknown version, ``state_key`` or that of the environment is too
             short or malformed, ``page_size`` is less than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the
-            two, ``arguments`` is neither of its, ``capabilities`` has an unknown name, or clients must reject an icon.
+            two, ``arguments`` is neither of its, ``budget`` is less than 1, ``capabilities`` has an unknown name, or
+            clients must reject an icon.
+        RuntimeError: ``budget`` is given, and this Python has SQLite without FTS5.
     """
 
     _is_mountable = True
@@ -190,8 +218,11 @@ class Server(Generic[StateT]):
         experimental: Mapping[str, Any] | None = None,
         mask_errors: bool | None = None,
         lists_all: bool = False,
+        visible: AccessRule | None = None,
         inline_refs: bool = True,
         arguments: Arguments = "repair",
+        budget: int | None = None,
+        pinned: Collection[str] = (),
         shared: SharedState | None = None,
         telemetry: Telemetry | None = None,
     ) -> None:
@@ -210,17 +241,13 @@ class Server(Generic[StateT]):
                 cache_scope=cache_scope,
                 arguments=arguments,
                 icons=icons,
+                visible=visible,
             )
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
         self.name = name
         self.info = Implementation(
-            name,
-            version,
-            title=title,
-            description=description,
-            website_url=website_url,
-            icons=list(icons) or None,
+            name, version, title, icons=list(icons) or None, description=description, website_url=website_url
         )
         self.versions = tuple(v for v in VERSIONS if v in versions)
         self.on_subscribe: Callable[[str], None] = lambda uri: None
@@ -232,9 +259,8 @@ class Server(Generic[StateT]):
             on_first_subscriber=self._on_first_subscriber, on_last_unsubscribed=self._on_last_unsubscribed
         )
         only_declared = extensions if isinstance(extensions, Mapping) else None
-        self._features = Features(
-            bus, page_size, only_declared, experimental, capabilities, lists_all, inline_refs, arguments
-        )
+        shown = capabilities, lists_all, inline_refs, arguments, visible
+        self._features = Features(bus, page_size, only_declared, experimental, *shown)
         self._lifespan = lifespan
         self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
@@ -246,6 +272,14 @@ class Server(Generic[StateT]):
         handlers["resources/unsubscribe"] = self._runtime.unsubscribe
         for each in () if extensions is None or isinstance(extensions, Mapping) else extensions:
             self.add_extension(each)
+        self._begin_search(budget, pinned)
+
+    def _begin_search(self, budget: int | None, pinned: Collection[str]) -> None:
+        if budget is not None:
+            # Most servers list few tools: they load no database for a search.
+            search = importlib.import_module("mcp_actors._server.search")
+            with LineNamed():
+                search.ToolSearch(self._features, budget, pinned)
 
     def __repr__(self) -> str:
         return f"<Server {self.name!r} {self._features!r} {self._runtime!r}>"
@@ -390,7 +424,13 @@ class Server(Generic[StateT]):
                 call that takes longer (a function in a worker thread runs on, and its result is dropped) and tells the
                 model so; ``scopes``, a list, are those that a caller needs, all of them, see `InsufficientScope`:
                 callers over HTTP and WebSocket have those of their principal, and over other bindings nothing is
-                checked; ``task``, ``restartable`` and ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
+                checked; ``visible`` and ``auth`` are plain functions of the `Caller` and the `Component`, which run on
+                the event loop: what ``visible`` denies is not listed, and a call is answered as that of an unknown
+                name; what ``auth`` denies is not listed either, and a call raises `NotAllowed`, or the `RpcError`
+                that ``auth`` raises; ``tags``, a list, are for `hide` and rules, and clients see them in ``_meta``;
+                ``version`` makes it one of several under the name: the newest that a caller may see is listed, and
+                ``_meta`` of a call asks for another one by ``mcp-actors/version``; ``task``, ``restartable`` and
+                ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and ``name`` is missing.
@@ -403,7 +443,7 @@ class Server(Generic[StateT]):
             self._features.loop.call(self._features.add_tool, function, options)
 
     def remove_tool(self, name: str) -> None:
-        """Removes a tool. Calls in flight go on.
+        """Removes a tool, with all its versions. Calls in flight go on.
 
         Args:
             name: The name for clients.
@@ -413,6 +453,37 @@ class Server(Generic[StateT]):
         """
         with LineNamed():
             self._features.loop.call(self._features.tools.remove, name)
+
+    def reshape(self, name: str, reshape: Reshape, /, *, keep: bool = False) -> None:
+        """Shows a tool in another shape: with another name, other texts, arguments or results, in another function.
+
+        The schema that clients see is made here, and checked. Arguments are checked against it, get the names that the
+        tool has for them, and are checked by the tool then. Everything else about the tool stays: scopes, tasks,
+        progress, cancellation. One that is shown by `mount` is reshaped there: ``mount(…, tools={"x": Reshape(…)})``.
+
+        Args:
+            name: The name of the tool for clients, which may have been reshaped before.
+            reshape: The other shape.
+            keep: Whether the tool stays as it is beside its other shape, which has to have another name then. By
+                default the other shape takes its place, at the end of the list.
+
+        Raises:
+            LocalProtocolError: There is no tool with this name, it is one of a mount, or the new name is taken.
+            ValueError: An argument does not exist, two would have the same name, a value does not fit its schema, the
+                tool needs one that nobody gives, or the schema cannot be used.
+            TypeError: The function of ``wrap`` has other parameters, or returns what has no form in JSON.
+        """
+        with LineNamed():
+            if not isinstance(reshape, Reshape):
+                raise TypeError(f"{reshape!r:.80} is no shape: write Reshape(…)")
+            for mount in self._mounts.by_name.values():
+                own = mount.own_tool(name)
+                if own is not None:
+                    raise LocalProtocolError(
+                        f"the tool {name!r} is one of the mount {mount.name!r}: write "
+                        f"mount({mount.name!r}, …, tools={{{own!r}: Reshape(…)}})"
+                    )
+            self._features.loop.call(reshape_tool, self._features.tools, name, reshape, keep)
 
     def resource(self, uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
         """Decorator: adds a resource, or a template if ``uri`` has variables, and returns the function as it is.
@@ -449,8 +520,9 @@ class Server(Generic[StateT]):
             uri: The URI, or a template such as ``weather://{city}/now``.
             function: Takes the template's variables by name, and the `Context` as tools do. The variables are text;
                 for a parameter that takes none they are read as for prompts.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
-                `add_tool` has them (``scopes`` also count for subscriptions and completions);
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes``,
+                ``tags``, ``version``, ``visible`` and ``auth`` as `add_tool` has them (who may use it also counts for
+                subscriptions and completions, and the functions are asked about each resource of a template, too);
                 ``mime_type``; ``annotations`` (`~mcp_actors.types.Annotations`); ``size``, in bytes, for resources
                 only; ``list``, for templates only, is a function that returns the `~mcp_actors.types.Resource` objects
                 that exist now: ``resources/list`` shows them, and calls it for every page.
@@ -465,7 +537,7 @@ class Server(Generic[StateT]):
             self._features.loop.call(partial(self._features.resources.add, uri, function, **options))
 
     def remove_resource(self, uri: str) -> None:
-        """Removes a resource or a template. Calls in flight go on.
+        """Removes a resource or a template, with all its versions. Calls in flight go on.
 
         Args:
             uri: The URI or the template, as it was added.
@@ -511,8 +583,9 @@ class Server(Generic[StateT]):
             function: Its parameters are the prompt's arguments, optional if they have a default. The protocol has
                 text for them, which is read as JSON for a parameter that takes no text: ``3``, ``true``, ``["a"]``.
                 It takes the `Context` as tools do.
-            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes`` as
-                `add_tool` has them (``scopes`` also count for completions).
+            options: ``name``, ``title``, ``description``, ``icons``, ``meta``, ``inline``, ``loop``, ``scopes``,
+                ``tags``, ``version``, ``visible`` and ``auth`` as `add_tool` has them (who may use it also counts for
+                completions).
 
         Raises:
             TypeError: Nothing can be written for a parameter, or the function has no name of its own and ``name`` is
@@ -525,7 +598,7 @@ class Server(Generic[StateT]):
             self._features.loop.call(partial(self._features.prompts.add, function, **options))
 
     def remove_prompt(self, name: str) -> None:
-        """Removes a prompt. Calls in flight go on.
+        """Removes a prompt, with all its versions. Calls in flight go on.
 
         Args:
             name: The name for clients.
@@ -807,7 +880,7 @@ class Server(Generic[StateT]):
         return self._runtime.stopping
 
     @asynccontextmanager
-    async def _scope(self) -> AsyncIterator[ServerScope]:
+    async def _scope(self, shared: OpenState) -> AsyncIterator[ServerScope]:
         async with AsyncExitStack() as stack:
             state = await self._entered_lifespan(stack)
             sessions = self._runtime.sessions
@@ -821,7 +894,9 @@ class Server(Generic[StateT]):
                 self._mask_errors,
                 trio.lowlevel.current_trio_token(),
                 calling_bridge.get(),
+                shared=shared,
             )
+            scope.kept = await stack.enter_async_context(kept_values(self._features.overrides))
             await stack.enter_async_context(LiveMounts(self, scope, self._runtime.calls))
             yield scope
 
@@ -846,6 +921,7 @@ class Server(Generic[StateT]):
         include: Collection[str] = ("*",),
         exclude: Collection[str] = (),
         scopes: Collection[str] = (),
+        tools: Mapping[str, Reshape] | None = None,
     ) -> None:
         """Shows everything that another server has in this one, and keeps it as it is there.
 
@@ -867,12 +943,15 @@ class Server(Generic[StateT]):
             include: Patterns of the names (its own) and URIs that are shown, as of `fnmatch`.
             exclude: Patterns of the names and URIs that are not shown, although they are included.
             scopes: Those that a caller needs for anything of it, beside its own.
+            tools: Other shapes of tools, by the names that ``other`` has: see `Reshape`. One that it registers later
+                and that cannot have its shape is not shown, which is logged.
 
         Raises:
             LocalProtocolError: Something of it has a name that is taken here, there is a mount of this name, it has an
-                extension that this server does not offer, or it is this server, or one that this one is mounted in.
-            TypeError: It is no `Server`, or one of a kind that cannot be mounted.
-            ValueError: Two things are renamed alike or to nothing, or patterns are a text.
+                extension that this server does not offer, a tool cannot have the shape that it is to have, or it is
+                this server, or one that this one is mounted in.
+            TypeError: It is no `Server`, or one of a kind that cannot be mounted, or ``tools`` has no shapes.
+            ValueError: Two things are renamed alike, twice or to nothing, or patterns are a text.
         """
         with LineNamed():
             if not isinstance(other, Server) or not other._is_mountable:
@@ -880,8 +959,12 @@ class Server(Generic[StateT]):
                 raise TypeError(f"{other!r:.80} cannot be mounted: {hint}")
             check_options({"scopes": scopes}, PromptOptions)
             of = f"mount {name!r}"
-            names = NameTable(of, f"{name}_" if prefix is None else prefix, rename or {}, include, exclude)
-            self._features.loop.call(self._begin_mount, Mount(name, self, other, names, scopes))
+            shapes = tools or {}
+            renamed = reshaped_names(of, shapes)
+            names = NameTable(
+                of, f"{name}_" if prefix is None else prefix, rename or {}, include, exclude, renamed
+            )
+            self._features.loop.call(self._begin_mount, Mount(name, self, other, names, scopes, shapes))
 
     def _begin_mount(self, mount: Mount) -> None:
         if mount.name in self._mounts.by_name:
@@ -935,6 +1018,74 @@ class Server(Generic[StateT]):
             if each.covers(uri):
                 each.server._on_last_unsubscribed(uri)
         self.on_unsubscribe(uri)
+
+    @contextmanager
+    def override(self, function: Callable[..., Any], replacement: Callable[..., Any], /) -> Iterator[None]:
+        """Has another function make what functions get by ``Depends(function)``, within the block. For tests.
+
+        It counts in this server and in all that is mounted in it, for what is made from then on: what was made already
+        for a session or for the server stays.
+
+        Args:
+            function: The one that ``Depends`` was given.
+            replacement: Any function that ``Depends`` takes, such as ``lambda: FakeDatabase()``. It is made for the
+                same scope, and closed in the same way.
+
+        Raises:
+            TypeError: ``replacement`` cannot be used as a dependency.
+            LocalProtocolError: ``function`` is overridden in this server already.
+        """
+        with LineNamed():
+            self._features.overrides.add(function, replacement)
+        try:
+            yield
+        finally:
+            self._features.overrides.remove(function)
+
+    # -- who sees what ----------------------------------------------------------------------------------------------
+
+    def hide(self, *names: str, kind: ComponentKind | None = None, tags: Collection[str] = ()) -> None:
+        """Hides components from all clients, until `show` shows them again.
+
+        They are not listed, and a call of one is answered as that of an unknown name. They may be registered later.
+        What was called last counts. Clients are notified if their lists are others then. `PeerSession.hide` and
+        `PeerSession.show` do the same for one session: ``ctx.session.show(tags=["admin"])``. Safe from any thread; it
+        counts for this process.
+
+        Args:
+            names: Names of tools and prompts, URIs of resources and texts of templates; without any, names do not
+                count.
+            kind: One of ``"tool"``, ``"prompt"``, ``"resource"`` and ``"template"``; by default all kinds.
+            tags: Those of which a component has at least one; without any, tags do not count.
+
+        Raises:
+            TypeError: Nothing is named, or by something that is no text.
+            ValueError: There is no such kind.
+            LocalProtocolError: A thousand different things are switched already.
+        """
+        with LineNamed():
+            self._features.loop.call(self._features.switch, make_switch(False, names, kind, tags))
+
+    def show(self, *names: str, kind: ComponentKind | None = None, tags: Collection[str] = ()) -> None:
+        """Shows components to all clients that `hide` has hidden. What ``visible=`` and ``auth=`` hide stays hidden.
+
+        Args:
+            names: As `hide` has them.
+            kind: As `hide` has it.
+            tags: As `hide` has them.
+
+        Raises:
+            TypeError, ValueError, LocalProtocolError: As `hide` does.
+        """
+        with LineNamed():
+            self._features.loop.call(self._features.switch, make_switch(True, names, kind, tags))
+
+    def visibility_changed(self) -> None:
+        """Notifies those clients whose lists are others than before. Never waits; safe from any thread.
+
+        For functions given as ``visible=`` and ``auth=`` that decide by something that has changed.
+        """
+        self._features.publish_lists()
 
     # -- telling clients outside of calls -----------------------------------------------------------------------
 
@@ -1047,6 +1198,7 @@ def _check_settings(
     cache_scope: object,
     arguments: object,
     icons: Iterable[object],
+    visible: object,
     **kinds: Any,
 ) -> None:
     """Raises `TypeError` or `ValueError` for the first argument that cannot be used."""
@@ -1069,6 +1221,8 @@ def _check_settings(
     if arguments not in get_args(Arguments):
         raise ValueError(f'arguments={arguments!r}: write "repair" or "strict"')
     check_icons(icons)
+    if visible is not None:
+        check_rule("visible", visible)
     for each in lifespan if isinstance(lifespan, Sequence) else (lifespan,):
         if each is not None:
             _check_lifespan(each)

@@ -50,7 +50,7 @@ class ListedSchemas:
                 self._schemas.pop(tool.name, None)
             else:
                 self._schemas[tool.name] = tool.output_schema
-                if _wraps(tool.name, tool.output_schema):
+                if wraps(tool.name, tool.output_schema):
                     self._wrapped.add(tool.name)
 
     def forget(self) -> None:
@@ -81,7 +81,7 @@ class ListedSchemas:
             result.wrapped = True
 
 
-def _wraps(name: str, schema: dict[str, Any]) -> bool:
+def wraps(name: str, schema: dict[str, Any]) -> bool:
     """Whether a schema is that of an object in which servers wrap a value that is not an object.
 
     FastMCP marks it; the official Python SDK gives it a title of its own. MCP 2025-11-25, Tools, Output Schema, allows

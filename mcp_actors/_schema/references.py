@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-__all__ = ["MOST_TIMES", "definitions_of", "target_of", "without_references"]
+__all__ = ["MOST_TIMES", "definitions_in_use", "definitions_of", "target_of", "without_references"]
 
 
 # A schema that would be more than this many times as long keeps its references: the model reads all of it at each call.
@@ -57,6 +57,36 @@ def definitions_of(schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for name, each in _object(schema.get(place)).items()
         if isinstance(each, dict)
     }
+
+
+def definitions_in_use(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schema without the definitions that no reference in it leads to.
+
+    The same object comes back where there are none, and where a reference leads into a definition or an anchor.
+    """
+    definitions = definitions_of(schema)
+    document = {word: value for word, value in schema.items() if word not in _PLACES}
+    used: set[str] = set()
+    pending: list[Any] = [document]
+    while pending:
+        for each in _subschemas(pending.pop()):
+            target = target_of(each)
+            if "$dynamicRef" in each or "$id" in each or (target and target not in definitions):
+                return schema
+            if target and target not in used:
+                used.add(target)
+                pending.append(definitions[target])
+    if len(used) == len(definitions):
+        return schema
+    for place in _PLACES:
+        kept = {
+            name: each
+            for name, each in _object(schema.get(place)).items()
+            if f"#/{place}/{_in_pointer(name)}" in used
+        }
+        if kept:
+            document[place] = kept
+    return document
 
 
 class _Extent(NamedTuple):

@@ -12,7 +12,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -37,10 +37,12 @@ from mcp_actors.types.media import MEDIA
 __all__ = [
     "InvalidArguments",
     "JsonType",
+    "Provided",
     "Signature",
     "check_receiver",
     "function_hints",
     "injected_parameter",
+    "provided_parameters",
     "read_signature",
 ]
 
@@ -99,6 +101,11 @@ class Signature(msgspec.Struct, eq=False, dict=True):
             return root_schema(self._returned, output=True)
         except TypeError as error:
             raise TypeError(f"{self._where}: what it returns cannot be described: {error}") from None
+
+    @property
+    def passes_results_on(self) -> bool:
+        """Whether the function says that it returns whole results."""
+        return strip(self._returned)[0] is CallToolResult
 
     @property
     def returns_content(self) -> bool:
@@ -172,6 +179,7 @@ def _parameters(
     """
     injected_name = injected_parameter(call, injected)
     check_receiver(call, where)
+    provided = provided_parameters(call)
     found = []
     for each in inspect.signature(call).parameters.values():
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
@@ -189,7 +197,7 @@ def _parameters(
             raise TypeError(
                 f"{where}: write {each.name}: Annotated[<type>, Field(...)], with a plain default after it"
             )
-        if each.name != injected_name:
+        if each.name != injected_name and each.name not in provided:
             found.append(each)
     return found, injected_name
 
@@ -398,6 +406,38 @@ def _is_narrower(hint: Any, injected: type) -> bool:
         )
     cls = typing.get_origin(bare) or bare
     return isinstance(cls, type) and cls is not injected
+
+
+class Provided:
+    """Marks a parameter, in ``Annotated``, that the server fills and no peer: it is part of no schema."""
+
+
+def provided_parameters(call: Callable[..., Any]) -> dict[str, Provided]:
+    """Returns the parameters that are marked with `Provided`, each with its mark.
+
+    Raises `TypeError` for a mark that is a default, and for two marks at one parameter.
+    """
+    # A class has its parameters in its __init__.
+    target: Any = call.__init__ if isinstance(call, type) else call  # type: ignore[misc]
+    where = getattr(call, "__qualname__", None) or repr(call)
+    found: dict[str, Provided] = {}
+    for name, hint in function_hints(target).items():
+        marks = [each for each in strip(hint)[1] if isinstance(each, Provided)]
+        if len(marks) > 1:
+            raise TypeError(f"{where}: the parameter {name} is marked twice: {marks[0]!r} and {marks[1]!r}")
+        if marks and name != "return":
+            found[name] = marks[0]
+    for name, each in _signature_of(call).items():
+        if isinstance(each.default, Provided):
+            raise TypeError(f"{where}: write {name}: Annotated[<type>, {each.default!r}], without a default")
+    return found
+
+
+def _signature_of(call: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(call).parameters
+    except ValueError:  # a class written in C may have none
+        return {}
 
 
 def check_receiver(call: Callable[..., Any], where: str) -> None:

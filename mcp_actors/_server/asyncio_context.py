@@ -5,15 +5,25 @@ A module of its own, since it imports asyncio: most servers have no such functio
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from mcp_actors._server.context import Context, SyncContext
 from mcp_actors._server.invoke import current
-from mcp_actors.bridges.asyncio_call import AsyncioCall, asyncio_loop_of
+from mcp_actors._server.scope import ServerScope
+from mcp_actors.bridges.asyncio_call import AsyncioCall, asyncio_loop_of, entered_in_loop
+from mcp_actors.supervision.containment import one_error
+from mcp_actors.supervision.task_kinds import DEPENDENCY
 
-__all__ = ["AsyncioContext", "in_asyncio", "method_in_asyncio", "middleware_in_asyncio"]
+__all__ = [
+    "AsyncioContext",
+    "entered_in_asyncio",
+    "in_asyncio",
+    "method_in_asyncio",
+    "middleware_in_asyncio",
+]
 
 T = TypeVar("T")
 
@@ -86,3 +96,25 @@ def middleware_in_asyncio(
             handed.end()
 
     return run
+
+
+@asynccontextmanager
+async def entered_in_asyncio(
+    scope: ServerScope, ctx: Context | None, make: Callable[[Any], AbstractAsyncContextManager[T]]
+) -> AsyncIterator[T]:
+    """Enters what ``make`` makes of the context in the asyncio loop of a `serve`, and leaves it there after the block.
+
+    It learns how the block has ended.
+    """
+    loop = asyncio_loop_of(scope.bridge)
+    running = AsyncioCall(loop)
+    handed = None if ctx is None else AsyncioContext.of(ctx, False, _asyncio=running)
+    running.context.run(current.set, handed)
+    try:
+        with one_error():
+            async with entered_in_loop(loop, make(handed), kind=DEPENDENCY, call=running) as value:
+                yield value
+    finally:
+        if handed is not None:
+            handed.end()
+        running.context.run(current.set, None)  # as above

@@ -13,15 +13,15 @@ import msgspec
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._actors.responses import InvalidResult
-from mcp_actors._schema.signature import injected_parameter
+from mcp_actors._schema.signature import injected_parameter, provided_parameters
 from mcp_actors._server.context import Context
+from mcp_actors._server.dependencies import function
 from mcp_actors._server.invoke import (
     ForSync,
     Function,
     Handler,
     Loop,
     WorkerThreads,
-    function,
     string_param,
     uri_param,
 )
@@ -153,7 +153,7 @@ class Completions:
         return {"completion/complete": self._complete}
 
     def _complete(self, ctx: Context) -> t.CompleteResult | Continuation:
-        found, value = self._asked_for(ctx.params)
+        found, value = self._asked_for(ctx)
         if isinstance(found, TextArgument):
             return t.CompleteResult(_beginning_with(value, found.choices))
         arguments = _arguments(found, ctx.params, value)
@@ -161,24 +161,29 @@ class Completions:
             return Continuation(_run, found, ctx, arguments)
         return t.CompleteResult(_completion(found.function.call(ctx, arguments)))
 
-    def _asked_for(self, params: Mapping[str, Any]) -> tuple[_CompletionEntry | TextArgument, str]:
+    def _asked_for(self, ctx: Context) -> tuple[_CompletionEntry | TextArgument, str]:
+        params = ctx.params
         ref = _object_param(params, "ref")
         argument = _object_param(params, "argument")
         name, value = string_param(argument, "name"), string_param(argument, "value")
         kind = ref.get("type")
-        declared: TextArgument | None
         if kind == "ref/prompt":
             target = string_param(ref, "name")
             key: _Key = ("prompt", target, name)
-            exists, declared = target in self._prompts, self._prompts.argument(target, name)
+            prompt = self._prompts.find(ctx, target)
+            known = None if prompt is None else prompt.arguments.by_name
         elif kind == "ref/resource":
             target = uri_param(ref)
             key = ("resource", target, name)
-            exists, declared = target in self._resources, self._resources.variable(target, name)
+            resource = self._resources.find(ctx, target)
+            known = None if resource is None else resource.arguments.by_name
+            if resource is not None and resource.template is None:
+                known = {}
         else:
             raise invalid_params("'ref.type' must be 'ref/prompt' or 'ref/resource'")
-        if not exists:
+        if known is None:
             raise invalid_params(f"unknown {key[0]}: {target}")
+        declared = known.get(name)
         if declared is None:
             raise invalid_params(f"the {key[0]} {target} has no argument {name}")
         return self._entries.get(key, declared), value
@@ -202,7 +207,8 @@ def _object_param(params: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _parameters(call: Callable[..., Any], injected_name: str | None) -> tuple[str, ...]:
-    parameters = [each for each in inspect.signature(call).parameters.values() if each.name != injected_name]
+    filled = {injected_name, *provided_parameters(call)}
+    parameters = [each for each in inspect.signature(call).parameters.values() if each.name not in filled]
     named = [each for each in parameters if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)]
     if len(named) != len(parameters) or not 1 <= len(named) <= 2:
         raise TypeError(

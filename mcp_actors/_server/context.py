@@ -15,6 +15,7 @@ from mcp_actors._server.invoke import current, on_loop
 from mcp_actors._server.peer_session import PeerSession, is_wanted
 from mcp_actors._server.questions import FormResult, Questions
 from mcp_actors._server.scope import ServerScope, StateT
+from mcp_actors._server.user_state import SyncUserState, UserState, user_place
 from mcp_actors._wire.codec import RequestId
 from mcp_actors.abc import HttpRequest
 from mcp_actors.errors import CallCancelled, InsufficientScope, LocalProtocolError
@@ -32,6 +33,7 @@ __all__ = [
     "note_listing",
     "principal_of",
     "request_of",
+    "scopes_suffice",
 ]
 
 
@@ -158,6 +160,17 @@ class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
         return self._scope.session_of(self.call.owner)
 
     @property
+    def user_state(self) -> UserState:
+        """The values that are kept for the caller, over all its calls, in any process with the same shared state.
+
+        The caller is the principal of the call. Without one they belong to the session, and end with it.
+
+        Raises:
+            LocalProtocolError: The transport authenticates no callers, and there is no session.
+        """
+        return UserState(user_place(self._scope, self.principal, self.session))
+
+    @property
     def logger(self) -> Any:
         """A structlog logger with this session, request and method, for the operator; `log` is for the client."""
         if self._logger is None:
@@ -281,6 +294,11 @@ class SyncContext(Context[StateT]):
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:  # type: ignore[override]
         """Sends a log message to the client; see `Context.log`."""
         return self._wait(super().log, level, data, logger)
+
+    @property
+    def user_state(self) -> SyncUserState:
+        """The values that are kept for the caller; see `Context.user_state`."""
+        return SyncUserState(user_place(self._scope, self.principal, self.session), self._wait)
 
     def close_stream(self) -> None:
         """Closes the HTTP response that waits for this call; see `Context.close_stream`."""
@@ -419,11 +437,15 @@ def has_scopes(call: InboundCall, needed: frozenset[str]) -> bool:
     A binding that does not authenticate, such as stdio, has no scopes to check: its peer is the user. A caller over
     HTTP or a WebSocket that is not authenticated has none.
     """
+    return not needed or scopes_suffice(principal_of(call), request_of(call), needed)
+
+
+def scopes_suffice(principal: Principal | None, request: HttpRequest | None, needed: frozenset[str]) -> bool:
+    """As `has_scopes`, for a caller and the HTTP request that it came with."""
     if not needed:
         return True
-    principal = principal_of(call)
     if principal is None:
-        return request_of(call) is None
+        return request is None
     return needed <= principal.scopes
 
 

@@ -82,6 +82,8 @@ class MethodDispatch:
             raise MethodNotFound(method.name)
         if features.scoped:
             check_scopes(call, self.scope, features.scopes_needed(method.name, invocation.params))
+            if features.visibility.is_active:
+                features.check_seen(Context(call, invocation.params, self.scope))
         if invocation.state is not None:
             # A forged state is refused even if the handler would not have read it.
             self.scope.recorded_answers(invocation)

@@ -34,7 +34,16 @@ from mcp_actors.supervision.containment import sole_cause
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import CallToolResult, TextContent
 
-__all__ = ["LineNamed", "OutOfTime", "answer_to", "failed", "passes_through", "tool_error_in", "users_frames"]
+__all__ = [
+    "DependencyFailed",
+    "LineNamed",
+    "OutOfTime",
+    "answer_to",
+    "failed",
+    "passes_through",
+    "tool_error_in",
+    "users_frames",
+]
 
 
 # Characters of an exception's text that are sent: a model reads all of it.
@@ -59,6 +68,10 @@ _QUESTIONS = "mcp_actors._server.questions"
 
 class OutOfTime(Exception):
     """A tool has reached the time limit that it was registered with. The text is for the model."""
+
+
+class DependencyFailed(Exception):
+    """Something that a function needs could not be made, or not be closed. The cause is the exception."""
 
 
 def failed(error: Exception) -> CallToolResult:
@@ -113,7 +126,7 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
 
 def _logged(error: BaseException) -> dict[str, Any]:
     """The members of the log line that say what was raised, the engine's frames before the user's left out."""
-    raised = error.__cause__ or error if isinstance(error, InvalidResult) else error
+    raised = error.__cause__ or error if isinstance(error, InvalidResult | DependencyFailed) else error
     traceback = users_frames(raised.__traceback__)
     if isinstance(error, InvalidResult) and traceback is None:
         # No frame leads to the function, which has returned.
@@ -130,6 +143,8 @@ def _summary(error: BaseException) -> str:
     """The type and text of an exception, or of the first ones in a group."""
     if isinstance(error, InvalidResult):
         return _cut(f"it returned what cannot be sent: {_text(error)}", MAX_TEXT)
+    if isinstance(error, DependencyFailed) and error.__cause__ is not None:
+        return _cut(f"{_text(error)}: {_summary(error.__cause__)}", MAX_TEXT)
     if isinstance(error, BaseExceptionGroup):
         leaves = _leaves(error)
         more = [f"and {len(leaves) - MAX_GROUP} more"] if len(leaves) > MAX_GROUP else []
@@ -170,7 +185,7 @@ def _cut(text: str, length: int) -> str:
 
 def _is_users(error: BaseException) -> bool:
     """Whether a function of the user raised it, or returned what cannot be sent: clients learn of nothing else."""
-    if isinstance(error, InvalidResult | OutOfTime):
+    if isinstance(error, InvalidResult | OutOfTime | DependencyFailed):
         return True
     if isinstance(error, BaseExceptionGroup) and any(map(_is_users, error.exceptions)):
         return True

@@ -14,10 +14,12 @@ import msgspec
 from mcp_actors._actors.dispatcher import Dispatcher, prepare_unanswered, start_unanswered
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner, Continuation
-from mcp_actors._eras.era import EventKind, Invocation, Method, declared_names
+from mcp_actors._eras.era import Event, EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.completion import Completions
+from mcp_actors._server.components import KINDS_OF_LISTS, ComponentKind, Switch, Switches, switched
 from mcp_actors._server.context import Context, SyncContext, holder_of
+from mcp_actors._server.dependencies import Overrides, function
 from mcp_actors._server.invoke import (
     LOOPS,
     Function,
@@ -26,19 +28,20 @@ from mcp_actors._server.invoke import (
     ServingLoop,
     WorkerThreads,
     current,
-    function,
 )
 from mcp_actors._server.middleware import Around, Middleware, NotificationMiddleware, through
 from mcp_actors._server.options import ToolOptions
+from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.prompts import Prompts
-from mcp_actors._server.registry import NO_SCOPES
+from mcp_actors._server.registry import NO_SCOPES, Registry
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.subscriptions import ListenMember, listen_handler
 from mcp_actors._server.tools import Arguments, Tools
+from mcp_actors._server.visibility import AccessRule, Caller, ListWatch, Visibility
 from mcp_actors.abc import OpenState, Outlet
 from mcp_actors.abc.discovery import find_extension
-from mcp_actors.errors import LocalProtocolError
+from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, ToolsCapability
 
@@ -90,6 +93,7 @@ class Features:
         lists_all: bool,
         inline_refs: bool,
         arguments: Arguments,
+        visible: AccessRule | None = None,
     ) -> None:
         unknown = sorted(set(declared) - set(get_args(FeatureName)))
         if unknown or isinstance(declared, str):
@@ -103,7 +107,9 @@ class Features:
             "threads": threads,
             "page_size": page_size,
             "lists_all": lists_all,
+            "visibility": Visibility(visible, self._visibility_activated),
         }
+        self.visibility: Visibility = same["visibility"]
         self.tools = Tools(on_change=lambda: self._changed("tools"), **same)
         self.tools.inline_refs = inline_refs
         self.tools.is_strict = arguments == "strict"
@@ -119,6 +125,7 @@ class Features:
         self.notifications = NotificationHandlers(threads, lambda: self.mounts)
         self.custom: dict[str, Method] = {}
         self._custom_scopes: dict[str, frozenset[str]] = {}
+        self.overrides = Overrides()
         self.own_methods: dict[str, Method] = {}
         """The methods in `custom` that came with no extension."""
         self.middleware: list[Middleware] = []
@@ -143,8 +150,10 @@ class Features:
         self._offered: set[str] = set(declared)
         self._capabilities: ServerCapabilities | None = None
         self.declared: frozenset[str] | None = None
-        self.scoped = False
-        """Whether anything ever needed a scope."""
+        self.scoped = self.visibility.is_active
+        """Whether anything ever needed a scope, or may be hidden: calls are checked before middleware."""
+        self.is_replaced = False
+        """Whether other features have the place of these."""
 
     def __repr__(self) -> str:
         return (
@@ -339,6 +348,109 @@ class Features:
                 return self.resources.scopes_to_subscribe_all(uris) if isinstance(uris, list) else NO_SCOPES
         return self._custom_scopes.get(method, NO_SCOPES)
 
+    # -- who sees what -------------------------------------------------------------------------------------------------
+
+    def _visibility_activated(self) -> None:
+        for registry in self._registries():
+            registry.is_plain = False
+        self.scoped = True
+        for each in self.mounts:
+            each.host._features.visibility.activate(same_for_all=self.visibility.is_same_for_all)
+
+    def _registries(self) -> tuple[Registry[Any], ...]:
+        return self.tools, self.prompts, self.resources
+
+    def check_seen(self, ctx: Context) -> None:
+        """Checks that a caller may use what it asks for, before anything of the call runs.
+
+        Raises:
+            InsufficientScope, NotAllowed: It may not.
+            RpcError: It must not know of it.
+        """
+        params = ctx.params
+        match ctx.method:
+            case "tools/call":
+                name = params.get("name")
+                if isinstance(name, str) and name in self.tools and self.tools.find(ctx, name) is None:
+                    raise self.tools.unknown(ctx, name)
+            case "prompts/get":
+                name = params.get("name")
+                if isinstance(name, str) and name in self.prompts and self.prompts.find(ctx, name) is None:
+                    raise invalid_params(f"unknown prompt: {name}")
+            case "resources/read" | "resources/subscribe":
+                uri = params.get("uri")
+                if isinstance(uri, str) and self.resources.covers(uri):
+                    self.resources.check_seen(ctx, uri)
+
+    def switch(self, switch: Switch) -> None:
+        """Hides or shows components for all callers; raises `LocalProtocolError` if too much is switched."""
+        before = self._switched_on(())
+        self.visibility.switch(switch)
+        self.publish_lists(self._kinds_between(before, (), switch))
+
+    def switch_for(self, session: PeerSession, switch: Switch) -> list[EventKind]:
+        """As `switch`, for one session; returns the kinds of lists that may be others for it then."""
+        before = self._switched_on(session.switches)
+        session.switches = switched(session.switches, switch)
+        self.visibility.activate(same_for_all=False)
+        return self._kinds_between(before, session.switches, switch)
+
+    def _switched_on(self, session: Switches) -> list[tuple[ComponentKind, bool]]:
+        return [
+            (entry.exposure.component.kind, self.visibility.is_on(session, entry.exposure))
+            for registry in self._registries()
+            for entry in registry.entries()
+        ]
+
+    def _kinds_between(
+        self, before: list[tuple[ComponentKind, bool]], session: Switches, switch: Switch
+    ) -> list[EventKind]:
+        kinds = {
+            KINDS_OF_LISTS[now[0]]
+            for then, now in zip(before, self._switched_on(session), strict=True)
+            if then != now
+        }
+        # What a template serves is known when it is listed.
+        if switch.kind in (None, "resource") and any(
+            each not in self.resources and self.resources.covers(each) for each in switch.names
+        ):
+            kinds.add("resources")
+        return sorted(kinds)
+
+    def publish_lists(self, kinds: Iterable[EventKind] = ("prompts", "resources", "tools")) -> None:
+        """Notifies those clients whose lists are others now, also of servers that show these features."""
+        for kind in kinds:
+            self.bus.publish(kind)
+            # Those of resources are forwarded by the bus.
+            for each in self.mounts if kind != "resources" else ():
+                each.host._features.publish_lists((kind,))
+
+    def digest_of(self, caller: Caller, which: str) -> int | None:
+        """Returns a number for what a caller is listed; ``None`` if any change counts, as after a reload."""
+        if self.is_replaced:
+            return None
+        match which:
+            case "tools":
+                return self.tools.digest_for(caller, self.tools.listing())
+            case "prompts":
+                return self.prompts.digest_for(caller, self.prompts.listing())
+        # `Server.resources_changed` says what middleware does to the list.
+        return None if self.middleware else self.resources.digest_of(caller, which)
+
+    def concerns(self, watch: ListWatch | None, caller: Caller | None, event: Event) -> bool:
+        """Whether a caller is told of an event.
+
+        Args:
+            watch: The lists that it knows; ``None`` before it has listed anything that differs by caller.
+            caller: The caller, ``None`` if that is not known.
+            event: The event.
+        """
+        if not self.scoped:
+            return True
+        if event.uri is not None:
+            return caller is None or self.is_replaced or self.resources.is_seen_by(caller, event.uri)
+        return watch is None or watch.is_changed(event, self.digest_of)
+
     # -- in the place of others ---------------------------------------------------------------------------------------
 
     def join(self, bus: EventBus, loop: ServingLoop, handlers: Mapping[str, Handler]) -> None:
@@ -362,23 +474,28 @@ class Features:
         former.custom.clear()
         former.custom.update(self.custom)
         self.custom, self.bus = former.custom, former.bus
+        former.is_replaced = True
         self._offered |= former._offered
         self._served = former._served
         self._capabilities = self.declared = None
         kinds: tuple[EventKind, ...] = ("tools", "resources", "prompts")
+        if self.visibility.is_active or former.visibility.is_active:
+            return list(kinds)
         return [kind for kind in kinds if self._listed(kind) != former._listed(kind)]
 
     def _listed(self, kind: EventKind) -> object:
         match kind:
             case "tools":
-                return [entry.tool for entry in self.tools]
+                return [entry.tool for entry in self.tools.entries()]
             case "prompts":
-                return [entry.prompt for entry in self.prompts]
+                return [entry.prompt for entry in self.prompts.entries()]
         # What a function lists is unknown, so it counts as different from every other.
-        return [(entry.listed, entry.lister) for entry in self.resources]
+        return [(entry.listed, entry.lister) for entry in self.resources.entries()]
 
     def _changed(self, kind: EventKind) -> None:
-        self.scoped |= self.tools.scoped or self.resources.scoped or self.prompts.scoped
+        self.scoped |= (
+            self.visibility.is_active or self.tools.scoped or self.resources.scoped or self.prompts.scoped
+        )
         self._offered.add(kind)
         self._capabilities = self.declared = None
         self.bus.publish(kind)

@@ -36,6 +36,8 @@ __all__ = [
     "ServingLoop",
     "ThreadUse",
     "WorkerThreads",
+    "body_of",
+    "called",
     "check_async",
     "current",
     "function",
@@ -98,7 +100,7 @@ def function(
         return Function(LOOPS[loop]().in_asyncio(call, injected_name), inline=False)
     if is_async(call):
         return Function(_awaited(call, injected_name), inline=False)
-    body = _body(call)
+    body = body_of(call)
     if inspect.isasyncgenfunction(body) or (draw is None and inspect.isgeneratorfunction(body)):
         kind = "a generator" if inspect.isgeneratorfunction(body) else "an async generator"
         raise TypeError(
@@ -109,6 +111,13 @@ def function(
     if not inline:
         return Function(_threaded(call, injected_name, for_sync, threads), inline=False)
     return Function(_in_place(call, injected_name, for_sync), inline=True)
+
+
+async def called(call: Callable[[Any], Any], ctx: Any) -> Any:
+    """Calls a plain or an async function of the user's with a context, on the event loop, and returns its result."""
+    current.set(ctx)
+    value = call(ctx)
+    return await value if hasattr(type(value), "__await__") else value
 
 
 def name_of(call: Callable[..., Any]) -> str:
@@ -172,10 +181,10 @@ def _check_loop(call: Callable[..., Any], loop: object, inline: bool) -> None:
 
 def is_async(call: Callable[..., Any]) -> bool:
     """Whether calling it makes a coroutine."""
-    return inspect.iscoroutinefunction(_body(call))
+    return inspect.iscoroutinefunction(body_of(call))
 
 
-def _body(call: Callable[..., Any]) -> Any:
+def body_of(call: Callable[..., Any]) -> Any:
     """The function that runs when ``call``, a function, partial or object, is called."""
     while isinstance(call, partial):
         call = call.func
@@ -265,8 +274,12 @@ class WorkerThreads:
         return sum(each.statistics().tasks_waiting for each in limiters)
 
     async def run(self, ctx: Any, function: Callable[[], Any]) -> Any:
-        """Runs ``function`` in a thread and returns its result; cancelled, it leaves it alone."""
-        limiter: Any = _ThreadOfCall(self, self._caller_of(ctx), thread_use.get())
+        """Runs ``function`` in a thread and returns its result; cancelled, it leaves it alone.
+
+        ``ctx`` is the call, ``None`` for what is done for no single one.
+        """
+        caller = None if ctx is None else self._caller_of(ctx)
+        limiter: Any = _ThreadOfCall(self, caller, thread_use.get())
         return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=limiter)
 
     async def acquire(self, borrower: object, caller: str | None) -> None:

@@ -15,7 +15,19 @@ from mcp_actors._server.context import Context
 from mcp_actors._server.invoke import Handler
 from mcp_actors.errors import LocalProtocolError
 
-__all__ = ["Around", "CallNext", "Middleware", "NotificationMiddleware", "through"]
+__all__ = [
+    "Around",
+    "CallNext",
+    "Middleware",
+    "NotificationMiddleware",
+    "answer_within",
+    "pages_within",
+    "through",
+]
+
+
+# Pages of a list that are read at once: as many as a client reads.
+MOST_PAGES = 1_000
 
 
 class CallNext(Protocol):
@@ -84,6 +96,41 @@ async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handl
         name = getattr(function, "__name__", type(function).__name__)
         raise InvalidResult(f"the middleware {name} returned None: write 'return await call_next()'")
     return result
+
+
+class _CallWithin(Context[Any]):
+    """The context of a request of another method that is answered within a call, as middleware is to see it."""
+
+    method_within: str = ""
+
+    @property
+    def method(self) -> str:
+        return self.method_within
+
+
+async def answer_within(features: Any, ctx: Context, method: str, params: dict[str, Any]) -> Any:
+    """Returns what answers a request of another method, for the caller of ``ctx``, through all middleware.
+
+    Args:
+        features: Those of the server.
+        ctx: The call.
+        method: The method, which has no scopes that were not checked.
+        params: Its params.
+    """
+    within = _CallWithin(ctx.call, params, ctx._scope, ctx._kept, ctx._asked, ctx._logger, method)
+    return await through(features.middleware, within, features.handlers[method])
+
+
+async def pages_within(features: Any, ctx: Context, method: str) -> list[Any]:
+    """Returns all pages of a list that the caller of ``ctx`` is shown; see `answer_within`."""
+    pages: list[Any] = []
+    params: dict[str, Any] = {}
+    while len(pages) < MOST_PAGES:
+        pages.append(await answer_within(features, ctx, method, params))
+        if pages[-1].next_cursor is None:
+            break
+        params = {"cursor": pages[-1].next_cursor}
+    return pages
 
 
 def _may_be_none(method: Method) -> bool:

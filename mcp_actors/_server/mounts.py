@@ -14,7 +14,7 @@ last call that was in flight then has ended.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -26,12 +26,16 @@ import trio
 
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._eras.era import Method
+from mcp_actors._server.components import VERSION
 from mcp_actors._server.context import Context
+from mcp_actors._server.dependencies import kept_values
 from mcp_actors._server.features import TASKS
 from mcp_actors._server.invoke import Function, Handler
 from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.names import NameTable
+from mcp_actors._server.reshape import Reshape, reshaped_entry
 from mcp_actors._server.scope import OpenedBlock, ServerScope
+from mcp_actors._server.visibility import Caller, Exposure, ViewedEntry
 from mcp_actors.errors import LocalProtocolError, UpstreamUnavailable
 from mcp_actors.supervision.containment import sole_cause, start, start_and_wait
 from mcp_actors.supervision.logging import log
@@ -52,21 +56,30 @@ class Mount:
         server: The server that is mounted.
         names: The names that its entries have in the host.
         scopes: Those that a caller needs beside the ones of an entry.
+        tools: Other shapes of tools, by their names in the server.
     """
 
     def __init__(
-        self, name: str, host: Any, server: Any, names: NameTable, scopes: Collection[str] = ()
+        self,
+        name: str,
+        host: Any,
+        server: Any,
+        names: NameTable,
+        scopes: Collection[str] = (),
+        tools: Mapping[str, Reshape] = {},
     ) -> None:
         self.name = name
         self.host = host
         self.server = server
         self.names = names
         self.scopes = frozenset(scopes)
+        self._shapes = dict(tools)
         features = server._features
         host_features = host._features
         self._resources = _Views(self, features.resources, host_features.resources, self._resource)
+        self._tools = _Views(self, features.tools, host_features.tools, self._tool)
         self._followers = (
-            _Views(self, features.tools, host_features.tools, self._tool),
+            self._tools,
             _Views(self, features.prompts, host_features.prompts, self._prompt),
             self._resources,
         )
@@ -103,12 +116,31 @@ class Mount:
         """Raises `LocalProtocolError` if something of the server cannot be shown in the host."""
         features = self.server._features
         for each in self._followers:
-            for key in each.source.by_key:
-                each.check(key)
+            for entry in each.source.entries():
+                each.check(entry.key, entry.exposure.component.version)
+        for own in self._shapes:
+            self._check_shape(own)
         for method in features.own_methods:
             self.check_method(method)
         for id in features.extensions:
             self.check_extension(id)
+
+    def _check_shape(self, own: str) -> None:
+        """Raises `LocalProtocolError` if a tool cannot have the shape that it is to have."""
+        entry = self.server._features.tools.by_key.get(own)
+        if entry is None:
+            log.warning("a tool that is to be reshaped is not there yet", mount=self.name, tool=own)
+            return
+        try:
+            reshaped_entry(entry, self._shapes[own], own, 0)
+        except (TypeError, ValueError) as error:
+            raise LocalProtocolError(
+                f"the mount {self.name!r} cannot reshape the tool {own!r}: {error}"
+            ) from None
+
+    def own_tool(self, name: str) -> str | None:
+        """Returns the name that a tool of the host has in the server, ``None`` for one that is not of this server."""
+        return self._tools.own(name)
 
     def check_method(self, method: str) -> None:
         """Raises `LocalProtocolError` if the host answers a method already."""
@@ -145,6 +177,8 @@ class Mount:
         for name, entry in features.notifications.entries():
             self.add_notification(name, entry)
         features.mounts += (self,)
+        if features.visibility.is_active:
+            host.visibility.activate(same_for_all=features.visibility.is_same_for_all)
         host.declare_also(features.declared_names())
         self._stop_forwarding = self.server.bus.forward(self._forward)
 
@@ -166,7 +200,7 @@ class Mount:
     def refresh(self) -> None:
         """Makes all views again: the server has its first middleware, through which they go from now on."""
         for each in self._followers:
-            for entry in each.source.by_key.values():
+            for entry in each.source.entries():
                 each.replaced(entry)
         self._completions.leave()
         self._completions.follow()
@@ -196,7 +230,9 @@ class Mount:
         """
         async with AsyncExitStack() as stack:
             state = await self.server._entered_lifespan(stack)
-            inner = msgspec.structs.replace(scope, server=self.server, state=state, mounted={})
+            overrides = self.server._features.overrides
+            kept = await stack.enter_async_context(kept_values(overrides, within=scope.kept))
+            inner = msgspec.structs.replace(scope, server=self.server, state=state, mounted={}, kept=kept)
             await stack.enter_async_context(LiveMounts(self.server, inner, calls))
             scope.mounted[self] = inner
             try:
@@ -222,16 +258,31 @@ class Mount:
         middleware: list[Middleware] = self.server._features.middleware
         return middleware
 
-    def _function(self, own: Function, method: str, **params: Any) -> Function:
+    def _exposure(self, entry: Any, name: str) -> Exposure:
+        exposure: Exposure = entry.exposure
+        return exposure.named(name, ViewedEntry(self.server._features.visibility, exposure, self._entered_by))
+
+    def _entered_by(self, caller: Caller) -> Caller | None:
+        inner = caller._scope.mounted.get(self)
+        return None if inner is None else msgspec.structs.replace(caller, _scope=inner)
+
+    def _function(self, entry: Any, method: str, **params: Any) -> Function:
         """The function of an entry, which returns the whole result where it goes through middleware."""
+        own: Function = entry.function
         if not self._middleware:
             return _entering(self, own)
+        if entry.exposure.component.version is not None:
+            params[VERSION] = entry.exposure.component.version
         return Function(partial(self._through, method, params), inline=False)
 
     async def _through(
         self, method: str, own: dict[str, Any], ctx: Context, arguments: dict[str, Any]
     ) -> Any:
-        inner = _context(ctx, self.inside(ctx), {**ctx.params, **own})
+        params = {**ctx.params, **own}
+        if method == "tools/call":
+            # Those of a tool in another shape are not the ones that the client has sent.
+            params["arguments"] = arguments
+        inner = _context(ctx, self.inside(ctx), params)
         return await through(self._middleware, inner, self.server._features.handlers[method])
 
     def completing(self, own: Function, reference: dict[str, Any]) -> Function:
@@ -250,8 +301,9 @@ class Mount:
             "key": name,
             "serial": serial,
             "tool": entry.tool if entry.tool.name == name else attrs.evolve(entry.tool, name=name),
-            "function": self._function(entry.function, "tools/call", name=entry.key),
+            "function": self._function(entry, "tools/call", name=entry.key),
             "scopes": entry.scopes | self.scopes,
+            "exposure": self._exposure(entry, name),
         }
         if self._middleware:
             # Middleware sees the arguments as they came, and what it passes on is checked then.
@@ -259,7 +311,9 @@ class Mount:
         elif entry.repair is not None:
             count = self.host._features.tools.repairs
             changes["repair"] = msgspec.structs.replace(entry.repair, tool=name, count=count)
-        return msgspec.structs.replace(entry, **changes)
+        view = msgspec.structs.replace(entry, **changes)
+        shape = self._shapes.get(entry.key)
+        return view if shape is None else reshaped_entry(view, shape, name, serial)
 
     def _prompt(self, entry: Any, name: str, serial: int) -> Any:
         return msgspec.structs.replace(
@@ -267,17 +321,19 @@ class Mount:
             key=name,
             serial=serial,
             prompt=entry.prompt if entry.prompt.name == name else attrs.evolve(entry.prompt, name=name),
-            function=self._function(entry.function, "prompts/get", name=entry.key),
+            function=self._function(entry, "prompts/get", name=entry.key),
             scopes=entry.scopes | self.scopes,
+            exposure=self._exposure(entry, name),
         )
 
     def _resource(self, entry: Any, uri: str, serial: int) -> Any:
         return msgspec.structs.replace(
             entry,
             serial=serial,
-            function=self._function(entry.function, "resources/read"),
+            function=self._function(entry, "resources/read"),
             lister=None if entry.lister is None else _entering(self, entry.lister),
             scopes=entry.scopes | self.scopes,
+            exposure=self._exposure(entry, uri),
         )
 
     # -- what has no name ----------------------------------------------------------------------------------------------
@@ -327,18 +383,24 @@ class _Views:
         names = self._mount.names
         if self.source.what == "resource":
             return key if names.is_offered(key) else None
-        return names.outside(key)
+        return (names.tools if self.source.what == "tool" else names).outside(key)
 
     def shows(self, key: str) -> bool:
         """Whether an entry of the mounted server is shown in the host."""
         return key in self._keys
 
-    def check(self, key: str) -> None:
+    def own(self, outside: str) -> str | None:
+        """Returns the key in the mounted server of what the host has under ``outside``, ``None`` if it is no view."""
+        return next((own for own, each in self._keys.items() if each == outside), None)
+
+    def check(self, key: str, version: str | None) -> None:
         """See `mcp_actors._server.registry.Follower`."""
         outside = self._outside(key)
-        if outside is not None and key not in self._keys:
+        is_shown = key in self._keys
+        if outside is not None and (version is not None or not is_shown):
             try:
-                self._target.check(outside)
+                # Another version of it is welcome, and one of an entry that the host has itself is not.
+                self._target.check(outside, version if is_shown else None)
             except LocalProtocolError as error:
                 raise LocalProtocolError(
                     f"the mount {self._mount.name!r} cannot show its {self.source.what} {key!r}: {error}, or give the "
@@ -346,7 +408,7 @@ class _Views:
                 ) from None
 
     def follow(self) -> None:
-        for entry in self.source.listing():
+        for entry in self.source.entries():
             self.inserted(entry)
         self.source.followers += (self,)
 
@@ -357,9 +419,21 @@ class _Views:
 
     def inserted(self, entry: Any) -> None:
         outside = self._outside(entry.key)
-        if outside is not None:
-            self._target.insert(self._view(entry, outside, self._target.next_serial()))
-            self._keys[entry.key] = outside
+        if outside is None:
+            return
+        try:
+            view = self._view(entry, outside, self._target.next_serial())
+        except (TypeError, ValueError) as error:
+            # It was registered after the mount was checked.
+            log.error(
+                "a tool is not shown: it cannot be reshaped",
+                mount=self._mount.name,
+                tool=entry.key,
+                error=str(error),
+            )
+            return
+        self._target.insert(view)
+        self._keys[entry.key] = outside
 
     def replaced(self, entry: Any) -> None:
         outside = self._keys.get(entry.key)

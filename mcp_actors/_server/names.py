@@ -28,9 +28,10 @@ class NameTable:
         rename: Names that are others there, without the prefix.
         include: Patterns of the names and URIs that are offered, as of `fnmatch`.
         exclude: Patterns of those that are not, although they are included.
+        tools: As ``rename``, for tools alone.
 
     Raises:
-        ValueError: Two things are renamed alike, or to nothing, or patterns are a text.
+        ValueError: Two things are renamed alike, to nothing, or twice, or patterns are a text.
     """
 
     def __init__(
@@ -40,7 +41,13 @@ class NameTable:
         rename: Mapping[str, str] = {},
         include: Collection[str] = ("*",),
         exclude: Collection[str] = (),
+        tools: Mapping[str, str] = {},
     ) -> None:
+        twice = sorted(tools.keys() & rename.keys())
+        if twice:
+            raise ValueError(f"{of}: {twice[0]!r} is renamed twice")
+        self.tools = NameTable(of, prefix, {**rename, **tools}, include, exclude) if tools else self
+        """The names of tools, which may have others than prompts."""
         self._prefix = prefix
         self._renamed = dict(rename)
         self._named = {outside: own for own, outside in self._renamed.items()}

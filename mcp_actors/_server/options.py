@@ -8,6 +8,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypedDict
 
 from mcp_actors._server.failures import LineNamed
+from mcp_actors._server.invoke import is_async
+from mcp_actors._server.visibility import AccessRule
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.types import Annotations, Icon, ToolAnnotations
 from mcp_actors.types.content import is_icon_source
@@ -19,6 +21,7 @@ __all__ = [
     "check_decorated",
     "check_icons",
     "check_options",
+    "check_rule",
 ]
 
 
@@ -39,6 +42,14 @@ class PromptOptions(TypedDict, total=False):
     """The loop that an ``async def`` needs, if it is not Trio's."""
     scopes: Collection[str]
     """The scopes that a caller needs, all of them."""
+    tags: Collection[str]
+    """For `Server.hide` and rules; clients see them in ``_meta``."""
+    version: str
+    """One of several under the name; clients choose by ``_meta``."""
+    visible: AccessRule
+    """Says who sees it. It runs on the event loop."""
+    auth: AccessRule
+    """Says who may use it. It runs on the event loop."""
 
 
 class ToolOptions(PromptOptions, total=False):
@@ -80,6 +91,10 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "task": (str, '"optional" or "required"'),
     "restartable": (bool, "True or False"),
     "scopes": ((list, tuple, AbstractSet), "a list of scopes"),
+    "tags": ((list, tuple, AbstractSet), "a list of tags"),
+    "version": _TEXT,
+    "visible": (Callable, "a function of caller and component"),  # type: ignore[dict-item]
+    "auth": (Callable, "a function of caller and component"),  # type: ignore[dict-item]
     "size": (int, "a number of bytes"),
     "input_schema": (Mapping, "a dict"),
     "output_schema": (Mapping, "a dict"),
@@ -116,11 +131,27 @@ def check_options(options: Mapping[str, Any], known: type) -> None:
             isinstance(each, str) and re.fullmatch(_SCOPE, each) for each in value
         ):
             raise TypeError(f"scopes={value!r}: write a list of scopes, such as ['files:read']")
+        if name == "tags" and not all(isinstance(each, str) and each for each in value):
+            raise TypeError(f"tags={value!r}: write a list of tags, such as ['admin']")
+        if name == "version" and not value:
+            raise ValueError("version='': write a version, such as '2.0', or leave it out")
+        if name in ("visible", "auth"):
+            check_rule(name, value)
         if name == "meta":
             try:
                 encode_value(dict(value))
             except (TypeError, ValueError) as error:
                 raise TypeError(f"meta={value!r}: JSON cannot hold it: {error}") from None
+
+
+def check_rule(name: str, rule: Any) -> None:
+    """Raises `TypeError` for anything but a plain function, which decides at once."""
+    if not callable(rule):
+        raise TypeError(f"{name}={rule!r:.80}: write a function of caller and component")
+    if is_async(rule):
+        raise TypeError(
+            f"{name}={rule!r:.80}: write a plain def, which decides at once: lists ask it for each entry"
+        )
 
 
 def check_icons(icons: Iterable[object]) -> None:

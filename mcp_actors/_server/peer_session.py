@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import trio
 
 from mcp_actors._actors.dispatcher import Dispatcher
+from mcp_actors._actors.event_bus import Subscription
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._eras.era import METHOD_OF_KIND, EventKind, Peer, shared_kinds
 from mcp_actors._eras.server_negotiation import LegacySessionState
+from mcp_actors._server.components import ComponentKind, Switch, Switches, make_switch
 from mcp_actors._server.invoke import ServingLoop
 from mcp_actors._wire.codec import encode_notification
 from mcp_actors.abc import Frame
@@ -50,10 +52,36 @@ class PeerSession:
     It may be held and used outside of calls, in the event loop's thread and in any other.
     """
 
-    __slots__ = ("_at_end", "_dispatcher", "_kept", "_legacy", "_listed_for", "_loop", "list_kinds")
+    __slots__ = (
+        "_at_end",
+        "_dispatcher",
+        "_kept",
+        "_legacy",
+        "_listed_for",
+        "_loop",
+        "_on_switch",
+        "list_kinds",
+        "subscriptions",
+        "switches",
+        "tasks",
+        "watch",
+    )
 
-    def __init__(self, dispatcher: Dispatcher, legacy: LegacySessionState, loop: ServingLoop) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        legacy: LegacySessionState,
+        loop: ServingLoop,
+        on_switch: Callable[[PeerSession, Switch], None],
+    ) -> None:
         self._loop = loop
+        self._on_switch = on_switch
+        self.switches: Switches = ()
+        """The components that `hide` and `show` were called for."""
+        self.subscriptions: tuple[Subscription, ...] = ()
+        """Those of the listen streams of a stateless client on this connection."""
+        self.watch: Any = None
+        """The `mcp_actors._server.visibility.ListWatch` of what this client was listed, once that differs by caller."""
         self._dispatcher = dispatcher
         self._legacy = legacy
         self._kept: dict[Any, Any] = {}
@@ -61,6 +89,8 @@ class PeerSession:
         self._at_end: Mapping[Hashable, Callable[[], object]] | None = _NONE
         self.list_kinds: frozenset[EventKind] = frozenset()
         """The lists of whose changes the client is notified, by what was declared to it."""
+        self.tasks: tuple[str, ...] = ()
+        """The ids of the tasks that it has created, oldest first. Another process goes on with them."""
         # The scopes with which it has listed what differs by scopes; None once it was told to list again.
         self._listed_for: frozenset[str] | None = None
 
@@ -88,6 +118,40 @@ class PeerSession:
             # Of two worker threads that both made one, the first to get here decides.
             self._kept.setdefault(make, make())
         return cast(T, self._kept[make])
+
+    def hide(self, *names: str, kind: ComponentKind | None = None, tags: Collection[str] = ()) -> None:
+        """Hides components of the server from this client; see `mcp_actors.Server.hide`. Never waits.
+
+        What is switched for a session counts before what is switched for the server, and ends with the session. The
+        client is notified if its lists are others then.
+
+        Args:
+            names: Names of tools and prompts, URIs of resources and texts of templates. One counts in each server that
+                has it, those that are mounted included.
+            kind: One of ``"tool"``, ``"prompt"``, ``"resource"`` and ``"template"``; by default all kinds.
+            tags: Those of which a component has at least one; without any, tags do not count.
+
+        Raises:
+            TypeError: Nothing is named, or by something that is no text.
+            ValueError: There is no such kind.
+            LocalProtocolError: A thousand different things are switched already, or the event loop is blocked.
+        """
+        self._loop.call(self._on_switch, self, make_switch(False, names, kind, tags))
+
+    def show(self, *names: str, kind: ComponentKind | None = None, tags: Collection[str] = ()) -> None:
+        """Shows components to this client that are hidden by a switch, for all or for it; see `hide`.
+
+        A component that ``visible=`` or ``auth=`` hides stays hidden.
+
+        Args:
+            names: As `hide` has them.
+            kind: As `hide` has it.
+            tags: As `hide` has them.
+
+        Raises:
+            TypeError, ValueError, LocalProtocolError: As `hide` does.
+        """
+        self._loop.call(self._on_switch, self, make_switch(True, names, kind, tags))
 
     def log(self, level: LoggingLevel, data: Any, logger: str | None = None) -> None:
         """Sends a log message to this client outside of any call, if it wants messages of this level. Never waits.

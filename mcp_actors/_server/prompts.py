@@ -13,9 +13,11 @@ from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
-from mcp_actors._server.invoke import Function, Handler, Loop, function, name_of, string_param
+from mcp_actors._server.dependencies import function
+from mcp_actors._server.invoke import Function, Handler, Loop, name_of, string_param
 from mcp_actors._server.registry import Registry, page
 from mcp_actors._server.text_arguments import TextArgument, TextArguments
+from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors.errors import invalid_params
 from mcp_actors.types import Icon
 
@@ -29,12 +31,14 @@ class _PromptEntry(msgspec.Struct, frozen=True, eq=False):
     arguments: TextArguments
     function: Function
     scopes: frozenset[str]
+    exposure: Exposure
 
 
 class Prompts(Registry[_PromptEntry]):
     """The prompts of one server and the handlers of ``prompts/list`` and ``prompts/get``."""
 
     what = "prompt"
+    shown_as = "prompt"
 
     def add(
         self,
@@ -48,12 +52,14 @@ class Prompts(Registry[_PromptEntry]):
         inline: bool = False,
         loop: Loop = None,
         scopes: Iterable[str] = (),
+        **exposed: Any,
     ) -> t.Prompt:
         """Adds ``call`` as a prompt and returns how clients see it.
 
         Its parameters are the prompt's arguments, optional when they have a default, described by the docstring. They
         come as text, which is read for parameters of other types. It returns a string or a content block (one message
         of the user), a `PromptMessage`, a list of these, or a whole `GetPromptResult`. A caller needs all ``scopes``.
+        What is ``exposed`` says who sees it: see `make_exposure`.
 
         Raises `TypeError` for a parameter that nothing can be written for, `LocalProtocolError` for a name that is
         taken.
@@ -61,13 +67,14 @@ class Prompts(Registry[_PromptEntry]):
         name = name_of(call) if name is None else name
         signature = read_signature(call, injected=self._injected)
         arguments = TextArguments(signature, of=f"prompt {name!r}")
+        exposure, meta = make_exposure("prompt", name, meta, **exposed)
         prompt = t.Prompt(
             name,
             title=title,
             description=description or signature.description or title or name,
             arguments=[_listed(argument) for argument in arguments.by_name.values()] or None,
             icons=list(icons) or None,
-            meta=None if meta is None else dict(meta),
+            meta=meta,
         )
         ready = function(
             call,
@@ -77,7 +84,9 @@ class Prompts(Registry[_PromptEntry]):
             threads=self._threads,
             loop=loop,
         )
-        self.insert(_PromptEntry(name, self.next_serial(), prompt, arguments, ready, frozenset(scopes)))
+        self.insert(
+            _PromptEntry(name, self.next_serial(), prompt, arguments, ready, frozenset(scopes), exposure)
+        )
         return prompt
 
     def get(self, name: str) -> t.Prompt | None:
@@ -85,17 +94,12 @@ class Prompts(Registry[_PromptEntry]):
         entry = self.by_key.get(name)
         return None if entry is None else entry.prompt
 
-    def argument(self, name: str, argument: str) -> TextArgument | None:
-        """The argument ``argument`` of the prompt ``name``, or ``None`` when either does not exist."""
-        entry = self.by_key.get(name)
-        return None if entry is None else entry.arguments.by_name.get(argument)
-
     def handlers(self) -> Mapping[str, Handler]:
         return {"prompts/list": self._list, "prompts/get": self._get}
 
     def _list(self, ctx: Context) -> t.ListPromptsResult:
         entries, cursor = page(
-            self.seen_by(ctx, self.listing()), ctx.params, kind="prompts", size=self._page_size
+            self.seen_by(ctx, self.listing(), "prompts"), ctx.params, kind="prompts", size=self._page_size
         )
         return t.ListPromptsResult(
             [entry.prompt for entry in entries], cursor, cache_scope=self.list_cache_scope
@@ -103,7 +107,7 @@ class Prompts(Registry[_PromptEntry]):
 
     def _get(self, ctx: Context) -> t.GetPromptResult | Continuation:
         name = string_param(ctx.params, "name")
-        entry = self.by_key.get(name)
+        entry = self.find(ctx, name)
         if entry is None:
             raise invalid_params(f"unknown prompt: {name}")
         arguments = _bound(entry, ctx.params)

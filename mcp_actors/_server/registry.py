@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Required, TypedDict, TypeVar
 
+import attrs
 import msgspec
 
-from mcp_actors._server.context import Context, has_scopes, note_listing
+from mcp_actors._server.components import VERSION, VERSIONS, version_order
+from mcp_actors._server.context import Context, check_scopes, note_listing, scopes_suffice
 from mcp_actors._server.invoke import ForSync, WorkerThreads
-from mcp_actors.errors import LocalProtocolError, invalid_params
+from mcp_actors._server.visibility import Caller, Exposure, Visibility, caller_of, note_list
+from mcp_actors.errors import LocalProtocolError, RpcError, invalid_params
 from mcp_actors.types import CacheScope
 
 __all__ = [
@@ -48,13 +51,15 @@ class Registered(Listed, Protocol):
 
     @property
     def scopes(self) -> frozenset[str]: ...
+    @property
+    def exposure(self) -> Exposure: ...
 
 
 class Follower(Protocol):
     """Shows the entries of a registry in another one, and follows its changes; see `mcp_actors._server.mounts`."""
 
-    def check(self, key: str) -> None:
-        """Raises `LocalProtocolError` if an entry with this key cannot be shown there."""
+    def check(self, key: str, version: str | None) -> None:
+        """Raises `LocalProtocolError` if an entry with this key and version cannot be shown there."""
 
     def inserted(self, entry: Any) -> None: ...
 
@@ -92,6 +97,8 @@ class RegistryOptions(TypedDict, total=False):
     """Entries on one page of the list."""
     lists_all: bool
     """Whether entries are listed to callers who lack the scopes for them."""
+    visibility: Required[Visibility]
+    """The rules and switches of the server."""
 
 
 class Registry(Generic[E]):
@@ -99,6 +106,8 @@ class Registry(Generic[E]):
 
     what: ClassVar[str]
     """Names an entry in error messages (``"tool"``)."""
+    shown_as: ClassVar[str]
+    """The member of an entry that clients are shown."""
 
     listed_elsewhere: ListedElsewhere | None = None
     """In a server in front of others, what those have listed; ``None`` in all others."""
@@ -112,7 +121,11 @@ class Registry(Generic[E]):
         on_change: Callable[[], None] | None = None,
         page_size: int = DEFAULT_PAGE_SIZE,
         lists_all: bool = False,
+        visibility: Visibility,
     ) -> None:
+        self.visibility = visibility
+        self.is_plain = not visibility.is_active
+        """Whether an entry is found by its name alone: nothing is hidden, and nothing has versions."""
         self.on_change = on_change
         self._injected = injected
         self._for_sync = for_sync
@@ -123,6 +136,8 @@ class Registry(Generic[E]):
         self.scoped = False
         """Whether any entry ever needed a scope."""
         self.by_key: dict[str, E] = {}
+        """The entries, of those with several versions the newest."""
+        self._versions: dict[str, tuple[E, ...]] = {}
         self.followers: tuple[Follower, ...] = ()
         """Other registries that show these entries, too."""
         self._next_serial = 1
@@ -144,40 +159,91 @@ class Registry(Generic[E]):
         return serial
 
     def insert(self, entry: E) -> None:
-        """Raises `LocalProtocolError` when the key is taken: two entries under one key are always a mistake."""
-        self.check(entry.key)
-        self.by_key[entry.key] = entry
+        """Adds an entry, or another version of one.
+
+        Raises:
+            LocalProtocolError: The key is taken: two entries under one key that are not two versions are a mistake.
+        """
+        version = entry.exposure.component.version
+        self.check(entry.key, version)
+        former = self.versions(entry.key)
+        if former:
+            if _owner(former[0]) is not _owner(entry):
+                raise LocalProtocolError(f"there is already a {self.what} {entry.key!r}; remove it first")
+            # A name has one place in the list, whichever of its versions a caller sees.
+            moved: Any = entry
+            entry = msgspec.structs.replace(moved, serial=former[0].serial)
+            found = sorted((*former, entry), key=_newest_first, reverse=True)
+            self._versions[entry.key] = tuple(found)
+            self.by_key[entry.key] = found[0]
+        else:
+            self.by_key[entry.key] = entry
+        self.is_plain = self.is_plain and version is None
         self.scoped = self.scoped or bool(entry.scopes)
+        if entry.exposure.is_ruled:
+            self.visibility.activate(same_for_all=False)
         for each in self.followers:
             each.inserted(entry)
         self._changed()
 
-    def check(self, key: str) -> None:
+    def check(self, key: str, version: str | None = None) -> None:
         """Raises `LocalProtocolError` when a key is taken, here or where these entries are shown, too."""
-        if key in self.by_key:
+        taken = [each.exposure.component.version for each in self.versions(key)]
+        if taken and (version is None or None in taken):
             raise LocalProtocolError(f"there is already a {self.what} {key!r}; remove it first")
+        if version in taken:
+            raise LocalProtocolError(f"there is already a {self.what} {key!r} of the version {version!r}")
         for each in self.followers:
-            each.check(key)
+            each.check(key, version)
+
+    def versions(self, key: str) -> tuple[E, ...]:
+        """All versions of an entry, the newest first."""
+        found = self._versions.get(key)
+        if found is None:
+            entry = self.by_key.get(key)
+            found = () if entry is None else (entry,)
+        return found
+
+    def entries(self) -> Iterator[E]:
+        """All entries in the order of the list, each with all of its versions."""
+        return chain.from_iterable(map(self.versions, tuple(self.by_key)))
 
     def replace(self, entry: E) -> None:
-        """Puts an entry in the place of the one with its key. Clients see no difference, and are told nothing."""
-        self.by_key[entry.key] = entry
+        """Puts an entry in the place of the one with its key and version. Clients see no difference."""
+        version = entry.exposure.component.version
+        found = tuple(
+            entry if each.exposure.component.version == version else each for each in self.versions(entry.key)
+        )
+        if len(found) > 1:
+            self._versions[entry.key] = found
+        self.by_key[entry.key] = found[0]
         self.version += 1
         for each in self.followers:
             each.replaced(entry)
 
     def remove(self, key: str) -> None:
-        """Raises `LocalProtocolError` when there is no such entry. Calls in flight go on to their end."""
+        """Removes an entry with all versions; calls in flight go on. Raises `LocalProtocolError` if there is none."""
         if self.by_key.pop(key, None) is None:
             raise LocalProtocolError(f"there is no {self.what} {key!r}")
+        self._versions.pop(key, None)
         for each in self.followers:
             each.removed(key)
         self._changed()
 
     def scopes_of(self, key: object) -> frozenset[str]:
-        """The scopes that a caller of the entry ``key`` needs; the empty set for an unknown key."""
+        """The scopes that a caller of the entry ``key`` needs; the empty set for an unknown key.
+
+        What a caller must not know of needs none: where something may be hidden, `find` checks them.
+        """
         entry = self.by_key.get(key) if isinstance(key, str) else None
-        return NO_SCOPES if entry is None else entry.scopes
+        return NO_SCOPES if entry is None else self.scopes_of_any(entry)
+
+    def scopes_of_any(self, entry: E) -> frozenset[str]:
+        """The scopes that a caller needs for an entry in any version; those of one version are checked with it."""
+        if self.visibility.is_active:
+            return NO_SCOPES
+        several = self._versions.get(entry.key)
+        return entry.scopes if several is None else frozenset.intersection(*(each.scopes for each in several))
 
     def listing(self) -> tuple[E, ...]:
         """All entries in the order in which they were added; the same object until something changes."""
@@ -188,22 +254,97 @@ class Registry(Generic[E]):
             self._listing = (version, listing)
         return listing
 
-    def seen_by(self, ctx: Context, entries: Sequence[R]) -> Sequence[R]:
-        """Those of ``entries`` that a caller has the scopes for."""
-        if self.is_same_for_all:
+    def seen_by(self, ctx: Context, entries: Sequence[R], which: str = "") -> Sequence[R]:
+        """Those of ``entries`` that a caller is listed, which are the entries of the list ``which``."""
+        if self.is_same_for_all and self.is_plain:
             return entries
-        note_listing(ctx)
-        return tuple(each for each in entries if has_scopes(ctx.call, each.scopes))
+        caller = caller_of(ctx)
+        found = self._listed_to(caller, entries)
+        if not self.is_same_for_all:
+            note_listing(ctx)
+            if which:
+                note_list(caller, which, _digest(self, found))
+        if not self._versions:
+            return found
+        return tuple(self._with_versions(caller, each) for each in found)
+
+    def digest_for(self, caller: Caller, entries: Sequence[Registered]) -> int | None:
+        """A number for what a caller is listed of ``entries``; ``None`` if any change counts for everybody."""
+        if self.is_same_for_all or self.listed_elsewhere is not None:
+            return None
+        return _digest(self, self._listed_to(caller, entries))
+
+    def _listed_to(self, caller: Caller, entries: Sequence[R]) -> tuple[R, ...]:
+        if not self._versions:
+            return tuple(each for each in entries if self._lists(caller, each))
+        # Other versions are of the same class.
+        several: Mapping[str, tuple[Any, ...]] = self._versions
+        versions = (several.get(each.key, (each,)) for each in entries)
+        newest = (next((each for each in some if self._lists(caller, each)), None) for some in versions)
+        return tuple(each for each in newest if each is not None)
+
+    def _lists(self, caller: Caller, entry: Registered) -> bool:
+        if not self.visibility.sees(caller, entry.exposure):
+            return False
+        return self._lists_all or (
+            scopes_suffice(caller.principal, caller.request, entry.scopes)
+            and self.visibility.allows(caller, entry.exposure)
+        )
+
+    def _with_versions(self, caller: Caller, entry: R) -> R:
+        """The entry with the versions that a caller can ask for, if there are several."""
+        several = [each for each in self.versions(entry.key) if self._lists(caller, each)]
+        if len(several) < 2:
+            return entry
+        shown = getattr(entry, self.shown_as)
+        known = {**(shown.meta or {}), VERSIONS: [each.exposure.component.version for each in several]}
+        shown = attrs.evolve(shown, meta=known)
+        changed: R = msgspec.structs.replace(entry, **{self.shown_as: shown})  # type: ignore[type-var]
+        return changed
+
+    def find(self, ctx: Context, key: str) -> E | None:
+        """The entry that a caller asks for: the newest version that it sees, or the one that its ``_meta`` names.
+
+        ``None`` without one, and for one that the caller must not know of.
+
+        Raises:
+            InsufficientScope: The caller lacks a scope of what it sees.
+            NotAllowed: ``auth=`` refuses what it sees.
+        """
+        if self.is_plain:
+            return self.by_key.get(key)
+        return self._chosen(ctx, self.versions(key))
+
+    def _chosen(self, ctx: Context, versions: Sequence[E]) -> E | None:
+        caller, refusal = caller_of(ctx), None
+        wanted = ctx.params.get(VERSION, ctx.meta.get(VERSION))
+        for each in versions:
+            if wanted is not None and each.exposure.component.version not in (None, wanted):
+                continue
+            if not self.visibility.sees(caller, each.exposure):
+                continue
+            try:
+                check_scopes(ctx.call, ctx._scope, each.scopes)
+                self.visibility.check(caller, each.exposure)
+            except RpcError as error:
+                refusal = refusal or error
+            else:
+                return each
+        if refusal is not None:
+            raise refusal
+        return None
 
     def names_seen_by(self, ctx: Context) -> Iterator[str]:
         """The keys of the entries that a caller is listed, without taking note of a listing."""
         entries = self.listing()
-        return (each.key for each in entries if self.is_same_for_all or has_scopes(ctx.call, each.scopes))
+        if not self.is_same_for_all or not self.is_plain:
+            entries = self._listed_to(caller_of(ctx), entries)
+        return (each.key for each in entries)
 
     @property
     def is_same_for_all(self) -> bool:
         """Whether all callers are listed the same."""
-        return not self.scoped or self._lists_all
+        return (not self.scoped or self._lists_all) and self.visibility.is_same_for_all
 
     @property
     def list_cache_scope(self) -> CacheScope | None:
@@ -226,6 +367,21 @@ class Registry(Generic[E]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.by_key)} {self.what}s, version {self.version}>"
+
+
+def _owner(entry: Registered) -> object:
+    """Tells the entries of mounted servers from each other and from own ones: they are never versions of one."""
+    viewed = entry.exposure.viewed
+    return None if viewed is None else viewed.visibility
+
+
+def _newest_first(entry: Registered) -> tuple[tuple[int, int, str], ...]:
+    return version_order(entry.exposure.component.version or "")
+
+
+def _digest(registry: object, entries: Iterable[Registered]) -> int:
+    # The registry counts, too: after a reload another one has entries of the same numbers.
+    return hash((id(registry), *((each.serial, each.exposure.component.version) for each in entries)))
 
 
 # -- Pages of a list and the cursors between them (MCP 2026-07-28, Pagination) ---

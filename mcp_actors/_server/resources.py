@@ -16,9 +16,11 @@ from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.fields import strip
 from mcp_actors._schema.signature import InvalidArguments, function_hints, read_signature
 from mcp_actors._server.context import Context
-from mcp_actors._server.invoke import Function, Handler, Loop, function, is_async, name_of, uri_param
+from mcp_actors._server.dependencies import function
+from mcp_actors._server.invoke import Function, Handler, Loop, is_async, name_of, uri_param
 from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions, page
 from mcp_actors._server.text_arguments import TextArgument, TextArguments
+from mcp_actors._server.visibility import Caller, Exposure, caller_of, make_exposure
 from mcp_actors._wire.codec import encode_value
 from mcp_actors._wire.uri_template import UriTemplate
 from mcp_actors.errors import ResourceNotFound
@@ -51,15 +53,21 @@ class _ResourceEntry(msgspec.Struct, frozen=True, eq=False):
     scopes: frozenset[str]
     unscreened: frozenset[str]
     """The variables that may have any value."""
+    exposure: Exposure
 
 
-class _Row(msgspec.Struct, frozen=True):
-    """One line of ``resources/list``."""
+class _ListedResource(msgspec.Struct, frozen=True):
+    """A resource that was listed at run time."""
 
     key: str
     serial: int
-    resource: Resource
+    listed: Resource
     scopes: frozenset[str]
+    exposure: Exposure
+
+
+_Row = _ResourceEntry | _ListedResource
+"""One line of ``resources/list``."""
 
 
 class Resources(Registry[_ResourceEntry]):
@@ -69,15 +77,12 @@ class Resources(Registry[_ResourceEntry]):
     """
 
     what = "resource"
+    shown_as = "listed"
 
     def __init__(self, **options: Unpack[RegistryOptions]) -> None:
         super().__init__(**options)
         # The listing that was split, and its parts.
-        self._parts: tuple[tuple[_ResourceEntry, ...], tuple[_Row, ...], tuple[_ResourceEntry, ...]] = (
-            (),
-            (),
-            (),
-        )
+        self._parts: tuple[tuple[_ResourceEntry, ...], ...] = ((), (), ())
 
     def add(
         self,
@@ -96,6 +101,7 @@ class Resources(Registry[_ResourceEntry]):
         loop: Loop = None,
         scopes: Iterable[str] = (),
         list: Callable[..., Any] | None = None,
+        **exposed: Any,
     ) -> Resource | t.ResourceTemplate:
         """Adds what ``call`` reads under ``uri`` and returns how clients see it.
 
@@ -106,7 +112,7 @@ class Resources(Registry[_ResourceEntry]):
         ``list``, for templates only, is a function without arguments (or with the context) that returns the
         resources of the family that exist now, as `Resource` objects: ``resources/list`` shows them too. It is called
         for every page. ``size`` (bytes) is for resources only, as the protocol has none for templates. A caller
-        needs all ``scopes``.
+        needs all ``scopes``. What is ``exposed`` says who sees it: see `make_exposure`.
 
         Raises `TypeError` when the parameters of ``call`` are not the variables of ``uri``, `ValueError` for a bad
         template, `LocalProtocolError` for a uri that is taken.
@@ -121,6 +127,7 @@ class Resources(Registry[_ResourceEntry]):
             raise TypeError(f"resource {uri!r}: list= is for templates")
         if template is not None and size is not None:
             raise TypeError(f"resource template {uri!r}: a template has no size")
+        exposure, meta = make_exposure("resource" if template is None else "template", uri, meta, **exposed)
         listed = (Resource if template is None else t.ResourceTemplate)(
             uri,
             name,
@@ -129,7 +136,7 @@ class Resources(Registry[_ResourceEntry]):
             mime_type=mime_type,
             annotations=annotations,
             icons=[*icons] or None,
-            meta=None if meta is None else dict(meta),
+            meta=meta,
         )
         if isinstance(listed, Resource):
             listed.size = size
@@ -153,6 +160,7 @@ class Resources(Registry[_ResourceEntry]):
                 lister=None if list is None else self._lister(list, uri, loop),
                 scopes=frozenset(scopes),
                 unscreened=unscreened_parameters(call),
+                exposure=exposure,
             )
         )
         return listed
@@ -169,7 +177,7 @@ class Resources(Registry[_ResourceEntry]):
     def scopes_to_read(self, uri: object) -> frozenset[str]:
         """The scopes that a caller needs to read ``uri``; none where nothing serves it."""
         found = self._find(uri) if isinstance(uri, str) else None
-        return NO_SCOPES if found is None else found[0].scopes
+        return NO_SCOPES if found is None else self.scopes_of_any(found[0])
 
     def scopes_to_subscribe(self, uri: object) -> frozenset[str]:
         """The scopes that a caller needs for updates of ``uri`` and of all that lies below it."""
@@ -196,11 +204,6 @@ class Resources(Registry[_ResourceEntry]):
     def has_templates(self) -> bool:
         return bool(self._split()[1])
 
-    def variable(self, uri_template: str, name: str) -> TextArgument | None:
-        """The variable ``name`` of a template, or ``None`` when either does not exist."""
-        entry = self.by_key.get(uri_template)
-        return None if entry is None or entry.template is None else entry.arguments.by_name.get(name)
-
     def handlers(self) -> Mapping[str, Handler]:
         return {
             "resources/list": self._list,
@@ -224,25 +227,21 @@ class Resources(Registry[_ResourceEntry]):
             loop=loop if is_async(call) else None,
         )
 
-    def _split(self) -> tuple[tuple[_Row, ...], tuple[_ResourceEntry, ...]]:
+    def _split(self) -> tuple[tuple[_ResourceEntry, ...], tuple[_ResourceEntry, ...]]:
         """Resources and templates apart, made once after each change."""
         entries = self.listing()
         split, rows, templates = self._parts
         if split is not entries:
-            rows = tuple(
-                _Row(entry.key, entry.serial, entry.listed, entry.scopes)
-                for entry in entries
-                if isinstance(entry.listed, Resource)
-            )
+            rows = tuple(entry for entry in entries if entry.template is None)
             templates = tuple(entry for entry in entries if entry.template is not None)
             self._parts = (entries, rows, templates)
         return rows, templates
 
     def _list(self, ctx: Context) -> t.ListResourcesResult | Continuation:
-        rows, templates = self._split()
-        if any(entry.lister is not None for entry in templates):
+        rows, _ = self._split()
+        if self.has_listers:
             return Continuation(self._list_dynamic, ctx)
-        return self._page(self.seen_by(ctx, rows), ctx)
+        return self._page(self.seen_by(ctx, rows, "resources"), ctx)
 
     async def _list_dynamic(self, ctx: Context) -> t.ListResourcesResult:
         return self._page(await self.rows(ctx), ctx)
@@ -250,25 +249,42 @@ class Resources(Registry[_ResourceEntry]):
     async def rows(self, ctx: Context) -> Sequence[_Row]:
         """Returns the lines of ``resources/list`` that a caller sees, with those that functions list at run time."""
         rows, _ = self._split()
-        known = {row.key: row for row in rows}
-        for entry in self.templates_seen_by(ctx):
+        known: dict[str, _Row] = {row.key: row for row in rows}
+        for entry in self.seen_by(ctx, self._split()[1]):
             if entry.lister is None:
                 continue
             found: Iterable[Resource] = await entry.lister.call(ctx, {})
             for resource in found:
                 if resource.uri not in known:
                     serial = _FIRST_DYNAMIC_SERIAL + len(known)
-                    known[resource.uri] = _Row(resource.uri, serial, resource, entry.scopes)
+                    exposure = entry.exposure.of_resource(resource.uri)
+                    known[resource.uri] = _ListedResource(
+                        resource.uri, serial, resource, entry.scopes, exposure
+                    )
         return self.seen_by(ctx, tuple(known.values()))
 
     def templates_seen_by(self, ctx: Context) -> Sequence[_ResourceEntry]:
         """Returns the entries of ``resources/templates/list`` that a caller sees."""
-        return self.seen_by(ctx, self._split()[1])
+        return self.seen_by(ctx, self._split()[1], "templates")
+
+    @property
+    def has_listers(self) -> bool:
+        """Whether functions list resources at run time."""
+        return any(entry.lister is not None for entry in self._split()[1])
+
+    def digest_of(self, caller: Caller, which: str) -> int | None:
+        """As `digest_for`, for the resources or the templates."""
+        rows, templates = self._split()
+        if which == "templates":
+            return self.digest_for(caller, templates)
+        return None if self.has_listers else self.digest_for(caller, rows)
 
     def _page(self, rows: Sequence[_Row], ctx: Context) -> t.ListResourcesResult:
         shown, cursor = page(rows, ctx.params, kind="resources", size=self._page_size)
         return t.ListResourcesResult(
-            [row.resource for row in shown], cursor, cache_scope=self.list_cache_scope
+            [row.listed for row in shown if isinstance(row.listed, Resource)],
+            cursor,
+            cache_scope=self.list_cache_scope,
         )
 
     def _list_templates(self, ctx: Context) -> t.ListResourceTemplatesResult:
@@ -278,7 +294,7 @@ class Resources(Registry[_ResourceEntry]):
 
     def _read(self, ctx: Context) -> t.ReadResourceResult | Continuation:
         uri = uri_param(ctx.params)
-        entry, arguments = self._found(uri)
+        entry, arguments = self._found(uri, ctx)
         if not entry.function.inline:
             return Continuation(_run, entry, ctx, arguments, uri)
         return _result(entry.function.call(ctx, arguments), uri, entry)
@@ -296,11 +312,46 @@ class Resources(Registry[_ResourceEntry]):
                 return entry, dict(variables)
         return None
 
-    def _found(self, uri: str) -> tuple[_ResourceEntry, dict[str, Any]]:
+    def check_seen(self, ctx: Context, uri: str) -> None:
+        """Checks that a caller may read ``uri``.
+
+        Raises:
+            ResourceNotFound: Nothing serves it, or nothing that the caller may know of.
+            InsufficientScope, NotAllowed: The caller may not use it.
+        """
+        self._served(ctx, uri)
+
+    def is_seen_by(self, caller: Caller, uri: str) -> bool:
+        """Whether a caller may hear of ``uri``; anything that nothing serves is not hidden."""
+        found = None if self.is_plain else self._find(uri)
+        if found is None:
+            return True
+        versions = self.versions(found[0].key)
+        return any(
+            self._lists(caller, each)
+            and (each.template is None or self.visibility.sees(caller, each.exposure.of_resource(uri)))
+            for each in versions
+        )
+
+    def _served(self, ctx: Context, uri: str) -> tuple[_ResourceEntry, dict[str, Any]]:
+        """The entry that serves ``uri`` to a caller, with the values of its variables. The first one decides."""
         found = self._find(uri)
         if found is None:
             raise ResourceNotFound(uri)
-        entry, variables = found
+        if self.is_plain:
+            return found
+        entry = self.find(ctx, found[0].key)
+        if entry is None:
+            raise ResourceNotFound(uri)
+        if entry.template is not None:
+            caller, exposure = caller_of(ctx), entry.exposure.of_resource(uri)
+            if not self.visibility.sees(caller, exposure):
+                raise ResourceNotFound(uri)
+            self.visibility.check(caller, exposure)
+        return entry, found[1]
+
+    def _found(self, uri: str, ctx: Context) -> tuple[_ResourceEntry, dict[str, Any]]:
+        entry, variables = self._served(ctx, uri)
         try:
             return entry, entry.arguments.bind(variables)
         except InvalidArguments:

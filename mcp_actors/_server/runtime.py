@@ -43,6 +43,7 @@ from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.scope import ServerScope, derived_key
 from mcp_actors._server.sessions import AnySession, SessionRecord, SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
+from mcp_actors._server.visibility import ListWatch, caller_of
 from mcp_actors._wire.codec import JsonRpcNotification, JsonRpcRequest, decode
 from mcp_actors.abc import (
     Arrival,
@@ -193,7 +194,7 @@ class ServerRuntime:
             telemetry,
         )
         self._transports: list[ServerTransport] = []
-        self._sessions = SessionRegistry(bus, features.loop)
+        self._sessions = SessionRegistry(bus, features.loop, lambda: self.features)
         self._handlers: list[TransportHandler] = []
         self._serving = 0
         self._begin_anew()
@@ -278,7 +279,7 @@ class ServerRuntime:
     async def serve(
         self,
         transports: Sequence[ServerTransport],
-        lifespan: Callable[[], AbstractAsyncContextManager[ServerScope]],
+        lifespan: Callable[[OpenState], AbstractAsyncContextManager[ServerScope]],
         task_status: trio.TaskStatus[tuple[Any, ...]],
     ) -> None:
         """Serves until all transports are done, or until it is cancelled or stopped.
@@ -301,7 +302,7 @@ class ServerRuntime:
         try:
             # Round the lifespan too: its nursery, if it has one, wraps what a transport raises.
             with one_error():
-                async with self._config.shared.open(self.name) as state, lifespan() as scope:
+                async with self._config.shared.open(self.name) as state, lifespan(state) as scope:
                     # A bus that leads nowhere is not worth a call for each event.
                     leave = self.bus.attach(state.bus) if state.bus.spans_processes else None
                     try:
@@ -321,7 +322,7 @@ class ServerRuntime:
         self._serving = 0
         self._begin_anew()
         if self._sessions:
-            self._sessions = SessionRegistry(self.bus, self.features.loop)
+            self._sessions = SessionRegistry(self.bus, self.features.loop, lambda: self.features)
         self._handlers.clear()
         self._transports.clear()
 
@@ -444,6 +445,7 @@ class ServerRuntime:
         uri = uri_param(ctx.params)
         if not self.features.resources.covers(uri):
             raise ResourceNotFound(uri)
+        self.features.resources.check_seen(ctx, uri)
         self.subscribe_to(ctx, uri)
         return {}
 
@@ -455,6 +457,12 @@ class ServerRuntime:
             RpcError, Overloaded: It is subscribed to too many.
         """
         self._subscriber(ctx).subscribe(uri)
+        if ctx.session is not None and ctx.session.watch is None:
+            # The caller, by whom it is decided what it is told. Its request is kept where something may be hidden.
+            caller = caller_of(ctx)
+            ctx.session.watch = ListWatch(
+                caller if self.features.scoped else msgspec.structs.replace(caller, request=None)
+            )
 
     def present(self, info: Implementation) -> None:
         """Names another server as the sender in the results of stateless revisions, from now on."""

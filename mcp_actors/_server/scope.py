@@ -22,6 +22,7 @@ from mcp_actors._actors.limits import Limits
 from mcp_actors._eras.era import Invocation
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
+from mcp_actors.abc import OpenState
 from mcp_actors.bridges.bridged_call import Bridge
 
 __all__ = ["VARIABLE", "OpenedBlock", "ServerScope", "StateT", "derived_key", "state_key_of_environment"]
@@ -50,6 +51,10 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
     """The calls that were answered, and whose functions run on."""
     mounted: dict[Any, ServerScope] = msgspec.field(default_factory=dict)
     """The scopes of what is mounted in the server, by the `mcp_actors._server.mounts.Mount`."""
+    shared: OpenState | None = None
+    """The shared state that the `serve` has opened."""
+    kept: Any = None
+    """The `mcp_actors._server.dependencies.ServeValues` of the server."""
 
     # The scope of a detached call is a copy, and belongs to the same `serve`.
     def __hash__(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import attrs
@@ -14,8 +15,10 @@ from mcp_actors._actors.dispatcher import SessionStatistics, Totals
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner
 from mcp_actors._actors.session import Session
-from mcp_actors._eras.era import EventKind, shared_kinds
+from mcp_actors._eras.era import Event, EventKind, shared_kinds
 from mcp_actors._eras.server_negotiation import LegacySessionState, LifecycleState
+from mcp_actors._server.components import Switch, Switches
+from mcp_actors._server.features import Features
 from mcp_actors._server.invoke import ServingLoop
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors._server.subscriptions import SessionSubscriber
@@ -52,8 +55,12 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The scopes with which it has listed; ``None`` where that does not matter."""
     last_id: int
     """The last id of a request to it."""
+    switches: Switches = ()
+    """The components that are hidden from it, or shown to it."""
     position: str
     """The place in the events of all nodes up to which ``pending`` is complete; see `mcp_actors.abc.Bus.position`."""
+    tasks: tuple[str, ...] = ()
+    """The ids of the tasks that it has created."""
 
 
 class _Registered(msgspec.Struct):
@@ -68,7 +75,8 @@ class _Registered(msgspec.Struct):
 class SessionRegistry:
     """The sessions of one server, by their dispatchers, which is what a call knows of its session."""
 
-    def __init__(self, bus: EventBus, loop: ServingLoop) -> None:
+    def __init__(self, bus: EventBus, loop: ServingLoop, features: Callable[[], Features]) -> None:
+        self._features = features
         self.past = Totals()
         """The events of what has ended; ``sessions`` counts those that exist too."""
         self.telemetry: Telemetry | None = None
@@ -102,7 +110,7 @@ class SessionRegistry:
     ) -> None:
         """Registers a session that begins; ``principal`` is its user, if the transport has authenticated one."""
         self._registered[session.dispatcher] = _Registered(
-            session, legacy, PeerSession(session.dispatcher, legacy, self._loop), principal
+            session, legacy, PeerSession(session.dispatcher, legacy, self._loop, self._switched), principal
         )
         self.past.sessions += 1
         if self.telemetry is not None:
@@ -151,7 +159,9 @@ class SessionRegistry:
             pending=pending,
             scopes=None if scopes is None else sorted(scopes),
             last_id=session.dispatcher.outbound.last_id,
+            switches=peer.switches,
             position=position,
+            tasks=peer.tasks,
         )
         session.stop()
         return msgspec.json.encode(record)
@@ -166,6 +176,10 @@ class SessionRegistry:
         registered.peer.list_kinds = shared_kinds(frozenset(record.kinds))
         if record.scopes is not None:
             registered.peer.listed_for(frozenset(record.scopes))
+        if record.switches:
+            registered.peer.switches = record.switches
+            self._features().visibility.activate(same_for_all=False)
+        registered.peer.tasks = record.tasks
         session.dispatcher.outbound.go_on_behind(record.last_id)
         registered.legacy.go_on(
             record.version, record.capabilities, record.info, record.log_level, operates=record.operates
@@ -217,9 +231,26 @@ class SessionRegistry:
             return None
         if registered.subscriber is None:
             registered.subscriber = SessionSubscriber(
-                registered.session.dispatcher, self._bus, registered.peer.list_kinds
+                registered.session.dispatcher,
+                self._bus,
+                registered.peer.list_kinds,
+                partial(self._concerns, registered.peer),
             )
         return registered.subscriber
+
+    def _concerns(self, peer: PeerSession, event: Event) -> bool:
+        watch = peer.watch
+        return self._features().concerns(watch, None if watch is None else watch.caller, event)
+
+    def _switched(self, peer: PeerSession, switch: Switch) -> None:
+        """Hides or shows components for one session, and notifies its client of the lists that are others then."""
+        registered = next((each for each in self._registered.values() if each.peer is peer), None)
+        for kind in self._features().switch_for(peer, switch):
+            if registered is not None and registered.subscriber is not None:
+                registered.subscriber.list_changed(kind)
+            for each in peer.subscriptions:
+                if kind in each.kinds:
+                    each.put(Event(kind), None)
 
 
 def _protocol_of(session: AnySession) -> str | None:

@@ -19,6 +19,7 @@ from mcp_actors._eras.era import ACKNOWLEDGED, METHOD_OF_KIND, Event, EventKind,
 from mcp_actors._eras.modern import SUBSCRIPTION_ID
 from mcp_actors._server.context import Context, principal_of
 from mcp_actors._server.invoke import Handler
+from mcp_actors._server.visibility import ListWatch, caller_of
 from mcp_actors.errors import ConnectionLost, MissingCapability, SessionExpired, invalid_params
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import masked_uri
@@ -70,22 +71,34 @@ def listen_handler(bus: EventBus, topics: Mapping[str, ListenMember]) -> Handler
         # of what is not declared yet are subscribed to as well: they begin when it is declared.
         memory = ctx.call.owner.limiters.memory
         account = None if memory is None else memory.new_account(ctx.call.invocation)
+        features = ctx.server._features
+        watch = ListWatch(caller_of(ctx))
+        if features.scoped:
+            watch.begin(features.digest_of)
+        session = ctx.session
         with bus.subscribe(asked, account=account) as subscription:
             for topic, wanted in keys.items():
                 granted.extra[topic.member] = await _subscribe(subscription, topic, wanted, ctx)
             ctx.call.on_drain(subscription.close)
             ctx.server.on_listen(ctx)
             try:
+                if session is not None:
+                    session.subscriptions += (subscription,)
                 await ctx.notify(ACKNOWLEDGED, {"notifications": ctx.era.unstructure(granted), "_meta": tag})
                 principal = principal_of(ctx.call)
                 left = math.inf if principal is None else principal.seconds_left(time.time())
                 with suppress(trio.EndOfChannel, trio.ClosedResourceError), trio.move_on_after(left):
                     while True:
                         for event in await subscription.receive_many():
-                            await ctx.notify(METHOD_OF_KIND[event.kind], {**_params(event), "_meta": tag})
+                            if features.concerns(watch, watch.caller, event):
+                                await ctx.notify(METHOD_OF_KIND[event.kind], {**_params(event), "_meta": tag})
                         if keys:
                             await _notify_of(subscription, keys, ctx, tag)
             finally:
+                if session is not None:
+                    session.subscriptions = tuple(
+                        each for each in session.subscriptions if each is not subscription
+                    )
                 ctx.server.on_unlisten(ctx)
         return t.SubscriptionsListenResult(meta=tag)
 
@@ -141,8 +154,11 @@ class SessionSubscriber:
     It costs no task while nothing happens: the first event starts one, which ends when the mailbox is empty.
     """
 
-    def __init__(self, session: Dispatcher, bus: EventBus, kinds: Set[EventKind]) -> None:
+    def __init__(
+        self, session: Dispatcher, bus: EventBus, kinds: Set[EventKind], concerns: Callable[[Event], bool]
+    ) -> None:
         self._session = session
+        self._concerns = concerns
         self._delivering = False
         declared = t.SubscriptionFilter(
             tools_list_changed="tools" in kinds,
@@ -156,6 +172,11 @@ class SessionSubscriber:
     def subscribe(self, uri: str) -> None:
         """``resources/subscribe``; idempotent."""
         self._subscription.add_uri(uri)
+
+    def list_changed(self, kind: EventKind) -> None:
+        """Tells the session of a change that concerns it alone, if it hears of these."""
+        if kind in self._subscription.kinds:
+            self._subscription.put(Event(kind), None)
 
     def unsubscribe(self, uri: str) -> None:
         """``resources/unsubscribe``; what was not subscribed stays so."""
@@ -197,7 +218,7 @@ class SessionSubscriber:
 
     async def _deliver(self) -> None:
         try:
-            for event in self._events():
+            for event in filter(self._concerns, self._events()):
                 await self._session.notify(METHOD_OF_KIND[event.kind], _params(event) or None)
         except (ConnectionLost, SessionExpired):
             self.close()

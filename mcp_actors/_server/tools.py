@@ -21,11 +21,13 @@ from mcp_actors._schema.signature import InvalidArguments, Signature, read_signa
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
+from mcp_actors._server.dependencies import function
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
-from mcp_actors._server.invoke import Function, Handler, Loop, check_async, function, name_of
+from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
 from mcp_actors._server.registry import Registry, page
+from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors._wire.codec import encode_value
-from mcp_actors.errors import ToolError, invalid_params
+from mcp_actors.errors import RpcError, ToolError, invalid_params
 from mcp_actors.supervision.arguments import did_you_mean
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import (
@@ -42,11 +44,16 @@ __all__ = [
     "Arguments",
     "BeforeTask",
     "RepairCount",
+    "RepairedArguments",
     "TaskRules",
     "TaskSupport",
+    "ToolAnswer",
     "ToolElsewhere",
     "Tools",
+    "answer_of",
+    "finishing",
     "tool_without_references",
+    "warn_of_tool_name",
     "with_repairs",
 ]
 
@@ -76,6 +83,7 @@ class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     rules: TaskRules | None
     repair: RepairedArguments | None
     """Is asked about arguments that were refused; ``None`` where they stay refused."""
+    exposure: Exposure
 
 
 class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
@@ -83,6 +91,12 @@ class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
 
     mirrored: tuple[MirroredParam, ...] = ()
     rules: TaskRules | None = None
+
+
+def warn_of_tool_name(name: str) -> None:
+    """Logs that some clients refuse a name, if they do."""
+    if not _ADVISED_NAME.fullmatch(name):
+        log.warning("some clients refuse this tool name: use 1 to 128 of A-Z a-z 0-9 _ . -", tool=name)
 
 
 def tool_without_references(tool: Tool) -> Tool:
@@ -103,6 +117,7 @@ class Tools(Registry[_ToolEntry]):
     """The tools of one server and the handlers of ``tools/list`` and ``tools/call``."""
 
     what = "tool"
+    shown_as = "tool"
 
     elsewhere: Callable[[str], ToolElsewhere | None] | None = None
     """Finds a tool that is registered at another server, by its name here; ``None`` without other servers."""
@@ -137,21 +152,22 @@ class Tools(Registry[_ToolEntry]):
         task: Literal["optional", "required"] | None = None,
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
+        **exposed: Any,
     ) -> Tool:
         """Adds ``call`` as a tool and returns how clients see it.
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
         checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
-        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`.
+        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. What is ``exposed``
+        says who sees it: see `make_exposure`.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used, `LocalProtocolError` for a
         name that is taken.
         """
         name = name_of(call) if name is None else name
         rules = TaskRules.of(task, restartable, before_task, inline)
-        if not _ADVISED_NAME.fullmatch(name):
-            log.warning("some clients refuse this tool name: use 1 to 128 of A-Z a-z 0-9 _ . -", tool=name)
+        warn_of_tool_name(name)
         if input_schema is None:
             signature = read_signature(call, injected=self._injected)
             schema, bind = self._published(signature.input_schema, name), signature.bind
@@ -169,6 +185,7 @@ class Tools(Registry[_ToolEntry]):
         )
         if timeout is not None:
             ready = _limited(ready, name, timeout)
+        exposure, meta = make_exposure("tool", name, meta, **exposed)
         compiled = None if output_schema is None else compile_schema(dict(output_schema))
         tool = Tool(
             name,
@@ -178,10 +195,10 @@ class Tools(Registry[_ToolEntry]):
             output_schema=self._returned(signature, output_schema, name),
             annotations=annotations,
             icons=list(icons) or None,
-            meta=None if meta is None else dict(meta),
+            meta=meta,
             execution=None if rules is None else ToolExecution(rules.support),
         )
-        finish = _finish(
+        finish = finishing(
             signature.encode_output,
             compiled,
             declared=tool.output_schema is not None,
@@ -190,8 +207,9 @@ class Tools(Registry[_ToolEntry]):
         mirrored = annotated_params(schema)
         serial = self.next_serial()
         repair = None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs)
+        needed = frozenset(scopes)
         self.insert(
-            _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, frozenset(scopes), rules, repair)
+            _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, needed, rules, repair, exposure)
         )
         return tool
 
@@ -247,9 +265,13 @@ class Tools(Registry[_ToolEntry]):
 
     def _list(self, ctx: Context) -> ListToolsResult:
         entries, cursor = page(
-            self.seen_by(ctx, self.listing()), ctx.params, kind="tools", size=self._page_size
+            self.seen_by(ctx, self.listing(), "tools"), ctx.params, kind="tools", size=self._page_size
         )
         return ListToolsResult([entry.tool for entry in entries], cursor, cache_scope=self.list_cache_scope)
+
+    def unknown(self, ctx: Context, name: str) -> RpcError:
+        """Returns the error for a name that a caller sees no tool under."""
+        return invalid_params(f"unknown tool: {name}{did_you_mean(name, self.names_seen_by(ctx))}")
 
     def _call(self, ctx: Context) -> ToolAnswer | Continuation:
         # MCP, Server Features, Tools, Error Handling: params of the wrong form and unknown tools are errors of the
@@ -258,9 +280,9 @@ class Tools(Registry[_ToolEntry]):
         name = params.get("name")
         if type(name) is not str:
             raise invalid_params("'name' must be a string")
-        entry = self.by_key.get(name)
+        entry = self.by_key.get(name) if self.is_plain else self.find(ctx, name)
         if entry is None:
-            raise invalid_params(f"unknown tool: {name}{did_you_mean(name, self.names_seen_by(ctx))}")
+            raise self.unknown(ctx, name)
         arguments = params.get("arguments")
         if type(arguments) is not dict:
             if arguments is not None:
@@ -310,18 +332,25 @@ async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> To
 
 
 async def _run_repaired(entry: _ToolEntry, ctx: Context, repaired: Repaired) -> ToolAnswer:
-    if entry.function.inline:
-        try:
-            value = entry.function.call(ctx, entry.bind(repaired.arguments))
-            answer = _result(entry, value)
-        except ToolError as error:
-            answer = failed(error)
-        except UnreadFiles as unread:
-            answer = await _read(entry, unread.value)
-    else:
-        answer = await _run(entry, ctx, repaired.arguments)
+    answer = await answer_of(entry, ctx, repaired.arguments)
     result = answer.as_result() if isinstance(answer, ValueResult) else answer
     return with_repairs(result, repaired.paths)
+
+
+async def answer_of(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> ToolAnswer:
+    """Calls a tool in the task of a call, wherever its function runs, and returns its answer.
+
+    Raises:
+        Exception: What the function raises, but for a `ToolError`, and `InvalidResult` for what cannot be sent.
+    """
+    if not entry.function.inline:
+        return await _run(entry, ctx, arguments)
+    try:
+        return _result(entry, entry.function.call(ctx, entry.bind(arguments)))
+    except (ToolError, InvalidArguments) as error:
+        return failed(error)
+    except UnreadFiles as unread:
+        return await _read(entry, unread.value)
 
 
 async def _read(entry: _ToolEntry, value: Any) -> ToolAnswer:
@@ -371,7 +400,7 @@ def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str,
     return bind
 
 
-def _finish(
+def finishing(
     encode: Callable[[Any], Any], compiled: Validator | None, *, declared: bool, content: bool
 ) -> Callable[[Any], ToolAnswer]:
     """Returns the function that makes the result of the value that a tool returned.

@@ -20,6 +20,7 @@ from mcp_actors.abc.shared import (
     TaskRecord,
     TaskState,
     TaskStore,
+    UserStore,
 )
 from mcp_actors.abc.telemetry import Telemetry
 from mcp_actors.abc.transport import (
@@ -78,5 +79,6 @@ __all__ = [
     "TaskState",
     "TaskStore",
     "Telemetry",
+    "UserStore",
     "Waiting",
 ]

@@ -1,6 +1,6 @@
 """The contracts of state that outlives a session, and that several processes may share.
 
-A server opens one `SharedState` for the time of its ``serve``; what comes out, an `OpenState`, has five roles:
+A server opens one `SharedState` for the time of its ``serve``; what comes out, an `OpenState`, has six roles:
 
 ================== ================================================================================================
 `SessionDirectory` which node holds a legacy session
@@ -8,6 +8,7 @@ A server opens one `SharedState` for the time of its ``serve``; what comes out, 
 `Bus`              tells every node what has changed, and carries messages to one node
 `TaskStore`        the tasks, which outlive their callers
 `ReplayGuard`      remembers what may be used once only
+`UserStore`        a value for each user, which outlives calls and sessions
 ================== ================================================================================================
 
 A *node* is one process that serves, while it serves; its name is new each time. A node that ends, or that its peers
@@ -42,6 +43,7 @@ __all__ = [
     "TaskRecord",
     "TaskState",
     "TaskStore",
+    "UserStore",
 ]
 
 
@@ -415,6 +417,40 @@ class ReplayGuard(Protocol):
         """
 
 
+# -- users ---------------------------------------------------------------------------------------------------------
+
+
+class UserStore(Protocol):
+    """Keeps one value for each user. It knows nothing of what is in it."""
+
+    @property
+    def spans_processes(self) -> bool:
+        """Whether other processes see the same values."""
+
+    async def load(self, user: str) -> bytes | None:
+        """Returns the value of a user, ``None`` without one and once its time is over.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached.
+        """
+
+    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        """Puts a value in the place of another one, in one atomic step, if no node was faster.
+
+        Args:
+            user: The user.
+            before: The value that has to be there, ``None`` for none.
+            after: The next one, which is not empty; ``None`` for none.
+            seconds: How long it is kept.
+
+        Returns:
+            Whether ``before`` was there, and ``after`` is now.
+
+        Raises:
+            SharedStateUnavailable: The state cannot be reached, and it may have been replaced; or it has no room.
+        """
+
+
 # -- all of them ---------------------------------------------------------------------------------------------------
 
 
@@ -444,6 +480,10 @@ class OpenState(Protocol):
     @property
     def replays(self) -> ReplayGuard:
         """The memory of what was used already."""
+
+    @property
+    def users(self) -> UserStore:
+        """The values of users."""
 
     @property
     def failure(self) -> str | None:

@@ -25,7 +25,7 @@ from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
 from mcp_actors.bridges.bridged_call import Bridge, function_name
 from mcp_actors.bridges.steps import StepQueue, TrioSteps
 from mcp_actors.errors import CallCancelled, LoopClosed
-from mcp_actors.supervision.containment import is_cancelled, start, start_and_wait
+from mcp_actors.supervision.containment import TaskKind, is_cancelled, start, start_and_wait
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import ASYNCIO_LIFESPAN, ASYNCIO_REQUEST
 
@@ -302,24 +302,39 @@ def _nobody_waits() -> CallCancelled:
 
 
 @asynccontextmanager
-async def entered_in_loop(loop: AsyncioLoop, manager: AbstractAsyncContextManager[T]) -> AsyncIterator[T]:
+async def entered_in_loop(
+    loop: AsyncioLoop,
+    manager: AbstractAsyncContextManager[T],
+    *,
+    kind: TaskKind = ASYNCIO_LIFESPAN,
+    call: AsyncioCall | None = None,
+) -> AsyncIterator[T]:
     """Enters a context manager of asyncio in its loop, and leaves it there after the block.
 
-    The manager does not learn how the block has ended. What it raises is raised here, and cancels the block.
+    What it raises is raised here, and cancels the block.
+
+    Args:
+        loop: The loop.
+        manager: The context manager. A lifespan does not learn how the block has ended; one with a ``call`` does.
+        kind: The kind of the task that holds it.
+        call: The call in the loop, where its context variables are needed before.
     """
-    held = _HeldInLoop(loop, manager)
+    held = _HeldInLoop(loop, manager, call or AsyncioCall(loop))
     failures: list[BaseException] = []
 
     def failed(error: BaseException) -> None:
         failures.append(error)
-        nursery.cancel_scope.cancel(reason="the lifespan has failed")
+        nursery.cancel_scope.cancel(reason="the context manager has failed")
 
     async with trio.open_nursery() as nursery:
-        value: T = await start_and_wait(nursery, ASYNCIO_LIFESPAN, held.run, on_crash=failed)
+        value: T = await start_and_wait(nursery, kind, held.run, on_crash=failed)
         try:
             yield value
-        finally:
-            held.leave()
+        except BaseException as error:
+            held.leave(None if call is None else error)
+            raise
+        else:
+            held.leave(None)
     if failures:
         raise failures[0]
 
@@ -327,10 +342,13 @@ async def entered_in_loop(loop: AsyncioLoop, manager: AbstractAsyncContextManage
 class _HeldInLoop:
     """A context manager of asyncio that one task of its loop enters and leaves, for a Trio task that waits for it."""
 
-    def __init__(self, loop: AsyncioLoop, manager: AbstractAsyncContextManager[Any]) -> None:
+    def __init__(
+        self, loop: AsyncioLoop, manager: AbstractAsyncContextManager[Any], call: AsyncioCall
+    ) -> None:
         self._loop = loop
         self._manager = manager
-        self._call = AsyncioCall(loop)
+        self._call = call
+        self._error: BaseException | None = None
         self._scope = trio.CancelScope()
         self._task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED
         self._is_left = asyncio.Event()
@@ -341,10 +359,12 @@ class _HeldInLoop:
         with self._scope:
             await self._call.result(self._hold)
         if self._scope.cancelled_caught:
-            log.warning("a lifespan was cancelled, because it did not end", seconds=LEAVE_TIME)
+            log.warning("a context manager was cancelled, because it did not end", seconds=LEAVE_TIME)
 
-    def leave(self) -> None:
-        """Has it left soon."""
+    def leave(self, error: BaseException | None) -> None:
+        """Has it left soon, and learn what has ended the block."""
+        cancelled = isinstance(error, trio.Cancelled)
+        self._error = asyncio.CancelledError("the call was cancelled") if cancelled else error
         self._scope.deadline = trio.current_time() + LEAVE_TIME
         try:
             self._loop.post(self._is_left.set)
@@ -352,9 +372,18 @@ class _HeldInLoop:
             self._scope.cancel(reason="the loop is closed")
 
     async def _hold(self) -> None:
-        async with self._manager as value:
-            await self._call.in_trio(partial(self._entered, value))
-            await self._is_left.wait()
+        try:
+            async with self._manager as value:
+                await self._call.in_trio(partial(self._entered, value))
+                await self._is_left.wait()
+                if self._error is not None:
+                    raise self._error
+        except BaseException as error:
+            # What has ended the block leaves it there.
+            if error is not self._error:
+                raise
+        finally:
+            self._error = None
 
     async def _entered(self, value: Any) -> None:
         # From here on it ends by `leave` alone: calls that were cancelled still need what it has opened.

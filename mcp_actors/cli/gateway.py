@@ -38,7 +38,7 @@ from mcp_actors.cli.failures import (
     traceback_option,
 )
 from mcp_actors.cli.output import echo, safe
-from mcp_actors.cli.serve import employed, serve_here, supervise_workers, supervises
+from mcp_actors.cli.serve import employed, join_service, serve_here, supervise_workers, supervises
 from mcp_actors.cli.serve_options import (
     ServeOptions,
     equip,
@@ -131,16 +131,23 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
         os.environ[WITHIN] = _within(path)
         _log_malformed(entries.malformed)
         upstreams = ConfiguredUpstreams(path, upstream_limits(options), options.listen)
-        section = {each: getattr(entries.gateway, each) for each in ("name", "instructions", "wait")}
-        settings: dict[str, Any] = {"version": package_version() or "0"}
-        settings |= {each: value for each, value in section.items() if value is not None}
+        settings: dict[str, Any] = {"version": package_version() or "0", **entries.gateway.given()}
         settings |= {} if name is None else {"name": name}
         gateway = Gateway(trio.run(upstreams.of, entries), **settings)
         equip(gateway, options)
         names = [entry.name for entry in entries]
         said = f"{gateway.info.name}: {len(names)} servers: {safe(', '.join(names))}"
-        reload = ConfigurationReload(gateway, upstreams, entries)
-        serve_here(gateway, options, worker, said, companions=[reload], without_tasks=gateway.forgo_tasks)
+        manager = None if worker is not None else join_service(options)
+        reload = ConfigurationReload(gateway, upstreams, entries, manager)
+        serve_here(
+            gateway,
+            options,
+            worker,
+            said,
+            companions=[reload],
+            without_tasks=gateway.forgo_tasks,
+            manager=manager,
+        )
 
 
 def _path(config: str, *, is_worker: bool) -> str:
@@ -285,12 +292,20 @@ class ConfigurationReload:
         gateway: The gateway.
         upstreams: Its upstreams.
         entries: The configuration as it was read at first.
+        manager: A `mcp_actors.cli.systemd.ServiceNotifier`, if a service manager wants to know of it.
     """
 
     is_companion: Literal[True] = True
 
-    def __init__(self, gateway: Gateway[Any], upstreams: ConfiguredUpstreams, entries: ServerEntries) -> None:
+    def __init__(
+        self,
+        gateway: Gateway[Any],
+        upstreams: ConfiguredUpstreams,
+        entries: ServerEntries,
+        manager: Any = None,
+    ) -> None:
         self._gateway = gateway
+        self._manager = manager
         self._upstreams = upstreams
         self._section = entries.gateway
         self._seen = self._signature()
@@ -318,7 +333,11 @@ class ConfigurationReload:
                     # The terminal was closed: no person could stop this any more.
                     self._gateway.stop()
                     continue
+                if self._manager is not None:
+                    self._manager.reloading()
                 await self._reload()
+                if self._manager is not None:
+                    self._manager.ready()
 
     async def _reload(self) -> None:
         self._seen = self._signature()
@@ -333,7 +352,7 @@ class ConfigurationReload:
             log.error("the configuration cannot be used: the servers stay as they are", reason=reason)
             return
         if entries.gateway != self._section:
-            log.warning("listen, name, instructions and wait of the gateway change when it is started again")
+            log.warning("the members of gateway change when it is started again")
         log.info(
             "the configuration was read again",
             begun=[each.name for each in after if all(each is not other for other in before)],

@@ -39,7 +39,15 @@ from mcp_actors.cli.target import load_server
 from mcp_actors.supervision.logging import write_line, writes_json
 from mcp_actors.supervision.platform import join_words
 
-__all__ = ["Announcement", "command", "employed", "serve_here", "supervise_workers", "supervises"]
+__all__ = [
+    "Announcement",
+    "command",
+    "employed",
+    "join_service",
+    "serve_here",
+    "supervise_workers",
+    "supervises",
+]
 
 
 @click.command(
@@ -119,11 +127,13 @@ class Announcement:
     Args:
         urls: The URLs that are served and have to be announced; none for standard input.
         hint: What a person on a terminal reads before.
+        manager: A `mcp_actors.cli.systemd.ServiceNotifier`, if there is one.
     """
 
-    def __init__(self, urls: Sequence[str], hint: str) -> None:
+    def __init__(self, urls: Sequence[str], hint: str, manager: Any = None) -> None:
         self._urls = urls
         self._hint = hint
+        self._manager = manager
 
     def started(self, places: Sequence[object] = ()) -> None:
         if self._hint and not writes_json():
@@ -134,6 +144,8 @@ class Announcement:
                 write_line("serving", {"url": url, "at": at or url})
             else:
                 echo(f"serving {url}{'' if at is None else f' at {at}'}", err=True)
+        if self._manager is not None:
+            self._manager.ready()
 
 
 @contextmanager
@@ -178,21 +190,40 @@ def supervise_workers(command: str, options: ServeOptions, *, reloads: bool = Fa
     assert options.workers is not None
     if Start.current is not None:
         Start.current.keep_hangup()
+    manager = join_service(options)
     serving = importlib.import_module("mcp_actors.cli.workers.serving")
     serving.serve_with_workers(
         [command, *context.meta[WORDS]],
         options.listen,
         options.workers,
-        lambda ready: _announce(options.listen, ready),
+        lambda ready: _announce(options.listen, ready, manager),
         None if options.admin is None else admin_transport(options),
         reloads=reloads,
         measured=options.metrics is not None,
+        manager=manager,
     )
 
 
-def _announce(listen: Sequence[str], ready: Any) -> None:
+# What a service manager gives to a process: see `mcp_actors.cli.systemd`, which only its services import.
+_SERVICE = ("NOTIFY_SOCKET", "LISTEN_FDS")
+
+
+def join_service(options: ServeOptions) -> Any:
+    """Takes the sockets that systemd has opened, and returns what tells it the state; ``None`` without it.
+
+    Raises:
+        WrongUsage: A socket is that of no address.
+    """
+    if not any(os.environ.get(each) for each in _SERVICE):
+        return None
+    systemd = importlib.import_module("mcp_actors.cli.systemd")
+    systemd.take_sockets(options.listen)
+    return systemd.service_notifier()
+
+
+def _announce(listen: Sequence[str], ready: Any, manager: Any) -> None:
     hint = f"{ready.offer}; {_STOPS}" if sys.stderr.isatty() else ""
-    Announcement(listen, hint).started(ready.places)
+    Announcement(listen, hint, manager).started(ready.places)
 
 
 _STOPS = "Ctrl-C stops, a second one at once"
@@ -206,6 +237,7 @@ def serve_here(
     stdio_hint: str = "",
     companions: Sequence[Any] = (),
     without_tasks: Callable[[], object] | None = None,
+    manager: Any = None,
 ) -> None:
     """Serves in this process until every address is done, or a signal to stop.
 
@@ -218,6 +250,7 @@ def serve_here(
             waits.
         companions: What runs beside the transports.
         without_tasks: As `StateOfSeveral` has it.
+        manager: What `join_service` has returned, where it was asked.
 
     Raises:
         WrongUsage: An address cannot be served so.
@@ -226,6 +259,7 @@ def serve_here(
     several = worker is not None and worker.of > 1
     routes = routes_beside(server, options, worker)
     if worker is not None:
+        server.shared = worker.share(server.shared)
         # Its supervisor looks at it.
         companions = [*companions, *worker.companions()]
     elif options.admin is not None:
@@ -233,6 +267,11 @@ def serve_here(
     if several:
         state = importlib.import_module("mcp_actors.cli.workers.serving")
         server.shared = state.StateOfSeveral(server, without_tasks)
+    if worker is None:
+        manager = manager or join_service(options)
+    if manager is not None:
+        systemd = importlib.import_module("mcp_actors.cli.systemd")
+        companions = [*companions, systemd.ServiceCompanion(manager)]
     listen = tuple(options.listen) or (STDIO,)
     transports = serving_transports(attrs.evolve(options, listen=listen), routes, several=several)
     status: Any
@@ -240,7 +279,7 @@ def serve_here(
         status = worker.status(server, said)
     else:
         places = () if listen == (STDIO,) else listen
-        status = Announcement(places, _hint(listen, said, stdio_hint))
+        status = Announcement(places, _hint(listen, said, stdio_hint), manager)
     server.run(*transports, *companions, task_status=status)
 
 

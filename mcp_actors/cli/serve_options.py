@@ -329,6 +329,14 @@ class ServeOptions:
         metavar="URL",
         help="Where sessions, events and tasks are kept: memory: (default), sqlite:///PATH or another store.",
     )
+    sessions: str | None = _option(
+        "--sessions",
+        _PROCESSES,
+        on=_SERVE_AND_GATEWAY,
+        metavar="auto|none",
+        type=click.Choice(["auto", "none"]),
+        help="For HTTP: sessions for clients of older revisions, which any worker serves, or none. Default: auto",
+    )
     drain_delay: float | None = _option(
         "--drain-delay",
         _ENDING,
@@ -370,8 +378,8 @@ _REMARKS = {
     _OPERATORS: "--metrics answers those who may call this server by its name, and --health anybody (with 503 from "
     "SIGTERM on, also at PATH/ready, and with 200 at PATH/live), both without a token.",
     _PROCESSES: "SIGHUP replaces the processes one by one by new ones, which import TARGET again; no connection is "
-    "refused and no call is lost. Without a --shared that keeps sessions, clients over HTTP have none, and no "
-    "HTTP+SSE: a request may reach any of them. --metrics shows the sum of all, and lines of the log have a number.",
+    "refused and no call is lost. Every process serves all sessions, which go on at the new ones; with --sessions none "
+    "there is no HTTP+SSE either. --metrics shows the sum of all, and lines of the log have a number.",
     _DEVELOPMENT: "A reload keeps the connections; an error in a file is shown, and what was there serves on.",
 }
 
@@ -537,6 +545,7 @@ def serving_transports(
         WrongUsage: An address cannot be served so.
     """
     settings, secured = _settings(options), _tls(options)
+    sessions = False if options.sessions == "none" else "shared" if several else True
     return [
         _transport(
             url,
@@ -545,7 +554,7 @@ def serving_transports(
                 **(secured if url.lower().startswith(TLS) else {}),
                 **_limits_of_address(options, url),
             },
-            several,
+            sessions,
             routes,
         )
         for url in options.listen
@@ -669,11 +678,12 @@ def _protection(resource: str, issuer: Sequence[str], scopes: Sequence[str]) -> 
 
 
 def _transport(
-    url: str, settings: Mapping[str, object], several: bool, routes: Mapping[str, object]
+    url: str, settings: Mapping[str, object], sessions: bool | str, routes: Mapping[str, object]
 ) -> ServerTransport:
     given = dict(settings)
-    if several and url.lower().startswith(HTTP):
-        given["sessions"] = "shared"
+    if sessions is not True and url.lower().startswith(HTTP):
+        given["sessions"] = sessions
+        given |= {} if sessions else {"sse_path": None}
     if routes and url.lower().startswith(HTTP):
         given["routes"] = routes
     try:

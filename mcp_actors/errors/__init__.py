@@ -16,6 +16,7 @@
     │   ├── ResourceNotFound      -32002 or -32602, as the revision has it
     │   ├── TaskNotFound          -32602, a task is unknown, has expired, or is somebody else's
     │   ├── Overloaded            429, a limit on concurrent requests is reached
+    │   ├── NotAllowed            403, `auth=` of a tool, prompt or resource refuses
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
     │   ├── ServerStopping        503, the server stops: not begun, or begun and cancelled
@@ -104,6 +105,7 @@ from mcp_actors.errors.protocol import (
     MethodNotFound,
     MissingCapability,
     MissingVariable,
+    NotAllowed,
     Overloaded,
     ProtocolError,
     RemoteProtocolError,
@@ -152,6 +154,7 @@ __all__ = [
     "MethodNotFound",
     "MissingCapability",
     "MissingVariable",
+    "NotAllowed",
     "Overloaded",
     "ProtocolError",
     "RegistrationFailed",

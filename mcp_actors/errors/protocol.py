@@ -24,6 +24,7 @@ __all__ = [
     "MethodNotFound",
     "MissingCapability",
     "MissingVariable",
+    "NotAllowed",
     "Overloaded",
     "ProtocolError",
     "RemoteProtocolError",
@@ -141,7 +142,7 @@ class Unavailable(RemoteProtocolError):
 
 # -- error responses: one class for each code that a program may want to catch -------------------------------------
 
-SharedRole = Literal["sessions", "events", "bus", "tasks", "replays"]
+SharedRole = Literal["sessions", "events", "bus", "tasks", "replays", "users"]
 """A part of the state that several processes share; see `mcp_actors.abc`."""
 
 
@@ -167,12 +168,10 @@ class RpcError(McpError):
     def from_wire(cls, code: int, message: str, data: Any = None) -> RpcError:
         """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
         kind = _RPC_CLASS_BY_CODE.get(code, RpcError)
-        if (
-            code == ServerStopping.CODE
-            and isinstance(data, dict)
-            and data.get("reason") == ServerStopping.REASON
-        ):
-            kind = ServerStopping
+        if isinstance(data, dict):
+            for each in (ServerStopping, NotAllowed):
+                if (code, data.get("reason")) == (each.CODE, each.REASON):
+                    kind = each
         return kind._rebuild(code, message, data)
 
     @classmethod
@@ -392,12 +391,29 @@ class InsufficientScope(RpcError):
         )
 
 
+class NotAllowed(RpcError):
+    """The caller may not use the tool, prompt or resource: ``auth=`` of it refuses.
+
+    The code is that of `InsufficientScope`, from which ``data["reason"]`` tells it apart; no other scope would help.
+
+    Args:
+        kind: ``"tool"``, ``"prompt"``, ``"resource"`` or ``"template"``.
+        name: Its name, or its URI.
+    """
+
+    CODE: ClassVar[int] = 403
+    REASON: ClassVar[str] = "not_allowed"
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(self.CODE, f"you may not use the {kind} {name}", {"reason": self.REASON})
+
+
 class SharedStateUnavailable(RpcError):
     """The state that several processes share cannot be reached, so that this request cannot be served now.
 
-    ``data["role"]`` says what of it the request needed: its session, events, tasks, bus or replays. Requests that need
-    nothing of it go on, and it comes back by itself: send the request again later. The code is outside the range that
-    JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+    ``data["role"]`` says what of it the request needed: its session, events, tasks, bus, replays or users. Requests
+    that need nothing of it go on, and it comes back by itself: send the request again later. The code is outside the
+    range that JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
 
     Args:
         role: What was needed.

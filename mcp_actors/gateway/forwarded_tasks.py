@@ -19,7 +19,7 @@ it. The task of the gateway asks what the task of the upstream asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import attrs
@@ -37,10 +37,28 @@ from mcp_actors.server import Context
 from mcp_actors.tasks import TASKS, Tasks
 from mcp_actors.types import CallToolResult, InputRequiredResult
 
-__all__ = ["made_with_tasks"]
+__all__ = ["made_with_tasks", "run_as_task", "takes_task"]
 
 _METHOD = "tools/call"
 Outcome = dict[str, Any]
+
+
+def takes_task(ctx: Context[Any]) -> bool:
+    """Whether a caller without a session may be answered with a task."""
+    return ctx.era.declares_in_requests and ctx.call.client_link is None and TASKS in ctx.extensions
+
+
+async def run_as_task(ctx: Context[Any], function: Callable[[Context[Any]], Awaitable[Any]]) -> Outcome:
+    """Makes a task of the gateway of all that is done for a call, and returns the answer to it.
+
+    For what goes on with the result of an upstream that may answer with a task of its own: that is waited for then.
+
+    Args:
+        ctx: The call of a caller that `takes_task`.
+        function: Returns the result, with the context that it is given.
+    """
+    answer: Outcome = await _tasks_of(ctx).go_on(ctx, function)
+    return answer
 
 
 async def made_with_tasks(
@@ -70,7 +88,7 @@ async def made_with_tasks(
             # Callers without sessions have no such param (SEP-2663), but this server would take it as one.
             params.pop("task", None)
         return await _made_in_session(lease, params, options, began), False
-    takes = ctx.era.declares_in_requests and ctx.call.client_link is None and TASKS in ctx.extensions
+    takes = takes_task(ctx)
     send = connection.client._requests.send
     try:
         result = await send(_METHOD, params, _with_tasks(options) if takes else options)

@@ -20,12 +20,17 @@ import trio
 from mcp_actors._actors.event_bus import DEFAULT_MAX_URIS
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._client.options import Access
+from mcp_actors._eras.era import ValueResult
+from mcp_actors._schema.signature import InvalidArguments
+from mcp_actors._server.failures import failed
 from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.invoke import Handler, string_param, uri_param
-from mcp_actors._server.registry import ListedElsewhere
+from mcp_actors._server.registry import ListedElsewhere, Registry
+from mcp_actors._server.reshape import Shape
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.tools import ToolElsewhere, with_repairs
+from mcp_actors.abc import OpenState
 from mcp_actors.errors import (
     MethodNotFound,
     ResourceNotFound,
@@ -34,10 +39,12 @@ from mcp_actors.errors import (
     invalid_params,
 )
 from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.forwarded_tasks import run_as_task, takes_task
 from mcp_actors.gateway.forwarding import ForwardedCall, forward
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind
 from mcp_actors.gateway.lists import HANDSHAKE_WAIT, ListedRow
 from mcp_actors.gateway.live import ROOTS_CHANGED, GatewayPlan, LiveUpstreams, opened
+from mcp_actors.gateway.results import result_of_tool
 from mcp_actors.gateway.routes import CachingHints, Route, Visible, merged_page
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
 from mcp_actors.gateway.server_entry import ServerEntry
@@ -110,6 +117,7 @@ class Gateway(Server[StateT]):
         **options: Any,
     ) -> None:
         require_number("wait", wait, 0, math.inf)
+        budget, pinned = options.pop("budget", None), options.pop("pinned", ())
         if presents and len(upstreams) != 1:
             raise ValueError(f"presents= is for a gateway of one upstream, not of {len(upstreams)}")
         super().__init__(name, **options)
@@ -149,6 +157,8 @@ class Gateway(Server[StateT]):
             **{kind.method: partial(Continuation, self._merged, kind) for kind in LIST_KINDS.values()},
             "logging/setLevel": self._set_log_level,
         }
+        # The search asks for the merged list, which takes the place of the server's own here.
+        self._begin_search(budget, pinned)
         self._runtime.upstreams = self._upstream_statistics
         self.notification(ROOTS_CHANGED, inline=True)(self._roots_changed)
         for each in upstreams:
@@ -228,9 +238,9 @@ class Gateway(Server[StateT]):
             self.method(method, scopes=upstream.scopes)(partial(self._forward_method, upstream.name))
 
     @asynccontextmanager
-    async def _scope(self) -> AsyncIterator[ServerScope]:
+    async def _scope(self, shared: OpenState) -> AsyncIterator[ServerScope]:
         self._plan.telemetry = self.telemetry
-        async with opened(self._plan) as live, super()._scope() as scope:
+        async with opened(self._plan) as live, super()._scope(shared) as scope:
             self._live[scope] = live
             try:
                 yield scope
@@ -285,7 +295,15 @@ class Gateway(Server[StateT]):
     async def _merged(self, kind: ListKind, ctx: Context[StateT]) -> Any:
         own = await self._own_rows(kind, ctx)
         live = self._live[ctx._scope]
-        return await merged_page(live.lists, live.routes, ctx, kind, own, self._hints, self._page_size)
+        page = await merged_page(live.lists, live.routes, ctx, kind, own, self._hints, self._page_size)
+        if not self._registry(kind).is_same_for_all:
+            page.cache_scope = "private"
+        return page
+
+    def _registry(self, kind: ListKind) -> Registry[Any]:
+        features = self._features
+        registries: dict[str, Registry[Any]] = {"tools": features.tools, "prompts": features.prompts}
+        return registries.get(kind.name, features.resources)
 
     async def _own_rows(self, kind: ListKind, ctx: Context[StateT]) -> list[ListedRow]:
         features = self._features
@@ -299,7 +317,7 @@ class Gateway(Server[StateT]):
             entries = features.resources.templates_seen_by(ctx)
             return [ListedRow(each.key, each.serial, each.listed, "") for each in entries]
         rows = await features.resources.rows(ctx)
-        return [ListedRow(each.key, each.serial, each.resource, "") for each in rows]
+        return [ListedRow(each.key, each.serial, each.listed, "") for each in rows]
 
     def _has_tasks(self, live: LiveUpstreams) -> bool:
         """Whether any tool, of an upstream or of the gateway, may run as a task."""
@@ -344,7 +362,13 @@ class Gateway(Server[StateT]):
         route = self._live[ctx._scope].routes.listed(ctx, kind, name)
         if route is None:
             return Continuation(self._forward_named, kind, ctx)
-        if kind is _TOOLS and route.upstream.settings.arguments == "repair":
+        settings = route.upstream.settings
+        if kind is _TOOLS and route.target in settings.tools:
+            shape = self._shape(ctx, route)
+            if shape is None or settings.arguments == "repair":
+                return Continuation(self._forward_named, kind, ctx)
+            return self._forward_reshaped(ctx, route, shape, ctx.params.get("arguments"))
+        if kind is _TOOLS and settings.arguments == "repair":
             repaired = self._repaired(ctx, route)
             if repaired is not None:
                 return Continuation(self._forward_repaired, ctx, route, *repaired)
@@ -364,9 +388,43 @@ class Gateway(Server[StateT]):
     async def _forward_repaired(
         self, ctx: Context[StateT], route: Route, arguments: dict[str, Any], paths: list[str]
     ) -> Any:
-        self._features.tools.repairs.note(ctx.params["name"], paths)
         params = {**ctx.params, "name": route.target, "arguments": arguments}
-        return with_repairs(await forward(ctx, route, params), paths)
+        return self._noted(ctx, await forward(ctx, route, params), paths)
+
+    def _noted(self, ctx: Context[StateT], result: Any, paths: list[str]) -> Any:
+        """Returns the result of a call with repaired arguments, which is counted."""
+        self._features.tools.repairs.note(ctx.params["name"], paths)
+        return with_repairs(result.as_result() if isinstance(result, ValueResult) else result, paths)
+
+    def _shape(self, ctx: Context[StateT], route: Route) -> Shape | None:
+        """Returns the shape of a tool of an upstream; ``None`` where it is not listed, or cannot have its shape."""
+        listing = self._live[ctx._scope].lists.newest(route.upstream, ctx, _TOOLS)
+        return None if listing is None else listing.shapes.get(route.target)
+
+    def _forward_reshaped(self, ctx: Context[StateT], route: Route, shape: Shape, arguments: Any) -> Any:
+        """Passes on a call of a tool in another shape, or returns the refusal of its arguments."""
+        if not isinstance(arguments, dict):
+            if arguments is not None:
+                raise invalid_params("'arguments' must be an object")
+            arguments = {}
+        try:
+            shape.check(arguments)
+        except InvalidArguments as error:
+            return failed(error)
+        params = {**ctx.params, "name": route.target}
+        if shape.is_plain:
+            return ForwardedCall(ctx, route, {**params, "arguments": shape.mapped(arguments)})
+
+        def run(later: Context[Any]) -> Any:
+            def forward_own(own: dict[str, Any]) -> Any:
+                return forward(later, route, {**params, "arguments": own})
+
+            return shape.call(later, arguments, forward_own, partial(result_of_tool, later, shape.inner))
+
+        met = route.upstream.met
+        if met is not None and met.server.has_tasks and takes_task(ctx):
+            return Continuation(run_as_task, ctx, run)
+        return Continuation(run, ctx)
 
     async def _forward_named(self, kind: ListKind, ctx: Context[StateT]) -> Any:
         name = ctx.params["name"]
@@ -375,12 +433,25 @@ class Gateway(Server[StateT]):
             raise invalid_params(f"unknown {kind.what}: {name:.200}")
         if self._plan.telemetry is not None:
             await self._live[ctx._scope].lists.learn(ctx, kind, route.upstream)
-        if kind is _TOOLS and route.upstream.settings.arguments == "repair":
+        settings = route.upstream.settings
+        is_reshaped = kind is _TOOLS and route.target in settings.tools
+        repaired = None
+        if is_reshaped or (kind is _TOOLS and settings.arguments == "repair"):
             # What the tool takes is not known before it was listed.
-            await self._live[ctx._scope].lists.of_all(ctx, kind, [route.upstream])
-            repaired = self._repaired(ctx, route)
-            if repaired is not None:
-                return await self._forward_repaired(ctx, route, *repaired)
+            found = await self._live[ctx._scope].lists.of_all(ctx, kind, [route.upstream])
+            if is_reshaped and not found:
+                raise UpstreamUnavailable(route.upstream.settings.name, "its tools cannot be listed")
+            repaired = self._repaired(ctx, route) if settings.arguments == "repair" else None
+        if is_reshaped:
+            shape = self._shape(ctx, route)
+            if shape is None:
+                raise invalid_params(f"unknown tool: {name:.200}")
+            arguments = ctx.params.get("arguments") if repaired is None else repaired[0]
+            result = self._forward_reshaped(ctx, route, shape, arguments)
+            result = await result() if isinstance(result, Continuation) else result
+            return result if repaired is None else self._noted(ctx, result, repaired[1])
+        if repaired is not None:
+            return await self._forward_repaired(ctx, route, *repaired)
         return await forward(ctx, route, {**ctx.params, "name": route.target})
 
     def _read(self, ctx: Context[StateT]) -> Any:
@@ -613,10 +684,8 @@ def configured_gateway(
     entries = (
         configuration if isinstance(configuration, ServerEntries) else read_server_entries(configuration)
     )
-    section = {name: getattr(entries.gateway, name) for name in ("name", "instructions", "wait")}
-    given = {name: value for name, value in section.items() if value is not None}
     upstreams = upstreams_of(entries, access=access)
-    return Gateway(upstreams, **{**given, **options})
+    return Gateway(upstreams, **{**entries.gateway.given(), **options})
 
 
 def upstreams_of(

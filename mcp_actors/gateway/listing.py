@@ -19,6 +19,7 @@ from mcp_actors._client.pages import FEW_PAGES
 from mcp_actors._eras.convert import structure_error_text
 from mcp_actors._eras.era import EventKind
 from mcp_actors._eras.modern import annotated_params
+from mcp_actors._server.reshape import Shape
 from mcp_actors._server.tools import TaskRules, ToolElsewhere, tool_without_references
 from mcp_actors._wire.codec import encode_value
 from mcp_actors._wire.uri_template import LONGEST_URI, UriTemplate
@@ -139,6 +140,8 @@ class UpstreamListing:
     read_at: float = attrs.field(factory=trio.current_time)
     held: set[str] = attrs.field(factory=set)
     """The names in the gateway that are claimed for it."""
+    shapes: Mapping[str, Shape] = attrs.field(factory=dict)
+    """The shapes of the tools that have another one in the gateway, by their own names."""
     uses: int = 0
     """At how many places it is kept."""
     _tools: dict[str, ToolElsewhere] = attrs.field(factory=dict)
@@ -242,6 +245,8 @@ class _ListReader:
         self, connection: UpstreamConnection, kind: ListKind, upstream: Upstream, circle: GatewayCircle
     ) -> None:
         self.entries: dict[str, Any] = {}
+        self.shapes: dict[str, Shape] = {}
+        self._refused: set[str] = set()
         self.is_full = False
         self._connection = connection
         self._kind = kind
@@ -280,6 +285,8 @@ class _ListReader:
             found = list(map(_as_offered, self._connection.client._requests.learn_tools(found)))
             if self._upstream.inline_refs:
                 found = [await _inlined(each) for each in found]
+            if self._upstream.tools:
+                found = list(filter(None, map(self._reshaped, found)))
         for entry in found:
             if self._circle.has_come_back(entry.meta):
                 continue
@@ -303,8 +310,31 @@ class _ListReader:
             return ""
         return cursor if isinstance(cursor, str) else None
 
+    def _reshaped(self, tool: t.Tool) -> t.Tool | None:
+        """Returns a tool in the shape that it has in the gateway, ``None`` if it cannot have that, which is logged."""
+        reshape = self._upstream.tools.get(tool.name)
+        if reshape is None or tool.name in self.shapes:
+            return tool
+        try:
+            shape = self.shapes[tool.name] = Shape(tool, reshape)
+        except (TypeError, ValueError) as error:
+            self._refused.add(tool.name)
+            log.error(
+                "a tool of an upstream is not offered: it cannot be reshaped",
+                upstream=self._upstream.name,
+                tool=printable(tool.name, _SHOWN),
+                error=printable(str(error), _SHOWN),
+            )
+            return None
+        return shape.tool
+
     def listing(self) -> UpstreamListing:
         """Returns what was read."""
+        if self._kind.of is t.Tool:
+            for each in self._upstream.tools.keys() - self.entries.keys() - self._refused:
+                log.warning(
+                    "a tool that is to be reshaped is not listed", upstream=self._upstream.name, tool=each
+                )
         ttls = [each for each in self._ttls if each is not None]
         scope: t.CacheScope | None = "private"
         if all(each == "public" for each in self._scopes):
@@ -315,6 +345,7 @@ class _ListReader:
             self.entries,
             ttl_ms=min(ttls, default=None) if len(ttls) == len(self._ttls) else None,
             cache_scope=scope,
+            shapes=self.shapes,
         )
 
 

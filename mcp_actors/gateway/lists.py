@@ -327,16 +327,21 @@ class UpstreamLists:
         if name in self.claims[kind.name].owners:
             return True
         for (upstream, of), listing in self.known.items():
-            if of == kind.name and self.tables[upstream].own(name) in listing.entries:
+            if of == kind.name and self.table(kind, upstream).own(name) in listing.entries:
                 return True
         return False
 
     def outside(self, kind: ListKind, upstream: str, own: str) -> str | None:
         """Returns the name or URI that something has in the gateway, ``None`` if it is not offered."""
-        table = self.tables[upstream]
+        table = self.table(kind, upstream)
         if kind.key == "name":
             return table.outside(own)
         return own if table.is_offered(own) else None
+
+    def table(self, kind: ListKind, upstream: str) -> NameTable:
+        """Returns the names that an upstream has for the entries of one kind of list."""
+        table = self.tables[upstream]
+        return table.tools if kind.name == "tools" else table
 
     async def learn(self, ctx: Context[Any], kind: ListKind, actor: UpstreamActor) -> None:
         """Reads a list that was never read, so that telemetry knows the names in it before a call of one has ended.

@@ -13,6 +13,7 @@ from __future__ import annotations
 import attrs
 
 from mcp_actors._server.names import NameTable
+from mcp_actors._server.reshape import reshaped_names
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
@@ -28,7 +29,8 @@ MOST_COLLISIONS = 1000
 def table_of(upstream: Upstream) -> NameTable:
     """Returns the names of an upstream; raises `ValueError` for settings that contradict each other."""
     of = f"upstream {upstream.name!r}"
-    return NameTable(of, upstream.name_prefix, upstream.rename, upstream.include, upstream.exclude)
+    renamed = reshaped_names(of, upstream.tools)
+    return NameTable(of, upstream.name_prefix, upstream.rename, upstream.include, upstream.exclude, renamed)
 
 
 @attrs.define(eq=False)

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from mcp_actors._client.tool_results import wraps
 from mcp_actors._eras.era import RESULT_STAMPS, Era, Method, read_result
 from mcp_actors._eras.modern import SERVER_INFO
 from mcp_actors.errors import (
@@ -54,8 +55,9 @@ from mcp_actors.gateway.upstream import Lease
 from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable, without_paths
+from mcp_actors.types import CallToolResult, InputRequiredResult, Tool
 
-__all__ = ["asks_for_input", "failure_for_client", "failure_of", "result_for_caller"]
+__all__ = ["asks_for_input", "failure_for_client", "failure_of", "result_for_caller", "result_of_tool"]
 
 # Characters of an exception's text in the log.
 LONGEST_TEXT = 300
@@ -80,6 +82,31 @@ def result_for_caller(ctx: Context[Any], lease: Lease, result: dict[str, Any]) -
     method, own = invocation.method, invocation.era
     answer = result if lease.era is own else _converted(lease, own, method, result)
     return _with_hints(ctx, answer) if method.cacheable else answer
+
+
+async def result_of_tool(ctx: Context[Any], tool: Tool, answer: Any) -> CallToolResult:
+    """Returns what `result_for_caller` returned for a call of a tool as an object, for a function that looks at it.
+
+    An answer that asks the client for input ends the call with it.
+
+    Args:
+        ctx: The call.
+        tool: The tool as its server has listed it.
+        answer: The answer.
+
+    Raises:
+        RemoteProtocolError: It is malformed.
+    """
+    if isinstance(answer, CallToolResult):
+        result = answer
+    elif isinstance(answer, InputRequiredResult) or asks_for_input(ctx.era, answer):
+        # The function runs again from its start when the client has answered.
+        await ctx.call.replace(answer)
+    else:
+        result = read_result(ctx.era, answer, CallToolResult)
+    if tool.output_schema is not None and wraps(tool.name, tool.output_schema):
+        result.wrapped = isinstance(result.structured_content, dict) and "result" in result.structured_content
+    return result
 
 
 def _converted(lease: Lease, own: Era, method: Method, result: dict[str, Any]) -> Any:

@@ -143,10 +143,10 @@ class UpstreamRoutes:
         able = [
             name_of
             for name_of, actor in self._actors.items()
-            if self._lists.tables[name_of].own(name) is not None and not self._is_caller(ctx, actor)
+            if self._lists.table(kind, name_of).own(name) is not None and not self._is_caller(ctx, actor)
         ]
         if len(able) < 2:
-            own = None if not able else self._lists.tables[able[0]].own(name)
+            own = None if not able else self._lists.table(kind, able[0]).own(name)
             return None if own is None else self._checked(ctx, kind, able[0], own)
         found = await self._lists.of_all(ctx, kind, [self._actors[each] for each in able])
         self._lists.claim(kind, found)

@@ -31,6 +31,7 @@ from mcp_actors.gateway.server_entry import (
     over_unix_socket,
     read_file,
 )
+from mcp_actors.server import Argument, Reshape
 from mcp_actors.supervision.platform import split_line
 
 __all__ = ["GatewayMembers", "GatewaySection", "ServerEntries", "ServerEntry", "read_server_entries"]
@@ -128,6 +129,10 @@ def _maps_to_texts(value: object) -> bool:
     )
 
 
+def _is_object(value: object) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_some_text, value))
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
@@ -170,6 +175,10 @@ GATEWAY_MEMBERS: Mapping[str, Check] = {
     "rename": (_maps_to_texts, "an object of names and texts"),
     "include": _TEXTS,
     "exclude": _TEXTS,
+    "tools": (
+        lambda value: _is_object(value) and all(map(_is_object, value.values())),
+        "an object of names and objects",
+    ),
     "sessions": (lambda value: value in _SESSIONS, "one of " + ", ".join(map(repr, _SESSIONS))),
     "lazy": _BOOLEAN,
     "era": (lambda value: value in _ERAS, "one of " + ", ".join(map(repr, _ERAS))),
@@ -182,6 +191,30 @@ GATEWAY_MEMBERS: Mapping[str, Check] = {
 }
 """Those for a gateway, which no host has."""
 
+SHAPE_MEMBERS: Mapping[str, Check] = {
+    "name": _TEXT,
+    "title": _TEXT,
+    "description": _TEXT,
+    "arguments": (
+        lambda value: (
+            _is_object(value) and all(_is_text(each) or _is_object(each) for each in value.values())
+        ),
+        "an object of names and objects, or new names",
+    ),
+    "output_schema": (lambda value: value is False or _is_object(value), "an object, or false"),
+}
+"""Those of a tool in another shape, as `mcp_actors.Reshape` has them but for functions."""
+
+ARGUMENT_MEMBERS: Mapping[str, Check] = {
+    "name": _TEXT,
+    "title": _TEXT,
+    "description": _TEXT,
+    "default": (lambda value: True, "any value"),
+    "value": (lambda value: True, "any value"),
+    "hidden": _BOOLEAN,
+}
+"""Those of an argument of it, as `mcp_actors.Argument` has them but for functions."""
+
 SECTION_MEMBERS: Mapping[str, Check] = {
     "listen": (
         lambda value: _is_some_text(value) or (_are_texts(value) and all(value)),
@@ -190,6 +223,11 @@ SECTION_MEMBERS: Mapping[str, Check] = {
     "name": _TEXT,
     "instructions": _TEXT,
     "wait": _SECONDS,
+    "budget": (
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+        "a number of tokens above 0",
+    ),
+    "pinned": _TEXTS,
 }
 """Those of the object ``gateway`` of a file."""
 
@@ -227,8 +265,16 @@ class GatewaySection:
     instructions: str | None = None
     wait: float | None = None
     """Seconds, as `Gateway` takes them."""
+    budget: int | None = None
+    """Tokens, as `Gateway` takes them."""
+    pinned: Sequence[str] | None = None
     unknown: Sequence[str] = ()
     """The names of the members that have no effect."""
+
+    def given(self) -> dict[str, Any]:
+        """Returns the options of `Gateway` that it has."""
+        found = {each: getattr(self, each) for each in ("name", "instructions", "wait", "budget", "pinned")}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 @attrs.frozen
@@ -336,7 +382,15 @@ class _EntryReader:
         urls = [member for member in ("url", "serverUrl", "httpUrl") if member in given]
         if len(urls) + ("command" in given) != 1:
             self._fail("it needs either a command (with args) or a url", name, None)
-        outside = list(given.get("rename", {}).values())
+        rename = given.get("rename", {})
+        if "tools" in given:
+            given["tools"] = {
+                tool: self._shape(each, name, f"tools.{tool}") for tool, each in given["tools"].items()
+            }
+        shapes: Mapping[str, Reshape] = given.get("tools", {})
+        outside = [*rename.values(), *(each.name for each in shapes.values() if each.name is not None)]
+        if not rename.keys().isdisjoint(own for own, each in shapes.items() if each.name is not None):
+            self._fail("a tool is renamed here, and in its shape", name, "rename")
         if len(set(outside)) < len(outside) or "" in outside:
             self._fail("two names are renamed to the same one, or one to nothing", name, "rename")
         members: dict[str, Any] = {
@@ -360,6 +414,39 @@ class _EntryReader:
             unused = ["args", "env", "envFile", "cwd"]
         unknown += [each for each in unused if each in given]
         return ServerEntry(name=name, source=self._source, unknown=tuple(unknown), **members)
+
+    def _shape(self, value: Mapping[str, Any], server: str, member: str) -> Reshape:
+        """Returns the shape that a tool has in the gateway."""
+        given = self._known(value, SHAPE_MEMBERS, server, member)
+        if given.get("output_schema") is False:
+            given["output_schema"] = None
+        try:
+            arguments = {
+                name: Argument(each)
+                if isinstance(each, str)
+                else Argument(**self._known(each, ARGUMENT_MEMBERS, server, f"{member}.arguments.{name}"))
+                for name, each in given.pop("arguments", {}).items()
+            }
+            return Reshape(arguments=arguments, **given)
+        except (TypeError, ValueError) as error:
+            self._fail(str(error), server, member)
+
+    def _known(
+        self, value: Mapping[str, Any], checks: Mapping[str, Check], server: str, member: str
+    ) -> dict[str, Any]:
+        """Returns members that are all known: what is hidden by a misspelt word would be seen."""
+        found: dict[str, Any] = {}
+        for each, given in value.items():
+            if each not in checks:
+                self._fail(
+                    f"it has a member {str(each)[:80]!r}; known are {', '.join(checks)}", server, member
+                )
+            if given is None and each not in ("default", "value"):
+                continue
+            if not checks[each][0](given):
+                self._fail(f"it has to be {checks[each][1]}", server, f"{member}.{each}")
+            found[each] = given
+        return found
 
     def _kind(self, given: str | None, url: str | None, name: str) -> str | None:
         """Returns the type of an entry as `_TYPES` has it, which its URL must fit."""

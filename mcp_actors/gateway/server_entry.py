@@ -24,6 +24,7 @@ import attrs
 from mcp_actors.abc import ClientTransport
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConfigurationError, McpError, MissingVariable, TransportNotFound
+from mcp_actors.server import Reshape
 from mcp_actors.supervision.logging import write_to_stderr
 from mcp_actors.supervision.platform import join_words, split_line
 
@@ -388,6 +389,7 @@ class GatewayMembers:
     rename: Mapping[str, str] | None = None
     include: Sequence[str] | None = None
     exclude: Sequence[str] | None = None
+    tools: Mapping[str, Reshape] | None = None
     sessions: Literal["auto", "shared", "own"] | None = None
     lazy: bool | None = None
     era: str | None = None
@@ -400,7 +402,7 @@ class GatewayMembers:
 
     def given(self) -> dict[str, Any]:
         """Returns those that the entry has."""
-        return {name: value for name, value in attrs.asdict(self).items() if value is not None}
+        return {name: value for name, value in attrs.asdict(self, recurse=False).items() if value is not None}
 
 
 @attrs.frozen(kw_only=True, repr=False)

@@ -11,6 +11,7 @@ from attrs.validators import in_ as _in
 from mcp_actors._client.options import Access
 from mcp_actors.abc import ClientTransport
 from mcp_actors.client import Target
+from mcp_actors.server import Reshape
 
 __all__ = ["SessionPolicy", "Upstream", "UpstreamTarget"]
 
@@ -37,6 +38,9 @@ class Upstream:
     """Patterns of the names (its own) and URIs that are offered, as of `fnmatch`."""
     exclude: Collection[str] = ()
     """Patterns of the names and URIs that are not offered, although they are included."""
+    tools: Mapping[str, Reshape] = attrs.field(factory=dict)
+    """Other shapes of tools, by the names that the server has for them. One that cannot have its shape, or that the
+    server lists in a way that does not fit, is not offered, which is logged."""
     methods: Collection[str] = ()
     """Methods beyond the protocol that are passed on to it, such as those of an extension: their names."""
     sessions: SessionPolicy = "auto"

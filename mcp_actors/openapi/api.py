@@ -30,7 +30,7 @@ from mcp_actors.openapi.calls import (
     result_of,
 )
 from mcp_actors.openapi.document import ApiDocument, list_of, object_of, read_document, text_of
-from mcp_actors.openapi.operations import Argument, Operation, read_operations
+from mcp_actors.openapi.operations import Operation, OperationArgument, read_operations
 from mcp_actors.openapi.schemas import plain_text
 from mcp_actors.server import Context, Server, current_context
 from mcp_actors.types import BlobResourceContents, CallToolResult, TextResourceContents, ToolAnnotations
@@ -213,11 +213,11 @@ def _hints(operation: Operation) -> ToolAnnotations:
     )
 
 
-def _is_variable(argument: Argument) -> bool:
+def _is_variable(argument: OperationArgument) -> bool:
     return argument.place == "path" or (argument.place == "query" and argument.required)
 
 
-def _identifier(argument: Argument) -> str:
+def _identifier(argument: OperationArgument) -> str:
     name = re.sub("[^A-Za-z0-9_]", "_", argument.name)
     return name if name.isidentifier() and name != "ctx" else f"_{name}"
 

@@ -108,7 +108,8 @@ class ApiAnswer(msgspec.Struct, frozen=True):
         charset = re.search(r"charset=\"?([\w-]+)", self.headers.get("content-type", ""), re.IGNORECASE)
         try:
             return self.body.decode(charset[1] if charset else "utf-8", "replace")
-        except LookupError:
+        except (LookupError, UnicodeError):
+            # Some encodings of Python know no replacements, and no HTTP either.
             return self.body.decode("utf-8", "replace")
 
     @property
@@ -344,15 +345,14 @@ _OF_THE_LIBRARY = frozenset(("accept", "accept-encoding", "connection", "host", 
 
 
 def _add_credential(parts: RequestParts, scheme: SecurityScheme, credential: Credential) -> None:
-    parts.headers = [each for each in parts.headers if each[0].lower() != "authorization"]
     if scheme.kind == "basic":
         text = credential if isinstance(credential, str) else ":".join(credential or ())
-        parts.add_header("authorization", f"Basic {base64.b64encode(text.encode()).decode()}")
+        _set_authorization(parts, f"Basic {base64.b64encode(text.encode()).decode()}")
         return
     if not isinstance(credential, str):
         raise TypeError(f"credentials for {scheme.name} are one text, such as a token")
     if scheme.kind == "bearer":
-        parts.add_header("authorization", f"Bearer {credential}")
+        _set_authorization(parts, f"Bearer {credential}")
     elif scheme.kind == "apiKey" and scheme.place == "query":
         parts.add_query(scheme.parameter, credential)
     elif scheme.kind == "apiKey" and scheme.place == "cookie":
@@ -360,7 +360,12 @@ def _add_credential(parts: RequestParts, scheme: SecurityScheme, credential: Cre
     elif scheme.kind == "apiKey":
         parts.add_header(scheme.parameter, credential)
     else:
-        parts.add_header("authorization", credential)
+        _set_authorization(parts, credential)
+
+
+def _set_authorization(parts: RequestParts, value: str) -> None:
+    parts.headers = [each for each in parts.headers if each[0].lower() != "authorization"]
+    parts.add_header("authorization", value)
 
 
 _hides_urls: ContextVar[bool] = ContextVar("hides_urls", default=False)

@@ -306,7 +306,7 @@ def _parsed(text: bytes, shown: str) -> Any:
         library = importlib.import_module("yaml")
     except ImportError:
         raise ImportError(
-            f"{shown} is YAML: install the extra by pip install 'mcp-actors[openapi]', or write it as JSON"
+            f"{shown} is YAML, which needs a library: pip install 'pyyaml>=6.0.2', or write it as JSON"
         ) from None
     try:
         return library.load(text, Loader=_loader())

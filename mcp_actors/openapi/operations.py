@@ -13,7 +13,7 @@ import msgspec
 from mcp_actors.openapi.document import ApiDocument, Unresolved, list_of, object_of, text_of
 from mcp_actors.openapi.schemas import FILE_SCHEMA, flat_schema, is_file, plain_text, read_schema
 
-__all__ = ["Argument", "Body", "Operation", "SecurityScheme", "read_operations"]
+__all__ = ["Body", "Operation", "OperationArgument", "SecurityScheme", "read_operations"]
 
 # What hosts accept: 64 characters, a letter or "_" first; ``docs/reference/hosts.md`` has the sources.
 MOST_NAME = 64
@@ -49,7 +49,7 @@ _STYLES = {
 }
 
 
-class Argument(msgspec.Struct, frozen=True):
+class OperationArgument(msgspec.Struct, frozen=True):
     """A parameter: what a model writes under ``name``, and how it is sent (OpenAPI, Parameter Object)."""
 
     name: str
@@ -111,7 +111,7 @@ class Operation:
     description: str
     deprecated: bool
     internal: bool
-    arguments: tuple[Argument, ...]
+    arguments: tuple[OperationArgument, ...]
     body: Body | None
     input_schema: dict[str, Any]
     output_schema: dict[str, Any] | None
@@ -194,7 +194,7 @@ class _OperationReader:
     def operation(self) -> Operation:
         given = self._operation
         problem = ""
-        arguments: tuple[Argument, ...] = ()
+        arguments: tuple[OperationArgument, ...] = ()
         body: Body | None = None
         schema: dict[str, Any] = {"type": "object", "properties": {}}
         output = None
@@ -230,7 +230,7 @@ class _OperationReader:
             problem=problem,
         )
 
-    def _description(self, arguments: Collection[Argument]) -> str:
+    def _description(self, arguments: Collection[OperationArgument]) -> str:
         summary = plain_text(text_of(self._operation.get("summary")), MOST_TITLE)
         text = plain_text(text_of(self._operation.get("description")), MOST_DESCRIPTION)
         # Many descriptions begin with the summary.
@@ -249,7 +249,7 @@ class _OperationReader:
 
     # -- parameters ----------------------------------------------------------------------------------------------
 
-    def _arguments(self, security: Collection[Collection[SecurityScheme]]) -> tuple[Argument, ...]:
+    def _arguments(self, security: Collection[Collection[SecurityScheme]]) -> tuple[OperationArgument, ...]:
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for each in (*list_of(self._item.get("parameters")), *list_of(self._operation.get("parameters"))):
             given = object_of(self._document.resolved(each))
@@ -280,7 +280,7 @@ class _OperationReader:
             raise _Unusable(f"its path has {{{min(missing)}}}, of which it says nothing")
         return tuple(each for each in arguments if each.place != "path" or each.wire in in_path)
 
-    def _argument(self, given: dict[str, Any], place: Place, wire: str, required: bool) -> Argument:
+    def _argument(self, given: dict[str, Any], place: Place, wire: str, required: bool) -> OperationArgument:
         content = object_of(given.get("content"))
         style = text_of(given.get("style")) or _DEFAULT_STYLES[place]
         if place == "header" and not _TOKEN.fullmatch(wire):
@@ -293,7 +293,7 @@ class _OperationReader:
         written = read_schema(self._document, schema, sent=True, most=MOST_OF_ARGUMENT)
         if text := plain_text(text_of(given.get("description")), 300):
             written["description"] = text
-        return Argument(
+        return OperationArgument(
             name=self._argument_name(wire, place),
             place=place,
             wire=wire,
@@ -411,7 +411,7 @@ def _scheme(name: str, given: dict[str, Any], scopes: list[Any]) -> SecuritySche
 
 
 def _input_schema(
-    arguments: Collection[Argument], members: Mapping[str, Any], needed: Collection[str]
+    arguments: Collection[OperationArgument], members: Mapping[str, Any], needed: Collection[str]
 ) -> dict[str, Any]:
     schema: dict[str, Any] = {
         "type": "object",

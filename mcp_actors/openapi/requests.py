@@ -18,7 +18,7 @@ import msgspec
 
 from mcp_actors.errors import ToolError
 from mcp_actors.openapi.document import object_of, text_of
-from mcp_actors.openapi.operations import Argument, Body, Operation
+from mcp_actors.openapi.operations import Body, Operation, OperationArgument
 
 __all__ = ["RequestParts", "request_parts"]
 
@@ -78,7 +78,7 @@ def request_parts(operation: Operation, arguments: Mapping[str, Any]) -> Request
 # -- parameters (OpenAPI, Style Values) ------------------------------------------------------------------------------
 
 
-def _in_path(argument: Argument, value: Any) -> str:
+def _in_path(argument: OperationArgument, value: Any) -> str:
     if value is None or value in ("", [], {}):
         raise ToolError(f"{argument.name}: must not be empty, because it is a part of the path")
     if any(step in (".", "..") for text in _texts(value) for step in re.split(r"[/\\]", text)):
@@ -87,7 +87,10 @@ def _in_path(argument: Argument, value: Any) -> str:
     if argument.as_json:
         return _encoded(_json(value))
     if argument.style == "label":
-        return "." + _joined(argument, value, "." if argument.explode else ",")
+        text = "." + _joined(argument, value, "." if argument.explode else ",")
+        if text in (".", ".."):
+            raise ToolError(f"{argument.name}: a part of a path cannot be '.' or '..'")
+        return text
     if argument.style != "matrix":
         return _joined(argument, value, ",")
     name = _encoded(argument.wire)
@@ -98,7 +101,7 @@ def _in_path(argument: Argument, value: Any) -> str:
     return f";{name}={_joined(argument, value, ',')}"
 
 
-def _joined(argument: Argument, value: Any, by: str) -> str:
+def _joined(argument: OperationArgument, value: Any, by: str) -> str:
     if isinstance(value, list):
         return by.join(_encoded(_text(each)) for each in value)
     if isinstance(value, dict):
@@ -107,7 +110,7 @@ def _joined(argument: Argument, value: Any, by: str) -> str:
     return _encoded(_text(value))
 
 
-def _simple(argument: Argument, value: Any) -> str:
+def _simple(argument: OperationArgument, value: Any) -> str:
     """The text of a header, which is not percent-encoded."""
     if argument.as_json:
         return _json(value)
@@ -119,7 +122,7 @@ def _simple(argument: Argument, value: Any) -> str:
     return _text(value)
 
 
-def _in_query(argument: Argument, value: Any) -> list[str]:
+def _in_query(argument: OperationArgument, value: Any) -> list[str]:
     """The pairs of a query or of cookies, encoded."""
     name = argument.wire
     if argument.as_json:

@@ -41,6 +41,8 @@ __all__ = [
     "MemoryShared",
     "MemoryState",
     "MemoryTaskStore",
+    "MemoryUserStore",
+    "make_event_id",
     "new_node_name",
 ]
 
@@ -85,14 +87,14 @@ class EventLogStatistics(ValueRecord):
 
 
 class _StoredStream:
-    __slots__ = ("dropped", "ended", "held", "name")
+    __slots__ = ("broken", "dropped", "ended", "held", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.held = 0
-        # The number of the youngest event that was dropped. Resuming from an earlier one would leave a gap.
-        self.dropped = 0
-        self.ended = False
+        # The tag and number of the youngest event that was dropped. Resuming from an earlier one would leave a gap.
+        self.dropped: tuple[str, int] | None = None
+        self.ended = self.broken = False
 
 
 class _StoredSession:
@@ -110,13 +112,21 @@ class _StoredSession:
 
 
 class _StoredEvent:
-    __slots__ = ("at", "data", "number", "serial", "session", "stream")
+    __slots__ = ("at", "data", "number", "serial", "session", "stream", "tag")
 
     def __init__(
-        self, session: _StoredSession, stream: _StoredStream, number: int, serial: int, at: float, data: bytes
+        self,
+        session: _StoredSession,
+        stream: _StoredStream,
+        tag: str,
+        number: int,
+        serial: int,
+        at: float,
+        data: bytes,
     ) -> None:
         self.session = session
         self.stream = stream
+        self.tag = tag
         self.number = number
         self.serial = serial
         self.at = at
@@ -124,7 +134,7 @@ class _StoredEvent:
 
     @property
     def id(self) -> str:
-        return f"{self.session.tag}-{self.stream.name}-{self.number}"
+        return make_event_id(self.tag, self.stream.name, self.number)
 
     @property
     def size(self) -> int:
@@ -191,16 +201,38 @@ class MemoryEventLog:
         self, session: str, stream: str, data: bytes, kept: Callable[[bool], None] | None = None
     ) -> str:
         """Keeps an event and returns its id. Drops the oldest events that are over a bound then."""
+        own = self._session(session)
+        own.last += 1
+        event = self._keep(own, stream, own.tag, own.last, data)
+        if kept is not None:
+            kept(True)
+        return event.id
+
+    def keep(self, session: str, stream: str, tag: str, number: int, data: bytes) -> None:
+        """Keeps an event of another process, which has made its id of a tag of its own: see `make_event_id`."""
+        self._keep(self._session(session), stream, tag, number, data)
+
+    def break_off(self, session: str, stream: str) -> None:
+        """Has nothing of a stream replayed any more, of which another process could not have an event kept."""
+        self._stream(self._session(session), stream).broken = True
+
+    def _session(self, session: str) -> _StoredSession:
         own = self._sessions.get(session)
         if own is None:
             own = self._sessions[session] = _StoredSession(session)
-        entry = own.streams.get(stream)
+        return own
+
+    def _stream(self, own: _StoredSession, name: str) -> _StoredStream:
+        entry = own.streams.get(name)
         if entry is None:
-            entry = own.streams[stream] = _StoredStream(stream)
-        own.last += 1
+            entry = own.streams[name] = _StoredStream(name)
+        return entry
+
+    def _keep(self, own: _StoredSession, stream: str, tag: str, number: int, data: bytes) -> _StoredEvent:
+        entry = self._stream(own, stream)
         self._serial += 1
         now = self._clock()
-        event = _StoredEvent(own, entry, own.last, self._serial, now, data)
+        event = _StoredEvent(own, entry, tag, number, self._serial, now, data)
         own.events.append(event)
         self._order[self._serial] = event
         entry.held += 1
@@ -209,12 +241,14 @@ class MemoryEventLog:
         while own.events and (len(own.events) > self._max_events or own.bytes > self._max_bytes):
             self._drop(own.events[0])
         self._drop_old(now)
-        if kept is not None:
-            kept(True)
-        return event.id
+        return event
 
     async def after(self, session: str, event_id: str) -> Replay | None:
         """Returns all that followed an event in its stream, or ``None``; see `EventLog.after`. Never waits."""
+        return self.replay(session, event_id)
+
+    def replay(self, session: str, event_id: str) -> Replay | None:
+        """Does what `after` does."""
         self._drop_old(self._clock())
         own = self._sessions.get(session)
         if own is None:
@@ -223,14 +257,17 @@ class MemoryEventLog:
         name, _, digits = name_and_number.rpartition("-")
         number = _number(digits)
         entry = own.streams.get(name)
-        if tag != own.tag or entry is None or number is None or number < entry.dropped:
+        if entry is None or entry.broken or number is None:
             return None
-        events = [each for each in own.events if each.stream is entry and each.number >= number]
-        if number > entry.dropped:
-            # The event was not dropped, so it is held, or it was never an event of this stream.
-            if not events or events[0].number != number:
+        events = [each for each in own.events if each.stream is entry]
+        if (tag, number) != entry.dropped:
+            # The event is held, or a later one was dropped, or it was never an event of this stream.
+            place = next(
+                (at for at, each in enumerate(events) if (each.tag, each.number) == (tag, number)), None
+            )
+            if place is None:
                 return None
-            del events[0]
+            del events[: place + 1]
         return Replay(name, [(each.id, each.data) for each in events])
 
     def end(self, session: str, stream: str) -> None:
@@ -274,7 +311,7 @@ class MemoryEventLog:
         own.bytes -= event.size
         self._bytes -= event.size
         entry.held -= 1
-        entry.dropped = event.number
+        entry.dropped = event.tag, event.number
         self._tidy(own, entry)
 
     def _tidy(self, own: _StoredSession, entry: _StoredStream) -> None:
@@ -282,6 +319,11 @@ class MemoryEventLog:
             del own.streams[entry.name]
             if not own.streams:
                 del self._sessions[own.key]
+
+
+def make_event_id(tag: str, stream: str, number: int) -> str:
+    """Returns the id of an event: a tag, which has no ``-`` and no other process or session has, and what it counts."""
+    return f"{tag}-{stream}-{number}"
 
 
 def _number(digits: str) -> int | None:
@@ -567,6 +609,14 @@ class MemoryReplayGuard:
             SharedStateUnavailable: Too many names are remembered.
         """
         await trio.lowlevel.checkpoint()
+        return self.use(name, seconds)
+
+    def use(self, name: bytes, seconds: float) -> bool:
+        """Does what `first_use` does, and does not wait.
+
+        Raises:
+            SharedStateUnavailable: Too many names are remembered.
+        """
         now = self._clock()
         if self._until.get(name, now) > now:
             return False
@@ -578,21 +628,110 @@ class MemoryReplayGuard:
         return True
 
 
+MAX_USERS = 10_000
+"""Users whose values are remembered."""
+MAX_USER_BYTES = 64 * 1024 * 1024
+"""Bytes of the values of all users together."""
+# What an entry takes beside its value, about.
+_USER_OVERHEAD = 256
+
+
+class MemoryUserStore:
+    """A `mcp_actors.abc.UserStore` of one process. With too much to remember it takes no further users.
+
+    Args:
+        max_users: The number of users.
+        max_bytes: The bytes of all values.
+        clock: Returns seconds since the epoch.
+    """
+
+    spans_processes = False
+
+    def __init__(
+        self,
+        *,
+        max_users: int = MAX_USERS,
+        max_bytes: int = MAX_USER_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._max_users = max_users
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._values: dict[str, tuple[bytes, float]] = {}
+        self._bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<MemoryUserStore {len(self._values)}/{self._max_users}>"
+
+    async def load(self, user: str) -> bytes | None:
+        """See `mcp_actors.abc.UserStore.load`."""
+        await trio.lowlevel.checkpoint()
+        return self._found(user)
+
+    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        """See `mcp_actors.abc.UserStore.replace`.
+
+        Raises:
+            SharedStateUnavailable: Too many users, or bytes of them, are remembered.
+        """
+        await trio.lowlevel.checkpoint()
+        if self._found(user) != before:
+            return False
+        if after is not None:
+            self._make_room(user, len(after))
+        self._drop(user)
+        if after is not None:
+            self._values[user] = (after, self._clock() + seconds)
+            self._bytes += len(after) + _USER_OVERHEAD
+        return True
+
+    def _found(self, user: str) -> bytes | None:
+        value, until = self._values.get(user, (None, 0.0))
+        return value if until > self._clock() else None
+
+    def _make_room(self, user: str, size: int) -> None:
+        if self._fits(user, size):
+            return
+        now = self._clock()
+        for each in [each for each, (_, until) in self._values.items() if until <= now]:
+            self._drop(each)
+        if not self._fits(user, size):
+            raise SharedStateUnavailable("users", f"{len(self._values)} users are remembered")
+
+    def _fits(self, user: str, size: int) -> bool:
+        own = self._values.get(user)
+        number = len(self._values) + (own is None)
+        freed = 0 if own is None else len(own[0]) + _USER_OVERHEAD
+        return number <= self._max_users and self._bytes - freed + size + _USER_OVERHEAD <= self._max_bytes
+
+    def _drop(self, user: str) -> None:
+        found = self._values.pop(user, None)
+        if found is not None:
+            self._bytes -= len(found[0]) + _USER_OVERHEAD
+
+
 class MemoryState:
     """The state that `MemoryShared` opens: a node that is alone. A `mcp_actors.abc.OpenState`.
 
     Args:
         events: The log of events; by default a `MemoryEventLog` with its defaults.
         clock: Returns seconds since the epoch, for the times of tasks.
+        users: The values of users; by default a `MemoryUserStore` with its defaults.
     """
 
-    def __init__(self, events: EventLog | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        events: EventLog | None = None,
+        clock: Callable[[], float] = time.time,
+        users: MemoryUserStore | None = None,
+    ) -> None:
         self.node = new_node_name()
         self.sessions = MemorySessionDirectory()
         self.events = MemoryEventLog() if events is None else events
         self.bus = MemoryBus(self.node)
         self.tasks = MemoryTaskStore(clock=clock)
         self.replays = MemoryReplayGuard()
+        self.users = MemoryUserStore(clock=clock) if users is None else users
         self.failure = None
 
     def __repr__(self) -> str:
@@ -602,6 +741,8 @@ class MemoryState:
 class MemoryShared:
     """State in the memory of this process, for servers that are one process. A `mcp_actors.abc.SharedState`.
 
+    Servers of one name that are given the same object have the values of users in common; all else is one server's own.
+
     Args:
         events: The log of events; by default a `MemoryEventLog` with its defaults.
         clock: Returns seconds since the epoch, for the times of tasks.
@@ -610,6 +751,8 @@ class MemoryShared:
     def __init__(self, *, events: EventLog | None = None, clock: Callable[[], float] = time.time) -> None:
         self._events = events
         self._clock = clock
+        # They outlive a `serve`, by the name of the server.
+        self._users: dict[str, MemoryUserStore] = {}
 
     def __repr__(self) -> str:
         return "<MemoryShared>"
@@ -617,7 +760,9 @@ class MemoryShared:
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[MemoryState]:
         """See `mcp_actors.abc.SharedState.open`."""
-        yield MemoryState(self._events, self._clock)
+        if name not in self._users:
+            self._users[name] = MemoryUserStore(clock=self._clock)
+        yield MemoryState(self._events, self._clock, self._users[name])
 
 
 def from_url(url: str) -> MemoryShared:

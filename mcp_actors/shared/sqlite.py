@@ -1,4 +1,4 @@
-"""Shared state in a SQLite file: the tasks of all processes of one machine. The other roles stay in memory.
+"""Shared state in a SQLite file: tasks and values of users, of all processes of one machine. The rest is in memory.
 
 Steps (`mcp_actors.shared.sqlite_steps`) that wait for a connection are run together: by one thread at a time, in one
 transaction, with one write to the disk.
@@ -39,6 +39,7 @@ __all__ = [
     "SqliteShared",
     "SqliteState",
     "SqliteTaskStore",
+    "SqliteUserStore",
 ]
 
 
@@ -321,17 +322,59 @@ class SqliteTaskStore:
         )
 
 
+class SqliteUserStore:
+    """A `mcp_actors.abc.UserStore` in a file. The arguments are those of `SqliteTaskStore`."""
+
+    spans_processes = True
+
+    def __init__(
+        self,
+        place: Place,
+        writing: BatchedConnection,
+        reading: BatchedConnection,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._place = place
+        self._writing = writing
+        self._reading = reading
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<SqliteUserStore {self._place.node}>"
+
+    async def load(self, user: str) -> bytes | None:
+        """See `mcp_actors.abc.UserStore.load`."""
+        return await self._reading.run(
+            lambda connection: sqlite_steps.load_user(connection, self._place, self._clock(), user)
+        )
+
+    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        """See `mcp_actors.abc.UserStore.replace`."""
+
+        def step(connection: sqlite3.Connection) -> bool:
+            now = self._clock()
+            return sqlite_steps.replace_user(connection, self._place, now, user, before, after, now + seconds)
+
+        return await self._writing.run(step, len(before or b"") + len(after or b""))
+
+
 class SqliteState:
-    """The state that `SqliteShared` opens: the tasks are in the file, all else is in memory.
+    """The state that `SqliteShared` opens: tasks and values of users are in the file, all else is in memory.
 
     Args:
         memory: The node and its other roles.
         tasks: The tasks.
+        users: The values of users.
         connections: What they are written and read with.
     """
 
     def __init__(
-        self, memory: MemoryState, tasks: SqliteTaskStore, connections: Sequence[BatchedConnection]
+        self,
+        memory: MemoryState,
+        tasks: SqliteTaskStore,
+        users: SqliteUserStore,
+        connections: Sequence[BatchedConnection],
     ) -> None:
         self.node = memory.node
         self.sessions = memory.sessions
@@ -339,6 +382,7 @@ class SqliteState:
         self.bus = memory.bus
         self.replays = memory.replays
         self.tasks = tasks
+        self.users = users
         self._connections = connections
 
     @property
@@ -352,9 +396,9 @@ class SqliteState:
 
 
 class SqliteShared:
-    """Tasks in a file, for the processes of one machine. A `mcp_actors.abc.SharedState`.
+    """Tasks and values of users in a file, for the processes of one machine. A `mcp_actors.abc.SharedState`.
 
-    The tasks survive the death of all processes, and with it a loss of power: a change is on the disk before anyone
+    They survive the death of all processes, and with it a loss of power: a change is on the disk before anyone
     learns of it. Sessions, events, the bus and the memory of what was used are those of each process alone. The file is
     made readable for its owner only, because it holds the arguments and results of tasks; it must be on a disk of this
     machine, not of the network, and must not be moved or deleted while a server runs. It does not shrink: the room of
@@ -404,7 +448,8 @@ class SqliteShared:
         memory = MemoryState(self._events)
         place = Place(name, memory.node, await trio.to_thread.run_sync(_boot_id))
         writing, reading = await self._connect(place)
-        state = SqliteState(memory, SqliteTaskStore(place, writing, reading), (writing, reading))
+        users = SqliteUserStore(place, writing, reading)
+        state = SqliteState(memory, SqliteTaskStore(place, writing, reading), users, (writing, reading))
         try:
             async with outliving(SHARED_STATE) as nursery:
                 start_again(nursery, SQLITE_WORKER, writing.work, about="writing")

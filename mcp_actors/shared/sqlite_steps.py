@@ -28,6 +28,7 @@ __all__ = [
     "drop_expired",
     "get",
     "leave",
+    "load_user",
     "now_of_machine",
     "open_connection",
     "open_database",
@@ -36,6 +37,7 @@ __all__ = [
     "read_records",
     "renew",
     "replace",
+    "replace_user",
     "stored_record",
 ]
 
@@ -71,6 +73,11 @@ def read_records(found: Iterable[object]) -> list[TaskRecord]:
 
 # -- the file ----------------------------------------------------------------------------------------------------------
 
+_USERS = """
+CREATE TABLE IF NOT EXISTS users (
+    server TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, expires REAL NOT NULL, PRIMARY KEY (server, name)
+) WITHOUT ROWID
+"""
 # "mcpa": the file says whose it is, in the place that SQLite has for that.
 APPLICATION_ID = 0x6D637061
 VERSION = 1
@@ -180,6 +187,8 @@ def _set_up(connection: sqlite3.Connection) -> None:
     try:
         if _is_new(connection):
             _create(connection)
+        # A file that an earlier version has made has no such table.
+        connection.execute(_USERS)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -361,7 +370,40 @@ def renew(connection: sqlite3.Connection, place: Place, now: float, lease: float
         "DELETE FROM dropped WHERE (server, id) IN (SELECT server, id FROM dropped WHERE until <= ? LIMIT ?)",
         (now, DROPPED_AT_ONCE),
     )
+    connection.execute(
+        "DELETE FROM users WHERE (server, name) IN (SELECT server, name FROM users WHERE expires <= ? LIMIT ?)",
+        (now, DROPPED_AT_ONCE),
+    )
     return drop_expired(connection, now)
+
+
+def load_user(connection: sqlite3.Connection, place: Place, now: float, user: str) -> bytes | None:
+    """Returns the value of a user."""
+    found = connection.execute(
+        "SELECT value FROM users WHERE server = ? AND name = ? AND expires > ?", (place.server, user, now)
+    ).fetchone()
+    return None if found is None else bytes(found[0])
+
+
+def replace_user(
+    connection: sqlite3.Connection,
+    place: Place,
+    now: float,
+    user: str,
+    before: bytes | None,
+    after: bytes | None,
+    until: float,
+) -> bool:
+    """Puts a value in the place of another one, if that is there."""
+    if load_user(connection, place, now, user) != before:
+        return False
+    if after is None:
+        connection.execute("DELETE FROM users WHERE server = ? AND name = ?", (place.server, user))
+    else:
+        connection.execute(
+            "INSERT OR REPLACE INTO users VALUES (?, ?, ?, ?)", (place.server, user, after, until)
+        )
+    return True
 
 
 def leave(connection: sqlite3.Connection, place: Place) -> None:

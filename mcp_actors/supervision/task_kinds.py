@@ -28,6 +28,12 @@ MOUNT = TaskKind(
 MOUNT_END = TaskKind(
     "end of a mount", "server", "nothing", "no caller: its lifespan is left at the end of the server"
 )
+DEPENDENCY = TaskKind(
+    "dependency", "server or call", "member", "the callers that wait for it; later no caller: it is made anew"
+)
+DEPENDENCY_END = TaskKind(
+    "end of dependencies", "server", "nothing", "no caller: they are closed at the end of the server"
+)
 # It is a sibling of the session's task, and so is a WebSocket's: no nursery is made for what few connections need.
 CONNECTION_WRITER = TaskKind(
     "link", "owner of the connection", "connection", "the peer: its connection closes"
@@ -263,6 +269,12 @@ WORKER_PROCESS = TaskKind(
 )
 WORKER_PAGES = TaskKind(
     "pages for a worker", "worker process", "nothing", "the worker: its page of metrics fails"
+)
+WORKER_STORE = TaskKind(
+    "state of workers",
+    "worker process",
+    "member",
+    "the worker, which ends and is started again",
 )
 WORKER_SIGNALS = TaskKind("worker signals", "supervisor of workers", "nothing", "no caller", restarted=True)
 WORKER_REPLACEMENT = TaskKind(

@@ -43,7 +43,7 @@ from mcp_actors.tasks.dialects import (
 from mcp_actors.tasks.node import TaskNode, TaskSettings
 from mcp_actors.tasks.states import answered, cancelled, questions_of
 
-__all__ = ["TASKS", "CoreMethods", "ExtensionMethods", "SessionTasks", "Tasks", "may_see"]
+__all__ = ["TASKS", "CoreMethods", "ExtensionMethods", "Tasks", "may_see"]
 
 
 TASKS = "io.modelcontextprotocol/tasks"
@@ -268,7 +268,8 @@ class Tasks(ServerExtension):
         if not core:
             return extension_created(record)
         if (session := ctx.session) is not None:
-            session.get(SessionTasks).add(record.id)
+            # The oldest are left out of the list; they can still be looked at by their ids.
+            session.tasks = (*session.tasks, record.id)[-MOST_OF_SESSION:]
         tool = ctx.server.tools.get(record.tool)
         immediate = None if tool is None else (tool.meta or {}).get(IMMEDIATE_RESPONSE)
         return core_created(record, immediate if isinstance(immediate, str) else None)
@@ -303,6 +304,8 @@ LONGEST_ID = 256
 HEAVIEST_ANSWERED = 32 * 1024 * 1024
 # Tasks on one page of ``tasks/list``.
 PAGE = 100
+# Tasks of a session that ``tasks/list`` shows to a caller without a principal.
+MOST_OF_SESSION = 1000
 
 
 def may_see(record: TaskRecord, ctx: Context) -> bool:
@@ -367,7 +370,7 @@ class CoreMethods:
         if principal is not None:
             found = list(await store.page(principal.key, cursor, PAGE + 1))
         elif (session := ctx.session) is not None:
-            found, ids = [], session.get(SessionTasks).after(cursor)
+            found, ids = [], _after(session.tasks, cursor)
             # Some of them are gone, perhaps more than fit on a page.
             while ids and len(found) <= PAGE:
                 known = await store.get(ids[: PAGE + 1])
@@ -436,29 +439,14 @@ class ExtensionMethods:
         return core_task(record)
 
 
-# -- The tasks that one session has created, for unauthenticated callers ---
+def _after(ids: Sequence[str], id: str | None) -> list[str]:
+    """Returns the tasks of a session that follow one of them, or all of them.
 
-# The oldest are left out of the list beyond it; they can still be looked at by their ids.
-MOST = 1000
-
-
-class SessionTasks:
-    """The ids of the tasks of a session, oldest first: what ``tasks/list`` shows to a caller without a principal."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, None] = {}
-
-    def add(self, id: str) -> None:
-        """Adds a new task."""
-        self._ids[id] = None
-        if len(self._ids) > MOST:
-            del self._ids[next(iter(self._ids))]
-
-    def after(self, id: str | None) -> list[str]:
-        """Returns the tasks that follow one of them, or all of them; raises `RpcError` (-32602) for an unknown one."""
-        ids = list(self._ids)
-        if id is None:
-            return ids
-        if id not in self._ids:
-            raise invalid_params("invalid cursor")
-        return ids[ids.index(id) + 1 :]
+    Raises:
+        RpcError: It is none of them (-32602).
+    """
+    if id is None:
+        return list(ids)
+    if id not in ids:
+        raise invalid_params("invalid cursor")
+    return list(ids[ids.index(id) + 1 :])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -42,9 +43,12 @@ def broken(tmp_path: Path) -> str:
 
 def test_a_server_that_follows_the_rules(mcp: Callable[..., Ran]) -> None:
     with serving(SERVED, "--listen", "http://127.0.0.1:0/mcp") as (_, (port,)):
-        done = mcp("inspect", f"http://127.0.0.1:{port}/mcp", "--in-flight", "4")
+        done = mcp("inspect", f"http://127.0.0.1:{port}/mcp", "--in-flight", "4", "--tokens")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+    costs = [int(each) for each in re.findall(r"^ +(\d+)  \w+$", done.stdout, re.MULTILINE)]
+    assert costs == sorted(costs, reverse=True) != []
+    assert f"tools cost {sum(costs):,} tokens in each prompt, estimated" in done.stdout
     for said in (
         "modern era",
         "legacy era",

@@ -456,18 +456,19 @@ async def test_credentials_go_where_the_scheme_says_and_into_no_log(
     assert "YW5uOnMzY3JldA" not in shown
 
 
-async def test_the_first_alternative_that_the_caller_has_all_of_is_used() -> None:
+@pytest.mark.parametrize("both", [["header", "token"], ["token", "header"]])
+async def test_the_first_alternative_that_the_caller_has_all_of_is_used(both: list[str]) -> None:
     api = Api()
     had = {"header": "k", "token": "t"}
     described = document(
-        ("get", "/x", {"security": [{"query": []}, {"header": [], "token": []}]}),
+        ("get", "/x", {"security": [{"query": []}, {name: [] for name in both}]}),
         components={"securitySchemes": SCHEMES},
     )
     await call(api, described, {}, credentials=lambda ctx, scheme: had.get(scheme.name))
     assert (api.asked[0].headers["x-key"], api.asked[0].headers["authorization"]) == ("k", "Bearer t")
     refused = await call(api, described, {}, credentials=lambda ctx, scheme: None)
     assert refused.is_error
-    assert "no credentials for query or header or token" in refused.text
+    assert f"no credentials for query or {' or '.join(both)}" in refused.text
     anonymous = document(
         ("get", "/x", {"security": [{"query": []}, {}]}), components={"securitySchemes": SCHEMES}
     )
@@ -561,3 +562,34 @@ async def test_a_redirection_is_followed_within_one_origin_and_not_beyond() -> N
     result = await call(api, document(("get", "/x", {})), {}, headers=lambda ctx: {"Authorization": "secret"})
     assert [each.url.path for each in api.asked] == ["/v1/x", "/v1/y"]
     assert "HTTP 302 Found, location: https://evil.example.com/" in result.text
+
+
+@pytest.mark.parametrize("charset", ["latin-1", "no-such", "idna", "undefined", "punycode", "zlib"])
+async def test_text_of_any_charset_is_read(charset: str) -> None:
+    kind = f"text/plain; charset={charset}"
+    api = Api(httpx2.Response(200, content=b"caf\xe9", headers={"content-type": kind}))
+    result = await call(api, document(("get", "/x", {})), {})
+    assert result.text == ("café" if charset == "latin-1" else "caf�")
+
+
+TEXTS = {"type": "array", "items": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "parameters", "arguments"),
+    [
+        ("/a/{b}/c", [parameter("b", "path")], {"b": ".."}),
+        ("/a/{b}{d}/c", [parameter("b", "path"), parameter("d", "path")], {"b": "%2e", "d": "."}),
+        ("/a/{b}.", [parameter("b", "path")], {"b": "."}),
+        ("/a/{b}", [parameter("b", "path", TEXTS, style="label", explode=True)], {"b": ["", ""]}),
+        ("/a/x{b}/c", [parameter("b", "path")], {"b": "/../.."}),
+    ],
+)
+async def test_no_argument_leads_out_of_its_path(
+    path: str, parameters: list[Any], arguments: dict[str, Any]
+) -> None:
+    api = Api()
+    result = await call(api, document(("get", path, {"parameters": parameters})), arguments)
+    assert result.is_error
+    assert "a part of a path cannot be '.' or '..'" in result.text
+    assert api.asked == []

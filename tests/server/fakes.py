@@ -8,6 +8,7 @@ import attrs
 
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._server.invoke import Handler, WorkerThreads
+from mcp_actors._server.visibility import Visibility
 
 
 @attrs.define(eq=False)
@@ -40,6 +41,7 @@ def options(**more: Any) -> dict[str, Any]:
         "injected": FakeContext,
         "for_sync": lambda ctx, inline: ctx,
         "threads": WorkerThreads(2),
+        "visibility": Visibility(None, lambda: None),
         **more,
     }
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any, Literal
 
 import pytest
@@ -16,8 +18,9 @@ from mcp_actors.client import Event
 from mcp_actors.errors import InsufficientScope, LocalProtocolError, RpcError, UpstreamUnavailable
 from mcp_actors.extensions import ServerExtension
 from mcp_actors.gateway import Gateway
+from mcp_actors.server import Caller, Component
 from mcp_actors.supervision.principal import Principal
-from mcp_actors.types import PromptReference
+from mcp_actors.types import Implementation, PromptReference
 from tests.server.test_access import Authenticating
 
 ERAS = ["2025-11-25", "2026-07-28"]
@@ -577,3 +580,53 @@ async def test_middleware_of_notifications_runs_whenever_it_was_added() -> None:
         await client.notify("notifications/my", {"text": "x"})
         await wait_all_tasks_blocked()
     assert seen == ["round inner", "x"]
+
+
+async def test_two_hundred_clients_list_a_thousand_components_that_change_and_see_nobody_elses() -> None:
+    def is_of(caller: Caller, component: Component) -> bool:
+        return "common" in component.tags or caller.peer.info.name in component.tags
+
+    servers = [Server(f"level {level}", page_size=500) for level in range(4)]
+    for host, inner in pairwise(servers):
+        host.mount("in", inner)
+    outermost, innermost = servers[0], servers[-1]
+
+    def add(number: int, owner: str) -> None:
+        innermost.add_tool(lambda: owner, name=f"tool_{number}_{owner}", tags=[owner], visible=is_of)
+
+    for number in range(600):
+        add(number, "common")
+    for number in range(600, 1000):
+        add(number, f"user-{number % 200}")
+    left = 0
+
+    async def change() -> None:
+        # All that is there before and after has to be in each list, whatever comes and goes meanwhile.
+        number = 1000
+        while left < 200:
+            owner = f"user-{number % 200}"
+            add(number, owner)
+            await trio.lowlevel.checkpoint()
+            innermost.remove_tool(f"tool_{number}_{owner}")
+            number += 1
+
+    async def list_all(user: int) -> None:
+        nonlocal left
+        owner = f"user-{user}"
+        async with Client(outermost, info=Implementation(owner, "1"), era="modern") as client:
+            names = [each.name async for each in client.tools()]
+            assert len(set(names)) == len(names)
+            owners = Counter(name.rpartition("_")[2] for name in names)
+            assert set(owners) == {"common", owner}
+            assert owners["common"] == 600
+            assert owners[owner] >= 2
+            assert (await client.call_tool(f"in_in_in_tool_{600 + user}_{owner}")).text == owner
+            other = user ^ 1
+            with pytest.raises(RpcError):
+                await client.call_tool(f"in_in_in_tool_{600 + other}_user-{other}")
+        left += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(change)
+        for user in range(200):
+            nursery.start_soon(list_all, user)

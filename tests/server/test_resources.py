@@ -356,11 +356,9 @@ def test_what_is_covered_and_which_variables_a_template_has(resources: Resources
     assert resources.covers("a:1")
     assert resources.covers("weather://a/b")
     assert not resources.covers("weather://a")
-    found = resources.variable("weather://{city}/{day}", "city")
-    assert found is not None
-    assert found.description == "Where."
-    assert resources.variable("weather://{city}/{day}", "ctx") is None
-    assert resources.variable("a:1", "city") is None
+    variables = resources.by_key["weather://{city}/{day}"].arguments.by_name
+    assert variables["city"].description == "Where."
+    assert "ctx" not in variables
 
 
 # -- Completion: what may be asked for, and how many values are told -------------------------------------

@@ -23,7 +23,7 @@ from mcp_actors.errors import ConnectFailed, ConnectionLost, RemoteProtocolError
 from mcp_actors.telemetry.live_view import Action, ActionOutcome, Feed
 from mcp_actors.telemetry.snapshot import NodeSnapshot
 from mcp_transports.admin import AdminClient, AdminRefused, AdminTransport
-from mcp_transports.admin.access import Caller, Owner
+from mcp_transports.admin.access import AdminCaller, Owner
 from mcp_transports.admin.endpoint import LIMITS, EventStream
 from mcp_transports.http.server import Request
 from tests.telemetry.served import TOKEN, loopback, make_server, operator, serving
@@ -247,7 +247,7 @@ async def test_a_watcher_that_does_not_read_is_dropped_and_others_go_on(
     nursery.start_soon(feed.run)
     slow, busy, quick = SlowReader(), SlowReader(), SlowReader()
     for each in (slow, busy, quick):
-        EventStream(each, feed, Caller("a peer")).begin()  # type: ignore[arg-type]
+        EventStream(each, feed, AdminCaller("a peer")).begin()  # type: ignore[arg-type]
     slow.full = busy.full = True
     await trio.sleep(3.5)
     assert slow.written == []
@@ -275,7 +275,7 @@ async def test_nothing_is_taken_while_nobody_watches(
     nursery.start_soon(feed.run)
     await trio.sleep(100)
     assert taken == []
-    watcher = EventStream(SlowReader(), feed, Caller("a peer"))  # type: ignore[arg-type]
+    watcher = EventStream(SlowReader(), feed, AdminCaller("a peer"))  # type: ignore[arg-type]
     watcher.begin()
     await trio.sleep(2.5)
     feed.remove(watcher)
@@ -308,7 +308,7 @@ async def test_a_snapshot_that_takes_long_is_taken_less_often(
 
     feed, watcher = Feed(Large(), 1.0), SlowReader()
     nursery.start_soon(feed.run)
-    EventStream(watcher, feed, Caller("a peer")).begin()  # type: ignore[arg-type]
+    EventStream(watcher, feed, AdminCaller("a peer")).begin()  # type: ignore[arg-type]
     await trio.sleep(14)
     assert len(watcher.written) == 3
 
@@ -469,8 +469,8 @@ async def test_what_an_operator_watches_ends_with_their_access(
     feed = Feed(NoNodes(), 1.0)
     nursery.start_soon(feed.run)
     short, long = SlowReader(), SlowReader()
-    EventStream(short, feed, Caller("olga", 4.5)).begin()  # type: ignore[arg-type]
-    EventStream(long, feed, Caller("otto")).begin()  # type: ignore[arg-type]
+    EventStream(short, feed, AdminCaller("olga", 4.5)).begin()  # type: ignore[arg-type]
+    EventStream(long, feed, AdminCaller("otto")).begin()  # type: ignore[arg-type]
     await trio.sleep(9.5)
     assert (short.aborted, len(short.written)) == (True, 5)
     assert (long.aborted, len(long.written)) == (False, 10)

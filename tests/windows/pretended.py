@@ -10,10 +10,14 @@ The lists of names are those that typeshed has under ``sys.platform != "win32"``
 
 from __future__ import annotations
 
+import errno
 import importlib
+import os
 import re
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -95,8 +99,27 @@ NO_NAMES = {
     "ctypes": "",
     "subprocess": "",
 }
+
+
+def _only_files(call: Callable[[int, Any], Any]) -> Callable[[int, Any], Any]:
+    """Makes a call of descriptors one that knows no sockets: those of Windows are no descriptors."""
+
+    def checked(descriptor: int, value: Any) -> Any:
+        if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        return call(descriptor, value)
+
+    return checked
+
+
 NEW_NAMES: dict[str, dict[str, Any]] = {
-    "os": {"O_BINARY": 0, "O_NOINHERIT": 0, "name": "nt"},
+    "os": {
+        "O_BINARY": 0,
+        "O_NOINHERIT": 0,
+        "name": "nt",
+        "read": _only_files(os.read),
+        "write": _only_files(os.write),
+    },
     # The number is free on Linux: a signal that stops a process only if nobody handles it.
     "signal": {"SIGBREAK": 21, "CTRL_C_EVENT": 0, "CTRL_BREAK_EVENT": 1},
     "sys": {"platform": "win32"},

@@ -1,11 +1,14 @@
 """Opening the listening sockets of URLs ahead of the transports that accept from them, for several processes.
 
 One process opens them with `open_sockets` and keeps them; each process that it starts inherits the descriptors, calls
-`inherit` with them, and serves the same URLs as if it had bound them itself. `retire` is called in a process that a
-younger one replaces.
+`inherit` with them, and serves the same URLs as if it had bound them itself. `adopt` does so with sockets that another
+program has opened. `retire` is called in a process that a younger one replaces.
 """
 
 from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
 
 import attrs
 
@@ -24,7 +27,7 @@ from mcp_transports._transports import as_engine_errors
 from mcp_transports.http.h1.request import ListenUrl
 from mcp_transports.sockets.transport import parse_tcp, parse_unix
 
-__all__ = ["OpenedSockets", "inherit", "inherit_counts", "open_sockets", "retire"]
+__all__ = ["OpenedSockets", "adopt", "inherit", "inherit_counts", "open_sockets", "retire"]
 
 _HTTP = ("http", "https", "http+unix", "ws", "wss")
 
@@ -76,6 +79,45 @@ async def open_sockets(urls: list[str]) -> list[OpenedSockets]:
             each.close()
         raise
     return opened
+
+
+def adopt(urls: list[str], descriptors: Iterable[int]) -> None:
+    """Takes over the descriptors of listening sockets that a program has opened which knows nothing of URLs.
+
+    Args:
+        urls: Those that are going to be served: a socket is for the one with its port, or with its path.
+        descriptors: Those of the sockets.
+
+    Raises:
+        ValueError: A socket is for none of the URLs, or it is no stream socket that listens.
+        OSError: A descriptor is not open, or not that of a socket.
+        TransportNotFound, LocalProtocolError: As `open_sockets`.
+    """
+    wanted = {_place(*_address(url)): _address(url) for url in urls}
+    found: dict[str, list[list[int]]] = {}
+    for descriptor in descriptors:
+        # The object is given up again, and its descriptor taken by `inherit`.
+        adopted = socket.socket(fileno=descriptor)
+        try:
+            name, is_stream = adopted.getsockname(), adopted.type == socket.SOCK_STREAM
+        finally:
+            adopted.detach()
+        place = str(name[1]) if isinstance(name, tuple) else _path_of(name)
+        if place not in wanted or not is_stream:
+            raise ValueError(f"that at {place!r} is for no address of this server")
+        host, port, path = wanted[place]
+        key = tcp_key(host, port) if path is None else unix_key(path)
+        # All of one address belong to one listener, as those of localhost do.
+        found.setdefault(key, [[]])[0].append(descriptor)
+    inherit(found)
+
+
+def _place(host: str | None, port: int, path: str | None) -> str:
+    return str(port) if path is None else path
+
+
+def _path_of(name: str | bytes) -> str:
+    return f"\0{name[1:].decode()}" if isinstance(name, bytes) else name
 
 
 def _address(url: str) -> tuple[str | None, int, str | None]:

@@ -65,6 +65,7 @@ def _rules(_ctx: click.Context, _parameter: click.Parameter, names: Sequence[str
     "--only", metavar="RULE", multiple=True, callback=_rules, help="Check this rule; may be repeated."
 )
 @click.option("--call", is_flag=True, help="Call tools too: those that say that they only read.")
+@click.option("--tokens", is_flag=True, help="Say what each tool costs in a prompt of a model.")
 @click.option(
     "--in-flight",
     type=click.IntRange(0, MAX_IN_FLIGHT),
@@ -79,6 +80,7 @@ def command(
     ignore: frozenset[str],
     only: frozenset[str],
     call: bool,
+    tokens: bool,
     in_flight: int,
     show_traceback: bool,
 ) -> None:
@@ -99,7 +101,7 @@ def command(
         if as_json:
             echo_json(report.to_json())
         else:
-            for line in report_lines(report):
+            for line in report_lines(report, with_tokens=tokens):
                 echo(line)
     if report.violates:
         raise click.exceptions.Exit(EXIT_VIOLATES)
@@ -172,8 +174,8 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 SHOWN_NAMES = 8
 
 
-def report_lines(report: ServerReport) -> Iterator[str]:
-    """Returns the lines of a report."""
+def report_lines(report: ServerReport, *, with_tokens: bool = False) -> Iterator[str]:
+    """Returns the lines of a report, ``with_tokens`` also what each tool costs."""
     yield styled(safe(report.target), bold=True)
     if not report.eras and report.authorization is None:
         yield "no revision of the protocol was found here"
@@ -185,6 +187,10 @@ def report_lines(report: ServerReport) -> Iterator[str]:
     for era in report.eras:
         yield ""
         yield from _era_lines(era)
+    if with_tokens and report.eras:
+        yield ""
+        # Both eras list the same tools.
+        yield from _token_lines(report.eras[-1])
     yield ""
     yield from _finding_lines(report)
     yield from _unchecked_lines(report)
@@ -213,6 +219,13 @@ def _era_lines(era: EraReport) -> Iterator[str]:
     if era.latency:
         yield "  answers             in flight   median      p99    a second"
         yield from map(_latency_line, era.latency)
+
+
+def _token_lines(era: EraReport) -> Iterator[str]:
+    found = {name: number for each in era.lists.values() for name, number in each.tokens.items()}
+    yield styled(f"tools cost {sum(found.values()):,} tokens in each prompt, estimated", bold=True)
+    for name, number in sorted(found.items(), key=lambda each: -each[1]):
+        yield f"  {number:>7,}  {safe(name)}"
 
 
 def _latency_line(each: Latency) -> str:

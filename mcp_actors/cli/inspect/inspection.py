@@ -11,6 +11,7 @@ from typing import Any, Literal
 import attrs
 import trio
 
+from mcp_actors._server.search import tokens_of_json
 from mcp_actors.abc import ClientTransport
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.auth.metadata import parse_challenges
@@ -93,6 +94,8 @@ class ListReport:
     """The first names, cut."""
     stopped: str | None = None
     """Why not everything was listed."""
+    tokens: Mapping[str, int] = attrs.field(factory=dict)
+    """The tokens that each of the first tools costs in a prompt, estimated; empty for other lists."""
 
 
 @attrs.frozen(kw_only=True)
@@ -419,4 +422,9 @@ def _listed(found: ListedItems) -> ListReport:
         size=found.size,
         names=tuple(map(_cut, names[:MAX_NAMES])),
         stopped=found.stopped,
+        tokens={
+            _cut(each.get("name")): tokens_of_json(each)
+            for each in found.items[:MAX_NAMES]
+            if isinstance(each, dict) and isinstance(each.get("inputSchema"), dict)
+        },
     )

@@ -159,7 +159,9 @@ class ReplaceableServer(Server[Any]):
         own_bus = new.bus
         self._join(new)
         lifespan = _TurnBlock()
-        scope = await start_and_wait(lifespans, TURN, lifespan.hold, new._scope, about=new.name)
+        scope = await start_and_wait(
+            lifespans, TURN, lifespan.hold, partial(new._scope, inside.shared), about=new.name
+        )
         turn = _Turn(new, scope, lifespan)
         try:
             going_on = await self._enter_extensions(turn, inside, stamp)

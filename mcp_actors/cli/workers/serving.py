@@ -45,6 +45,7 @@ def serve_with_workers(
     *,
     reloads: bool = False,
     measured: bool = False,
+    manager: Any = None,
 ) -> None:
     """Opens the sockets of the URLs and keeps workers that accept from them, until a signal ends it.
 
@@ -56,13 +57,14 @@ def serve_with_workers(
         admin: A `mcp_transports.admin.AdminTransport` at which all workers are looked at; ``None`` for none.
         reloads: As `WorkerSupervisor` has it.
         measured: Whether the workers have a page of metrics.
+        manager: As `WorkerSupervisor` has it.
 
     Raises:
         CommandFailure: The workers cannot serve; `WrongUsage` if the command line is the reason.
         TransportNotFound: A URL cannot be served by several processes.
         ConnectFailed: An address cannot be listened at.
     """
-    trio.run(_serve, words, urls, count, announce, admin, reloads, measured)
+    trio.run(_serve, words, urls, count, announce, admin, reloads, measured, manager)
 
 
 async def _serve(
@@ -73,6 +75,7 @@ async def _serve(
     admin: Any,
     reloads: bool,
     measured: bool,
+    manager: Any,
 ) -> None:
     # The supervisor catches these signals while there are workers. Before that and behind it, a signal ends what is
     # going on, and closes what was opened: a name is looked up, or the admin endpoint ends.
@@ -81,7 +84,7 @@ async def _serve(
             start_again(
                 nursery, WORKER_SIGNALS, _cancel_on, signals, nursery.cancel_scope, about="at the start"
             )
-            await _supervise(words, urls, count, announce, admin, reloads, measured)
+            await _supervise(words, urls, count, announce, admin, reloads, measured, manager)
             nursery.cancel_scope.cancel(reason="every worker has ended")
 
 
@@ -98,6 +101,7 @@ async def _supervise(
     admin: Any,
     reloads: bool,
     measured: bool,
+    manager: Any,
 ) -> None:
     listening = importlib.import_module("mcp_transports.listening")
     try:
@@ -126,6 +130,7 @@ async def _supervise(
         watched=admin is not None,
         reloads=reloads,
         measured=measured,
+        manager=manager,
     )
     try:
         async with _viewed(supervisor, admin):

@@ -17,12 +17,14 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import attrs
 import msgspec
 import trio
 
 from mcp_actors.cli.start import has_terminal
+from mcp_actors.cli.workers.store import WorkerStore
 from mcp_actors.cli.workers.view import ViewedWorker, WorkersMetrics, WorkerState
 from mcp_actors.cli.workers.worker import ASSIGNMENT, RETIRE, Assignment, Failed, Ready
 from mcp_actors.supervision.containment import crash_log, one_error, start, start_again
@@ -33,6 +35,7 @@ from mcp_actors.supervision.task_kinds import (
     WORKER_REPLACEMENT,
     WORKER_SIGNALS,
     WORKER_SLOT,
+    WORKER_STORE,
 )
 
 __all__ = ["Worker", "WorkerSupervisor", "WorkerTimes", "WorkersFailed"]
@@ -112,6 +115,7 @@ class WorkerSupervisor:
         watched: Whether `states` is used, so that workers can be looked at.
         reloads: Whether workers read their configuration again at SIGHUP, so that they are not replaced.
         measured: Whether the workers have a page of metrics, which is that of all.
+        manager: A `mcp_actors.cli.systemd.ServiceNotifier`, if a service manager wants to know the state.
         times: See `WorkerTimes`.
     """
 
@@ -129,9 +133,11 @@ class WorkerSupervisor:
         watched: bool = False,
         reloads: bool = False,
         measured: bool = False,
+        manager: Any = None,
         times: WorkerTimes | None = None,
     ) -> None:
         self._announce = announce
+        self._manager = manager
         self._reloads = reloads
         self._close = close
         self._times = times = times or WorkerTimes()
@@ -144,6 +150,7 @@ class WorkerSupervisor:
             key=key,
             watched=watched,
             linger=times.linger,
+            store=WorkerStore(),
             page=self._page if measured else None,
         )
         self._metrics = WorkersMetrics(self._measured, self._states, count)
@@ -185,6 +192,8 @@ class WorkerSupervisor:
         with trio.open_signal_receiver(*signals) as arrived:
             async with trio.open_nursery() as nursery:
                 start_again(nursery, WORKER_SIGNALS, self._obey, arrived, nursery)
+                if self._manager is not None:
+                    start_again(nursery, WORKER_SIGNALS, self._manager.keep_alive, about="watchdog")
                 await self._serve(nursery)
                 nursery.cancel_scope.cancel(reason="every worker has ended")
         if self._failure is not None:
@@ -203,6 +212,8 @@ class WorkerSupervisor:
             if first.current is not None and first.current.ready is not None and not self._stopping.is_set():
                 self._announce(first.current.ready)
             await self._stopping.wait()
+            if self._manager is not None:
+                self._manager.stopping()
             await self._drain()
 
     async def _until_ready(self, slot: _Slot) -> None:
@@ -294,6 +305,9 @@ class WorkerSupervisor:
                 for worker in self._workers:
                     if worker.ready is not None:
                         worker.signal(signal.SIGHUP)
+                if self._manager is not None:
+                    self._manager.reloading()
+                    self._manager.ready()
                 continue
             if is_asked:
                 self._rounds = min(self._rounds + 1, 2)
@@ -343,16 +357,21 @@ class WorkerSupervisor:
             await worker.ended.wait()
 
     async def _replace_all(self, nursery: trio.Nursery) -> None:
+        if self._manager is not None:
+            self._manager.reloading()
         try:
             while self._rounds:
                 for slot in self._slots:
                     if self._stopping.is_set() or not await self._replace(slot, nursery):
                         break
                 else:
-                    log.info("every worker was replaced", workers=len(self._slots))
+                    # Whoever has sent the signal looks for this at the usual level.
+                    log.warning("every worker was replaced", workers=len(self._slots))
                 self._rounds -= 1
         finally:
             self._rounds = 0
+            if self._manager is not None and not self._stopping.is_set():
+                self._manager.ready()
 
     async def _replace(self, slot: _Slot, nursery: trio.Nursery) -> bool:
         """Puts a new worker into a slot, once that is ready, and ends the old one. Returns whether it could."""
@@ -439,6 +458,7 @@ class Worker:
         counts: int,
         linger: float,
         key: str,
+        store: WorkerStore,
         watched: bool = False,
         page: Callable[[], Awaitable[str]] | None = None,
     ) -> None:
@@ -451,6 +471,7 @@ class Worker:
             counts: The descriptor of the workers' shared counts of connections; -1 for none.
             linger: Seconds in which it still answers on idle connections, once it has to retire.
             key: The key of all workers, as hexadecimal digits.
+            store: What all workers share.
             watched: Whether the supervisor looks at its workers.
             page: Returns the metrics of all workers; ``None`` if they have no page of them.
 
@@ -458,8 +479,13 @@ class Worker:
             OSError: The process cannot be started.
         """
         ours, theirs = socket.socketpair()
+        shared, sharing = socket.socketpair()
         try:
-            with theirs, self._viewed(watched or page is not None, page is not None) as (viewed, pages):
+            with (
+                theirs,
+                sharing,
+                self._viewed(watched or page is not None, page is not None) as (viewed, pages),
+            ):
                 assignment = Assignment(
                     self.number,
                     self.of,
@@ -470,17 +496,15 @@ class Worker:
                     key,
                     viewed,
                     pages,
+                    sharing.fileno(),
                 )
-                inherited = [fd for several in sockets.values() for each in several for fd in each]
+                given = [theirs.fileno(), sharing.fileno(), counts, viewed, pages]
+                given += [fd for several in sockets.values() for each in several for fd in each]
                 self.process = await trio.lowlevel.open_process(
                     list(command),
                     stdin=subprocess.DEVNULL,
                     env={**environment, ASSIGNMENT: msgspec.json.encode(assignment).decode()},
-                    pass_fds=[
-                        theirs.fileno(),
-                        *inherited,
-                        *(each for each in (counts, viewed, pages) if each >= 0),
-                    ],
+                    pass_fds=[each for each in given if each >= 0],
                     # Ctrl-C is for the supervisor alone, which signals the workers: they would get it twice.
                     process_group=0,
                 )
@@ -488,11 +512,7 @@ class Worker:
                 self.process.send_signal(self._signal)
             ours.setblocking(False)
             self._control = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-            if page is None or self.view is None:
-                await self._listen(self._control)
-                await self.process.wait()
-            else:
-                await self._measured(self._control, self.process, self.view, page)
+            await self._accompanied(self._control, self.process, store, shared, page)
         finally:
             if self.process is not None and self.process.returncode is None:
                 self.process.kill()
@@ -501,30 +521,41 @@ class Worker:
             if self._control is not None:
                 await trio.aclose_forcefully(self._control)
             ours.close()
+            shared.close()
             if self.view is not None:
                 self.view.close()
             self.decided.set()
             self.gone.set()
             self.ended.set()
 
-    async def _measured(
+    async def _accompanied(
         self,
         control: trio.SocketStream,
         process: trio.Process,
-        view: ViewedWorker,
-        page: Callable[[], Awaitable[str]],
+        store: WorkerStore,
+        shared: socket.socket,
+        page: Callable[[], Awaitable[str]] | None,
     ) -> None:
-        """Listens to the worker until it has ended, and gives it the page of metrics meanwhile."""
+        """Listens to the worker until it has ended, and meanwhile gives it what it shares, and the page of metrics."""
         with one_error():
             async with trio.open_nursery() as nursery:
                 done = trio.Event()
 
                 async def serve() -> None:
                     try:
-                        await view.serve_pages(page)
+                        if page is not None and self.view is not None:
+                            await self.view.serve_pages(page)
                     finally:
                         done.set()
 
+                start(
+                    nursery,
+                    WORKER_STORE,
+                    store.serve,
+                    shared,
+                    about=f"{self.number}",
+                    on_crash=lambda error: self.signal(signal.SIGTERM),
+                )
                 start(nursery, WORKER_PAGES, serve, about=f"{self.number}")
                 await self._listen(control)
                 await process.wait()

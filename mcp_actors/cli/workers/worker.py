@@ -20,6 +20,7 @@ import structlog
 import trio
 
 from mcp_actors import Server
+from mcp_actors.abc import SharedState
 from mcp_actors.errors import McpError
 from mcp_actors.supervision.logging import log, note_process
 
@@ -55,6 +56,8 @@ class Assignment(msgspec.Struct, frozen=True):
     """The descriptor of the socket over which the supervisor looks at the worker; -1 if it does not."""
     pages: int = -1
     """The descriptor of the socket over which the worker asks for the metrics of all workers; -1 if it does not."""
+    shared: int = -1
+    """The descriptor of the socket over which it shares sessions and events with the others; -1 if it does not."""
 
     def __repr__(self) -> str:
         return f"<Assignment {self.number} of {self.of}>"
@@ -127,7 +130,7 @@ class Employment:
         self._token: trio.lowlevel.TrioToken | None = None
         self._assignment = assignment
         self._pages: Any = None
-        for descriptor in (assignment.view, assignment.pages):
+        for descriptor in (assignment.view, assignment.pages, assignment.shared):
             if descriptor >= 0:
                 os.set_inheritable(descriptor, False)
         structlog.contextvars.bind_contextvars(worker=assignment.number)
@@ -145,6 +148,14 @@ class Employment:
         view = importlib.import_module("mcp_actors.cli.workers.view")
         self._pages = view.WorkerPages(self._assignment.pages, metrics)
         return self._pages
+
+    def share(self, state: SharedState) -> SharedState:
+        """Returns the shared state of a server with what its supervisor keeps for all workers."""
+        if self._assignment.shared < 0:
+            return state
+        shared = importlib.import_module("mcp_actors.cli.workers.shared")
+        made: SharedState = shared.WorkersShared(state, socket.socket(fileno=self._assignment.shared))
+        return made
 
     def companions(self) -> list[Any]:
         """Returns the companions of the transports through which the supervisor looks at this worker, if it does."""

@@ -91,6 +91,10 @@ class Keys:
         """The mark of something that was used."""
         return f"{self.root}used:{short(name)}"
 
+    def user(self, user: str) -> str:
+        """The value of a user."""
+        return f"{self.root}user:{short(user)}"
+
 
 # -- the connection ----------------------------------------------------------------------------------------------------
 

@@ -15,13 +15,13 @@ from mcp_actors.shared.redis.address import SCHEMES, Redis
 from mcp_actors.shared.redis.bus import RedisBus
 from mcp_actors.shared.redis.directory import RENEW, NodeLease, RedisSessionDirectory
 from mcp_actors.shared.redis.events import RedisEventLog
-from mcp_actors.shared.redis.link import CONNECTING, LAST_PAUSE, Keys, RedisLink
+from mcp_actors.shared.redis.link import CONNECTING, LAST_PAUSE, Keys, RedisLink, Script
 from mcp_actors.shared.redis.stored_tasks import RedisTaskStore
 from mcp_actors.supervision.containment import outliving, start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import SHARED_STATE, STORE_UPKEEP
 
-__all__ = ["RedisReplayGuard", "RedisShared", "RedisState"]
+__all__ = ["RedisReplayGuard", "RedisShared", "RedisState", "RedisUserStore"]
 
 # Seconds. The others believe for so long that a node is there which they do not hear of.
 DEFAULT_LEASE = 10.0
@@ -53,6 +53,44 @@ class RedisReplayGuard:
         return await self._link.request("replays", b"SET", key, b"1", b"NX", b"PX", milliseconds) is not None
 
 
+_REPLACE_USER = Script("""
+local key, before, after = ARGV[1], ARGV[2], ARGV[3]
+if (redis.call('GET', key) or '') ~= before then return 0 end
+if after == '' then redis.call('DEL', key) else redis.call('SET', key, after, 'PX', ARGV[4]) end
+return 1
+""")
+
+
+class RedisUserStore:
+    """A `mcp_actors.abc.UserStore` in Redis: a key that ends by itself for each user.
+
+    Args:
+        link: The connection.
+        keys: The names of the keys.
+    """
+
+    spans_processes = True
+
+    def __init__(self, link: RedisLink, keys: Keys) -> None:
+        self._link = link
+        self._keys = keys
+
+    def __repr__(self) -> str:
+        return "<RedisUserStore>"
+
+    async def load(self, user: str) -> bytes | None:
+        """See `mcp_actors.abc.UserStore.load`."""
+        found: bytes | None = await self._link.request("users", b"GET", self._keys.user(user))
+        return found
+
+    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        """See `mcp_actors.abc.UserStore.replace`."""
+        milliseconds = max(1, int(seconds * 1000))
+        arguments = (self._keys.user(user), before or b"", after or b"", milliseconds)
+        weight = len(before or b"") + len(after or b"")
+        return bool(await self._link.run_script("users", _REPLACE_USER, *arguments, weight=weight))
+
+
 class RedisState:
     """The state that `RedisShared` opens. A `mcp_actors.abc.OpenState`.
 
@@ -68,7 +106,10 @@ class RedisState:
         # Long events must not hold up the lease and the requests of others; a reader that waits holds up everything.
         self._links = (
             RedisLink(
-                redis, name, keys.root, (RENEW, *directory.SCRIPTS, *bus.SCRIPTS, *stored_tasks.SCRIPTS)
+                redis,
+                name,
+                keys.root,
+                (RENEW, *directory.SCRIPTS, *bus.SCRIPTS, *stored_tasks.SCRIPTS, _REPLACE_USER),
             ),
             RedisLink(redis, name, keys.root, events.SCRIPTS),
             RedisLink(redis, name, keys.root),
@@ -79,6 +120,7 @@ class RedisState:
         self.bus = RedisBus(link, reading, keys, self.node)
         self.tasks = RedisTaskStore(link, keys, lease)
         self.replays = RedisReplayGuard(link, keys)
+        self.users = RedisUserStore(link, keys)
         # Two attempts that take all the time they have, and the pauses between them.
         found_within = 2 * (CONNECTING * redis.timeout + LAST_PAUSE)
         self._lease = NodeLease(link, keys, self.node, lease, found_within)

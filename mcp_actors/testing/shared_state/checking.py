@@ -10,7 +10,7 @@ import trio
 from mcp_actors.testing.conformance.rules import Check, RuleBroken
 from mcp_actors.testing.shared_state.events import BUS, EVENTS
 from mcp_actors.testing.shared_state.moving import MOVING
-from mcp_actors.testing.shared_state.nodes import NODES, REPLAYS, SESSIONS
+from mcp_actors.testing.shared_state.nodes import NODES, REPLAYS, SESSIONS, USERS
 from mcp_actors.testing.shared_state.outages import CANCELLED_METHODS, OUTAGES
 from mcp_actors.testing.shared_state.stored_tasks import TASK_LIVES, TASK_STORES
 from mcp_actors.testing.shared_state.subject import SharedStateMaker, StateUnderTest
@@ -26,6 +26,7 @@ CHECKS = (
     *TASK_STORES,
     *TASK_LIVES,
     *REPLAYS,
+    *USERS,
     *CANCELLED_METHODS,
     *OUTAGES,
 )

@@ -54,6 +54,8 @@ __all__ = [
     "UNKNOWN_EVENTS",
     "UNSUBSCRIBED",
     "USED_ONCE",
+    "VALUES",
+    "VALUES_END",
     "Act",
     "SharedStateMaker",
     "SharedStateSubject",
@@ -64,7 +66,7 @@ __all__ = [
 
 
 # -- nodes
-DESCRIBED = "an open state has a node, five roles, and each role says whether it spans processes"
+DESCRIBED = "an open state has a node, six roles, and each role says whether it spans processes"
 NODE_NAMES = "the name of a node is new each time, and no other node ever has it"
 NAMES_APART = "servers of different names share nothing"
 NODE_GONE = (
@@ -131,6 +133,10 @@ SURVIVES = "a store that survives has its tasks when all nodes have ended and on
 USED_ONCE = (
     "first_use is true once in so many seconds for a name, at all nodes together, and true again after them"
 )
+
+# -- users
+VALUES = "a value replaces the one that is named, at all nodes together, and only one of several does"
+VALUES_END = "a value is there for its seconds, no longer, and no other user has it"
 
 
 Act = Callable[[], Awaitable[object]]

@@ -12,10 +12,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 import trio
 
 from mcp_actors import Client, ConnectionLost
+from tests import messages
 from tests.cli.conftest import LIMIT, Ran, Started
 
 pytestmark = pytest.mark.long
@@ -32,6 +34,7 @@ server = Server("several", version="3")
 async def pid() -> int:
     return os.getpid()
 """
+ACCEPTED = {"accept": "application/json, text/event-stream", "mcp-protocol-version": messages.LEGACY}
 WITH_TASKS = """
 from mcp_actors import Server
 server = Server("with tasks")
@@ -262,14 +265,31 @@ async def test_workers_end_when_their_supervisor_is_killed(started: Started, tar
     assert len(workers) == 2
 
 
-async def test_without_shared_state_legacy_clients_get_no_session(started: Started, target: str) -> None:
-    words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2"]
-    async with serving(started, target, *words) as (url, _):
-        for era in ("legacy", "modern"):
-            async with Client(url, era=era) as client:  # type: ignore[arg-type]
-                assert client.server_info.name == "several"
-                for _ in range(3):
-                    await client.call_tool("pid")
+@pytest.mark.parametrize("kind", ["auto", "none"])
+async def test_legacy_clients_have_a_session_that_outlives_its_worker_unless_there_are_to_be_none(
+    kind: str, started: Started, target: str
+) -> None:
+    words = ["--listen", "http://127.0.0.1:0/mcp", "--workers", "2", "--sessions", kind]
+    async with serving(started, target, *words) as (url, process):
+        async with Client(url, era="modern") as client:
+            await client.call_tool("pid")
+        async with httpx2.AsyncClient(timeout=LIMIT) as http:
+            hello = await http.post(url, json=messages.initialize(), headers=ACCEPTED)
+            session = hello.headers.get("mcp-session-id")
+            assert (session is not None) == (kind == "auto")
+            if session is None:
+                return
+            found: set[str] = set()
+            for _ in range(2):
+                await replace_workers(process)
+                answer = await http.post(
+                    url,
+                    json=messages.request(1, "tools/call", {"name": "pid", "arguments": {}}),
+                    headers={**ACCEPTED, "mcp-session-id": session},
+                )
+                assert answer.status_code == 200
+                found.add(answer.text)
+            assert len(found) == 2
 
 
 async def test_a_unix_socket_is_the_supervisors(started: Started, target: str, tmp_path: Path) -> None:

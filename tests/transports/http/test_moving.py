@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import trio
 
-from mcp_actors import Context
+from mcp_actors import Context, Server
+from mcp_actors.tasks import Tasks
 from tests import messages
 from tests.shared.spanning import Spanning
 from tests.transports.http.nodes import Node, nodes
@@ -57,6 +58,11 @@ def stock(node: Node) -> None:
         return "told"
 
     @server.tool
+    async def conceal(ctx: Context) -> None:
+        assert ctx.session is not None
+        ctx.session.hide("add")
+
+    @server.tool
     async def keep(ctx: Context) -> str:
         assert ctx.session is not None
         ctx.session.get(dict)
@@ -95,6 +101,54 @@ async def test_a_session_goes_on_at_another_node_as_it_was() -> None:
         assert [node.transport.statistics().sessions.open for node in (b, c)] == [1, 0]
         assert (await c.http.delete(c.url, headers=bare(session))).status_code == 200
         assert (await b.post(call(5, "add", a=1, b=1), session)).status_code == 404
+
+
+async def test_a_session_that_is_being_taken_over_is_handed_on_by_a_node_that_ends_too() -> None:
+    shared = Spanning()
+    async with stocked(3, shared) as (a, b, c), trio.open_nursery() as nursery:
+        session = await a.open()
+        await gone(a)
+        shared.latency = 0.3
+        answers: list[int] = []
+
+        async def post() -> None:
+            answers.append((await b.post(call(1, "add", a=1, b=1), session)).status_code)
+
+        nursery.start_soon(post)
+        await eventually(lambda: not shared.records)
+        await gone(b)
+        assert (await c.post(call(2, "add", a=1, b=1), session)).status_code == 200
+        await eventually(lambda: answers)
+        assert answers == [200]
+
+
+async def test_a_session_with_tasks_goes_on_with_them() -> None:
+    def make(name: str, **settings: Any) -> Server:
+        return Server(name, extensions=[Tasks()], **settings)
+
+    async with nodes(2, Spanning(), make=make) as (a, b):
+        for node in (a, b):
+
+            @node.server.tool(task="optional")
+            async def job() -> str:
+                return "done"
+
+        session = await a.open()
+        work = messages.request(1, "tools/call", {"name": "job", "arguments": {}, "task": {"ttl": 60_000}})
+        id = (await a.post(work, session)).json()["result"]["task"]["taskId"]
+        await gone(a)
+        listed = (await b.post(messages.request(2, "tasks/list"), session)).json()
+        assert [each["taskId"] for each in listed["result"]["tasks"]] == [id]
+
+
+async def test_what_is_hidden_from_a_session_stays_so_at_the_next_node() -> None:
+    async with stocked(2) as (a, b):
+        session, other = await a.open(), await b.open()
+        assert (await a.post(call(1, "conceal"), session)).status_code == 200
+        await gone(a)
+        for each, is_listed in ((session, False), (other, True)):
+            answer = (await b.post(messages.request(2, "tools/list"), each)).json()
+            assert ("add" in [tool["name"] for tool in answer["result"]["tools"]]) == is_listed
 
 
 async def test_the_stream_of_a_session_loses_nothing_that_changed_meanwhile() -> None:

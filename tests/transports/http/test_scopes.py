@@ -13,6 +13,7 @@ import pytest
 from mcp_actors import Context, Server
 from mcp_actors.errors import InsufficientScope, RpcError
 from mcp_actors.gateway import Gateway, Upstream
+from mcp_actors.server import Caller, Component
 from mcp_actors.supervision.principal import Principal
 from mcp_transports.http.server import Refusal, Request
 from tests import messages
@@ -413,3 +414,35 @@ async def test_a_method_of_the_programs_own_needs_its_scopes(era: str) -> None:
 def test_scopes_are_a_list() -> None:
     with pytest.raises(TypeError, match="give a set or a list"):
         InsufficientScope("files:write")
+
+
+@pytest.mark.parametrize("caller", [BOB, "guest", ANN])
+async def test_rules_hide_from_callers_of_single_requests_and_scopes_still_need_a_403(caller: str) -> None:
+    """Without a session a function decides by the caller of each request."""
+
+    def for_users(caller: Caller, component: Component) -> bool:
+        assert caller.session is None
+        assert caller.request is not None
+        return caller.principal is not None
+
+    async with site(authenticate=by_header) as at:
+        ran: list[str] = []
+
+        @at.server.tool(name="hidden", visible=for_users, scopes=["files:read"])
+        async def hidden() -> str:
+            ran.append("hidden")
+            return "seen"
+
+        lists, headers = asked("tools/list", {})
+        result = (await at.post(lists, **headers, authorization=caller)).json()["result"]
+        assert ("hidden" in [each["name"] for each in result["tools"]]) == (caller == ANN)
+        assert result["cacheScope"] == "private"
+        message, headers = modern(1, "hidden")
+        response = await at.post(message, **headers, authorization=caller)
+        if caller == ANN:
+            assert text(response.json()) == "seen"
+        elif caller == BOB:
+            assert response.status_code == 403
+        else:
+            assert response.json()["error"]["message"] == "unknown tool: hidden"
+        assert ran == (["hidden"] if caller == ANN else [])

@@ -27,8 +27,8 @@ from mcp_transports.http.server.responses import Refusal
 __all__ = [
     "SHORTEST_TOKEN",
     "AdminAccess",
+    "AdminCaller",
     "AuthenticatedAccess",
-    "Caller",
     "OwnedListener",
     "Owner",
     "OwnerAccess",
@@ -59,7 +59,7 @@ _REFUSAL = (
 )
 
 
-class Caller(NamedTuple):
+class AdminCaller(NamedTuple):
     """A caller who may look."""
 
     name: str
@@ -71,15 +71,15 @@ class Caller(NamedTuple):
 class AdminAccess(Protocol):
     """Decides who may look."""
 
-    async def caller(self, request: Request) -> Caller | Refusal:
+    async def caller(self, request: Request) -> AdminCaller | Refusal:
         """Returns the caller, or the answer to one who may not look."""
 
 
 class OwnerAccess:
     """Admits every connection: `OwnedListener` has refused those of other users before."""
 
-    async def caller(self, request: Request) -> Caller:
-        return Caller(request.peer)
+    async def caller(self, request: Request) -> AdminCaller:
+        return AdminCaller(request.peer)
 
 
 class TokenAccess:
@@ -100,12 +100,12 @@ class TokenAccess:
     def __repr__(self) -> str:
         return "<TokenAccess>"
 
-    async def caller(self, request: Request) -> Caller | Refusal:
+    async def caller(self, request: Request) -> AdminCaller | Refusal:
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         # Compared in constant time, and in the same way whatever was sent.
         equal = secrets.compare_digest(given.strip().encode(), self._token)
         if scheme.lower() == "bearer" and equal:
-            return Caller(f"token from {request.peer}")
+            return AdminCaller(f"token from {request.peer}")
         log.info("a caller without the token was refused at the admin endpoint", peer=request.peer)
         return _NO_TOKEN
 
@@ -120,14 +120,14 @@ class AuthenticatedAccess:
     def __init__(self, authentication: Authentication) -> None:
         self._authentication = authentication
 
-    async def caller(self, request: Request) -> Caller | Refusal:
+    async def caller(self, request: Request) -> AdminCaller | Refusal:
         found = self._authentication.identify(request)
         identity = await found() if isinstance(found, partial) else found
         if identity is None:
             return _NOT_AUTHENTICATED
         if isinstance(identity, Refusal):
             return identity
-        return Caller(f"{identity.subject} from {request.peer}", identity.seconds_left(time.time()))
+        return AdminCaller(f"{identity.subject} from {request.peer}", identity.seconds_left(time.time()))
 
 
 class Owner(NamedTuple):

@@ -38,8 +38,8 @@ from mcp_actors.telemetry.live_view import Action, ActionOutcome, Feed, LiveView
 from mcp_transports._transports import as_engine_errors
 from mcp_transports.admin.access import (
     AdminAccess,
+    AdminCaller,
     AuthenticatedAccess,
-    Caller,
     OwnedListener,
     OwnerAccess,
     TokenAccess,
@@ -92,7 +92,7 @@ _TOO_MANY = Refusal(503, "too many watchers", headers=RETRY_LATER)
 _NOT_AN_ACTION = "not an action: send action, node and target"
 _JSON = "application/json"
 
-Route = Callable[[Request, Response, Caller], Awaitable[None]]
+Route = Callable[[Request, Response, AdminCaller], Awaitable[None]]
 
 
 class AdminTransport:
@@ -350,17 +350,17 @@ class AdminEndpoint:
             else:
                 await route(request, response, who)
 
-    async def _snapshot(self, request: Request, response: Response, who: Caller) -> None:
+    async def _snapshot(self, request: Request, response: Response, who: AdminCaller) -> None:
         response.answer(200, await self._feed.latest(), content_type=_JSON, headers=HEADERS)
 
-    async def _events(self, request: Request, response: Response, who: Caller) -> None:
+    async def _events(self, request: Request, response: Response, who: AdminCaller) -> None:
         if len(self._feed.watchers) >= self._most_watchers:
             _refuse(response, _TOO_MANY)
             return
         response.start(content_type="text/event-stream", headers=HEADERS)
         EventStream(response, self._feed, who).begin()
 
-    async def _act(self, request: Request, response: Response, who: Caller) -> None:
+    async def _act(self, request: Request, response: Response, who: AdminCaller) -> None:
         # A form of another site cannot send this type.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
             _refuse(response, UNSUPPORTED_MEDIA_TYPE)
@@ -393,7 +393,7 @@ class EventStream:
         caller: Whose it is. It ends when their access does.
     """
 
-    def __init__(self, response: Response, feed: Feed, caller: Caller) -> None:
+    def __init__(self, response: Response, feed: Feed, caller: AdminCaller) -> None:
         self._response = response
         self._feed = feed
         self._name = caller.name

@@ -80,8 +80,9 @@ _TICKS = 4
 _SESSIONS_AT_ONCE = 1000
 # Sessions that are handed over in one turn.
 _HANDED_AT_ONCE = 200
-# Seconds for taking one over: some requests to the shared state, each of which has a bound of its own.
-_TAKE_OVER_TIME = 10.0
+# Seconds for taking one over: some requests to the shared state, each of which has a bound of its own. A session that
+# is given up between them is lost, so this is longer than all of them.
+_TAKE_OVER_TIME = 120.0
 # Seconds that a server has for its answer to an initialize; a gateway meets its upstreams first.
 INITIALIZE_TIMEOUT = 60.0
 
@@ -283,6 +284,9 @@ class SessionTable:
         """
         self._leaves = True
         if self._places is not None:
+            # Those that are just being taken over are handed on like the others.
+            for moving in list(self._moving.values()):
+                await moving.wait()
             sessions = list(self._sessions.values())
             for first in range(0, len(sessions), _HANDED_AT_ONCE):
                 await self._hand_over(handler, self._places, sessions[first : first + _HANDED_AT_ONCE])
