@@ -35,7 +35,21 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 from mcp_actors.gateway.client_group import ClientGroup
-from mcp_actors.server import Argument, Context, Depends, Reshape, Server, SyncContext, current_context
+from mcp_actors.server import (
+    Argument,
+    Context,
+    Depends,
+    Provided,
+    ProvidedPage,
+    Provider,
+    Reshape,
+    Server,
+    SyncContext,
+    current_context,
+    prompt,
+    resource,
+    tool,
+)
 from mcp_actors.types import Audio, File, Image
 
 __all__ = [
@@ -65,6 +79,9 @@ __all__ = [
     "Overloaded",
     "Progress",
     "ProtocolError",
+    "Provided",
+    "ProvidedPage",
+    "Provider",
     "RemoteProtocolError",
     "Reshape",
     "ResourceNotFound",
@@ -82,6 +99,9 @@ __all__ = [
     "abc",
     "current_context",
     "errors",
+    "prompt",
     "register_transport",
+    "resource",
+    "tool",
     "types",
 ]

@@ -25,6 +25,7 @@ from mcp_actors._server.dependencies import function
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
 from mcp_actors._server.registry import Registry, page
+from mcp_actors._server.sources import found_in_sources, page_with_sources
 from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import RpcError, ToolError, invalid_params
@@ -133,10 +134,20 @@ class Tools(Registry[_ToolEntry]):
         """Counts calls with repaired arguments, those of tools elsewhere included."""
         return RepairCount()
 
-    def add(
+    def add(self, call: Callable[..., Any], **options: Any) -> Tool:
+        """Adds ``call`` as a tool and returns how clients see it; see `entry` for the options.
+
+        Raises what `entry` does, and `LocalProtocolError` for a name that is taken.
+        """
+        entry = self.entry(call, serial=self.next_serial(), **options)
+        self.insert(entry)
+        return entry.tool
+
+    def entry(
         self,
         call: Callable[..., Any],
         *,
+        serial: int = 0,
         name: str | None = None,
         title: str | None = None,
         description: str | None = None,
@@ -153,8 +164,8 @@ class Tools(Registry[_ToolEntry]):
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
         **exposed: Any,
-    ) -> Tool:
-        """Adds ``call`` as a tool and returns how clients see it.
+    ) -> _ToolEntry:
+        """Makes the entry of a tool.
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
@@ -162,8 +173,7 @@ class Tools(Registry[_ToolEntry]):
         needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. What is ``exposed``
         says who sees it: see `make_exposure`.
 
-        Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used, `LocalProtocolError` for a
-        name that is taken.
+        Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
         """
         name = name_of(call) if name is None else name
         rules = TaskRules.of(task, restartable, before_task, inline)
@@ -205,13 +215,9 @@ class Tools(Registry[_ToolEntry]):
             content=signature.returns_content,
         )
         mirrored = annotated_params(schema)
-        serial = self.next_serial()
         repair = None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs)
         needed = frozenset(scopes)
-        self.insert(
-            _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, needed, rules, repair, exposure)
-        )
-        return tool
+        return _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, needed, rules, repair, exposure)
 
     def _returned(
         self, signature: Signature, given: Mapping[str, Any] | None, tool: str
@@ -263,11 +269,27 @@ class Tools(Registry[_ToolEntry]):
     def handlers(self) -> Mapping[str, Handler]:
         return {"tools/list": self._list, "tools/call": self._call}
 
-    def _list(self, ctx: Context) -> ListToolsResult:
+    def _list(self, ctx: Context) -> ListToolsResult | Continuation:
+        if self.sources:
+            return Continuation(self._list_all, ctx)
         entries, cursor = page(
-            self.seen_by(ctx, self.listing(), "tools"), ctx.params, kind="tools", size=self._page_size
+            self.seen_by(ctx, self.listing(), "tools"), ctx.params, kind="tools", size=self.page_size
         )
         return ListToolsResult([entry.tool for entry in entries], cursor, cache_scope=self.list_cache_scope)
+
+    async def _list_all(self, ctx: Context) -> ListToolsResult:
+        found = await page_with_sources(self, ctx, "tools", self.seen_by(ctx, self.listing(), "tools"))
+        tools = [entry.tool for entry in found.entries]
+        return ListToolsResult(tools, found.cursor, ttl_ms=found.ttl_ms, cache_scope=self.list_cache_scope)
+
+    async def _call_provided(self, ctx: Context, name: str) -> ToolAnswer:
+        entry = await found_in_sources(self, ctx, "tool", name)
+        if entry is None:
+            raise self.unknown(ctx, name)
+        arguments = ctx.params.get("arguments")
+        if arguments is not None and not isinstance(arguments, dict):
+            raise invalid_params("'arguments' must be an object")
+        return await answer_of(entry, ctx, arguments or {})
 
     def unknown(self, ctx: Context, name: str) -> RpcError:
         """Returns the error for a name that a caller sees no tool under."""
@@ -282,6 +304,8 @@ class Tools(Registry[_ToolEntry]):
             raise invalid_params("'name' must be a string")
         entry = self.by_key.get(name) if self.is_plain else self.find(ctx, name)
         if entry is None:
+            if self.sources:
+                return Continuation(self._call_provided, ctx, name)
             raise self.unknown(ctx, name)
         arguments = params.get("arguments")
         if type(arguments) is not dict:

@@ -1,0 +1,208 @@
+"""The source of what a provider has: asks it, within bounds, and makes entries of what it returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
+
+from mcp_actors._eras.era import EventKind
+from mcp_actors._server.components import KINDS_OF_LISTS, ComponentKind
+from mcp_actors._server.provider import Provided, ProvidedPage, Provider
+from mcp_actors._server.visibility import Caller
+from mcp_actors.errors import RpcError, UpstreamUnavailable
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import printable
+
+__all__ = ["MOST_ITEMS", "ProviderSource"]
+
+# Items of a page that is longer than was asked for: as many as a gateway reads of a list.
+MOST_ITEMS = 5_000
+# Characters of a provider's cursor, which clients carry.
+LONGEST_CURSOR = 1_024
+# Items of which entries are made in one turn of the loop; a schema may take a millisecond.
+ITEMS_A_TURN = 10
+# Seconds for which lists do not wait for a provider that was too slow.
+LATE_FOR = 30.0
+# Characters of a name that the log shows.
+_SHOWN = 200
+
+T = TypeVar("T")
+
+
+class ProviderSource:
+    """What one provider has, for one server.
+
+    Args:
+        provider: The provider.
+        name: Names it in logs and cursors; no other source of the server has the name.
+        wait: Seconds that each of its answers may take.
+        makers: Make an entry of the arguments of a component, by its kind.
+        publish: Notifies clients of a list that has changed.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        name: str,
+        wait: float,
+        makers: dict[ComponentKind, Callable[..., Any]],
+        publish: Callable[[EventKind], None],
+    ) -> None:
+        self.provider = provider
+        self.name = name
+        self.kinds = tuple(provider.kinds)
+        self._wait = wait
+        self._makers = makers
+        self._publish = publish
+        self._late_until = -math.inf
+        # The lists that clients were shown without it.
+        self._incomplete: set[EventKind] = set()
+
+    def __repr__(self) -> str:
+        return f"<ProviderSource {self.name!r}>"
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it was too slow lately, so that lists do not wait for it."""
+        return trio.current_time() < self._late_until
+
+    def begin(self) -> None:
+        """Follows the changes of the provider."""
+        self.provider._followers += (self._publish,)
+
+    def end(self) -> None:
+        """Follows them no longer."""
+        # A bound method is another object each time, and equal.
+        self.provider._followers = tuple(each for each in self.provider._followers if each != self._publish)
+
+    def fingerprint(self, caller: Caller, kind: ComponentKind) -> Hashable | None:
+        """Returns that of the provider; ``None``, by which any change counts, if it fails."""
+        try:
+            found = self.provider.fingerprint(kind, caller)
+            hash(found)
+        except Exception as error:
+            log.error("fingerprint() of a provider failed", provider=self.name, exc_info=error)
+            return None
+        return found
+
+    async def page(
+        self, caller: Caller, kind: ComponentKind, cursor: str | None, limit: int
+    ) -> tuple[Sequence[Any], str | None]:
+        """Returns the entries of one page, and the cursor of the next one. What cannot be shown is left out.
+
+        Raises:
+            UpstreamUnavailable: The provider fails or is too slow, or its page is malformed.
+            RpcError: The provider has raised it.
+        """
+        found = await self._answer("list", kind, partial(self.provider.list, kind, caller, cursor, limit))
+        problem = _problem(found, cursor)
+        if problem is not None:
+            raise self._failed(f"a page of {kind}s {problem}")
+        items, following = found
+        entries = []
+        for index, item in enumerate(items):
+            if index % ITEMS_A_TURN == ITEMS_A_TURN - 1:
+                await trio.lowlevel.checkpoint()
+            entry = self._shown(item, kind)
+            if entry is not None:
+                entries.append(entry)
+        return entries, following
+
+    async def get(self, caller: Caller, kind: ComponentKind, key: str) -> Any | None:
+        """Returns the entry of one component, ``None`` if the provider has none.
+
+        Raises:
+            UpstreamUnavailable: The provider fails or is too slow, or returns another one.
+            RpcError: The provider has raised it.
+        """
+        item = await self._answer("get", kind, partial(self.provider.get, kind, key, caller))
+        if item is None:
+            return None
+        if not isinstance(item, Provided):
+            raise self._failed(f"get() returned {item!r:.80}, which is no Provided")
+        template = kind == "resource" and item.kind == "template"
+        if item.kind != kind and not template:
+            raise self._failed(f"get() returned a {item.kind} for a {kind}")
+        entry = self._shown(item, item.kind)
+        if entry is None:
+            raise UpstreamUnavailable(self.name, "the log says why")
+        if template:
+            return entry if entry.template.match(key) is not None else None
+        if entry.key != key:
+            raise self._failed(f"get() returned {item!r} for {printable(key, _SHOWN)!r}")
+        return entry
+
+    async def _answer(self, method: str, kind: ComponentKind, ask: Callable[[], Awaitable[T]]) -> T:
+        """Awaits an answer of the provider, and announces the lists that clients have got without it meanwhile."""
+        missed = {KINDS_OF_LISTS[kind]} if method == "list" else set()
+        with trio.move_on_after(self._wait):
+            try:
+                found = await ask()
+            except RpcError:
+                self._incomplete |= missed
+                raise
+            except Exception as error:
+                self._incomplete |= missed
+                log.error(f"{method}() of a provider failed", provider=self.name, exc_info=error)
+                raise UpstreamUnavailable(self.name, "it has failed") from error
+            self._late_until = -math.inf
+            missed, self._incomplete = self._incomplete, set()
+            for each in sorted(missed):
+                self._publish(each)
+            return found
+        # Meanwhile no list waits for it.
+        self._late_until = trio.current_time() + LATE_FOR
+        self._incomplete = {KINDS_OF_LISTS[each] for each in self.kinds}
+        log.warning(f"{method}() of a provider took too long", provider=self.name, seconds=self._wait)
+        raise UpstreamUnavailable(self.name, f"it has not answered for {self._wait:g} s")
+
+    def _failed(self, problem: str) -> UpstreamUnavailable:
+        log.error("a provider returned what cannot be used", provider=self.name, error=problem)
+        return UpstreamUnavailable(self.name, "it returned what cannot be used")
+
+    def _shown(self, item: Any, kind: ComponentKind) -> Any | None:
+        """Returns the entry of an item, ``None`` for one that cannot be shown, which is logged."""
+        try:
+            if not isinstance(item, Provided) or item.kind != kind:
+                raise TypeError(f"a {kind} is a Provided.{kind}(…), not {item!r:.80}")
+            return self.entry(item)
+        except (TypeError, ValueError) as error:
+            name = printable(item.name, _SHOWN) if isinstance(item, Provided) else None
+            log.error(
+                "a component of a provider is left out",
+                provider=self.name,
+                name=name,
+                error=printable(str(error), _SHOWN),
+            )
+            return None
+
+    def entry(self, item: Provided) -> Any:
+        """Returns the entry of a component; raises `TypeError` or `ValueError` as its registration would."""
+        found = item.entries.get(self)
+        if found is None:
+            # What it is shown by: for a resource, the URI comes first.
+            first = (item.name,) if item.kind in ("resource", "template") else ()
+            found = self._makers[item.kind](*first, item.function, **item.options)
+            if item.kind == "tool" and found.mirrored:
+                # Requests are checked against their headers before a provider could be asked.
+                raise ValueError("x-mcp-header is for tools that are registered")
+            item.entries[self] = found
+        return found
+
+
+def _problem(found: Any, cursor: str | None) -> str | None:
+    """Says what is wrong with a page, ``None`` if nothing is."""
+    if not isinstance(found, ProvidedPage):
+        return f"is {found!r:.80}, and no ProvidedPage"
+    items, following = found
+    if not isinstance(items, Sequence) or len(items) > MOST_ITEMS:
+        return f"has no list of at most {MOST_ITEMS} items"
+    if following is not None and (not isinstance(following, str) or len(following) > LONGEST_CURSOR):
+        return f"has a next_cursor that is no text of at most {LONGEST_CURSOR} characters"
+    if following is not None and following == cursor:
+        return "has its own cursor as that of the next one"
+    return None
