@@ -1,4 +1,4 @@
-"""The provider of a folder's Python files, whose functions are marked by the decorators of `mcp_actors._server.provider`.
+"""The provider of a folder's Python files, whose functions are marked as tools, resources and prompts.
 
 Each file is a module of its own, which is loaded from its path. A function's name for clients begins with that of its
 file: ``create`` of ``issues.py`` is ``issues_create``, and of ``github/issues.py`` it is ``github_issues_create``. A

@@ -360,7 +360,7 @@ class Mount:
             exposure=self._exposure(entry, uri),
         )
 
-    # -- what only a source of the server has ---------------------------------------------------------------------------
+    # -- what only a source of the server has --------------------------------------------------------------------------
 
     def own(self, kind: ComponentKind, outside: str) -> str | None:
         """Returns the name in the server of what only a source of it may have, ``None`` if it cannot be that."""

@@ -58,7 +58,7 @@ class Provided:
         self.function = function
         self.options = dict(options)
         self._template: UriTemplate | None = None
-        # By the source of a server. What has a mark is referred to by its function, so that a table there would keep it.
+        # By the source of a server. Functions refer to what they are marked as: a table there would keep it for ever.
         self.entries: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def __repr__(self) -> str:
