@@ -140,7 +140,7 @@ async def test_what_no_provider_has_is_unknown(is_mounted: bool, era: str) -> No
             lambda: client.complete(PromptReference("n9"), "shade", "g"),
             lambda: client.complete(PromptReference("n1"), "size", "g"),
         ):
-            with pytest.raises(RpcError, match="unknown|has no argument") as caught:
+            with pytest.raises(RpcError, match=r"unknown|has no argument") as caught:
                 await use()  # type: ignore[no-untyped-call]
             assert caught.value.code == -32602
         for uri in ("n9://x", "n1://of/..%2Fsecret"):
@@ -329,7 +329,7 @@ def is_ann(caller: Caller, component: Component) -> bool:
 @EACH_ERA
 @pytest.mark.parametrize("is_mounted", [False, True])
 @pytest.mark.parametrize(
-    "options, refusal",
+    ("options", "refusal"),
     [
         ({"visible": is_ann}, None),
         ({"auth": is_ann}, NotAllowed),
@@ -385,14 +385,16 @@ async def test_a_page_of_what_a_caller_does_not_see_has_a_cursor() -> None:
     shelf = Shelf(1_000, visible=lambda caller, component: component.name == "n999")
     async with Client(serving(shelf, page_size=5), era="2026-07-28") as client:
         page = await client.request("tools/list", {})
-        assert page["tools"] == [] and page["nextCursor"]
+        assert page["tools"] == []
+        assert page["nextCursor"]
         assert len(shelf.asked) == 10
         assert await tools(client) == ["n999"]
 
 
 async def test_a_version_is_asked_for() -> None:
     async with Client(serving(Shelf(version="2")), era="2026-07-28") as client:
-        assert [each.meta async for each in client.tools()][0] == {"mcp-actors/version": "2"}
+        metas = [each.meta async for each in client.tools()]
+        assert metas[0] == {"mcp-actors/version": "2"}
         wanted = {"name": "n0", "_meta": {"mcp-actors/version": "1"}}
         with pytest.raises(RpcError, match="unknown tool"):
             await client.request("tools/call", wanted)
@@ -592,7 +594,7 @@ async def test_an_error_of_the_protocol_is_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong, kind, said",
+    ("wrong", "kind", "said"),
     [
         (lambda: Server("s").add_provider(Shelf), TypeError, "is no provider"),
         (lambda: Server("s").add_provider(Shelf(), wait=0), ValueError, "wait"),
@@ -630,7 +632,7 @@ async def test_telemetry_has_a_bounded_number_of_their_names() -> None:
     metrics = Metrics()
     server = serving(Shelf(5_000), telemetry=metrics)
     async with Client(server) as client:
-        for number in range(0, 1_200):
+        for number in range(1_200):
             await client.call_tool(f"n{number}")
     assert "n7" in metrics.text()
     assert "n1199" not in metrics.text()
@@ -726,7 +728,7 @@ async def test_a_file_that_has_changed_is_loaded_again(
 
 
 @pytest.mark.parametrize(
-    "text, kind, said",
+    ("text", "kind", "said"),
     [
         ("def f(", SyntaxError, "never closed"),
         ("from mcp_actors import tool\n@tool(name='close')\ndef f(): ...", LocalProtocolError, "'close'"),
