@@ -452,6 +452,10 @@ class _ScopeValues:
         arguments = {name: await self.get(self._owner.overridden(need), ctx) for name, need in each.needs}
         return _entering(each, ctx._scope, None if each.context_name is None else ctx, arguments)
 
+    def release(self) -> None:
+        """Forgets what has it, so that a server that has ended is freed at once, and not by the collector."""
+        del self._owner
+
     async def close(self) -> None:
         """Closes everything in reverse order, when no call uses it any more, within `CLOSE_TIME` seconds."""
         self._is_over = True
@@ -526,6 +530,8 @@ class ServeValues:
         self._is_over = True
         for each in (*self._sessions.values(), self._server):
             await each.close()
+        self._sessions.clear()
+        self._server.release()
 
 
 @asynccontextmanager
