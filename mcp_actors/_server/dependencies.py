@@ -452,10 +452,6 @@ class _ScopeValues:
         arguments = {name: await self.get(self._owner.overridden(need), ctx) for name, need in each.needs}
         return _entering(each, ctx._scope, None if each.context_name is None else ctx, arguments)
 
-    def release(self) -> None:
-        """Forgets what has it, so that a server that has ended is freed at once, and not by the collector."""
-        del self._owner
-
     async def close(self) -> None:
         """Closes everything in reverse order, when no call uses it any more, within `CLOSE_TIME` seconds."""
         self._is_over = True
@@ -530,8 +526,11 @@ class ServeValues:
         self._is_over = True
         for each in (*self._sessions.values(), self._server):
             await each.close()
+
+    def release(self) -> None:
+        """Forgets everything, so that a server that has ended is freed at once, and not by the collector."""
         self._sessions.clear()
-        self._server.release()
+        del self._server
 
 
 @asynccontextmanager
@@ -545,6 +544,8 @@ async def kept_values(
             with body:
                 yield values
             await values.close()
+        # Not before: what was being made at the end may have looked for its dependencies until here.
+        values.release()
 
 
 # -- Making a value, and closing it -----------------------------------------------------------------------------------
