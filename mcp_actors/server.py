@@ -1070,7 +1070,7 @@ class Server(Generic[StateT]):
         Raises:
             TypeError: It is no `Provider`, or this server is a `~mcp_actors.gateway.Gateway`.
             ValueError: ``wait`` is less than 0.01 or more than 3,600, or ``kinds`` has an unknown one.
-            LocalProtocolError: It was added already, or this server is mounted in a gateway.
+            LocalProtocolError: It was added already.
         """
         with LineNamed():
             if not isinstance(provider, Provider):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import partial
 from itertools import islice
 from typing import Any, Literal, NamedTuple
 
@@ -26,9 +27,9 @@ from mcp_actors._server.invoke import (
     uri_param,
 )
 from mcp_actors._server.prompts import Prompts
-from mcp_actors._server.registry import NO_SCOPES, Registry
+from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
-from mcp_actors._server.sources import found_in_sources
+from mcp_actors._server.sources import with_entry
 from mcp_actors._server.text_arguments import TextArgument
 from mcp_actors.errors import LocalProtocolError, invalid_params
 
@@ -153,21 +154,13 @@ class Completions:
     def handlers(self) -> Mapping[str, Handler]:
         return {"completion/complete": self._complete}
 
-    def _complete(self, ctx: Context) -> t.CompleteResult | Continuation:
+    def _complete(self, ctx: Context) -> Any:
         asked = _asked_for(ctx.params)
-        registry: Registry[Any] = self._prompts if asked.key[0] == "prompt" else self._resources
-        entry = registry.find(ctx, asked.key[1])
-        if entry is None and registry.sources:
-            return Continuation(self._complete_provided, ctx, asked)
-        return self._answer(ctx, asked, entry)
-
-    async def _complete_provided(self, ctx: Context, asked: _Asked) -> t.CompleteResult:
-        if asked.key[0] == "prompt":
-            entry = await found_in_sources(self._prompts, ctx, "prompt", asked.key[1])
-        else:
-            entry = await found_in_sources(self._resources, ctx, "template", asked.key[1])
-        result = self._answer(ctx, asked, entry)
-        return await result() if isinstance(result, Continuation) else result
+        kind, target, _ = asked.key
+        use = partial(self._answer, ctx, asked)
+        if kind == "prompt":
+            return with_entry(self._prompts, ctx, "prompt", target, use)
+        return with_entry(self._resources, ctx, "template", target, use)
 
     def _answer(self, ctx: Context, asked: _Asked, entry: Any) -> t.CompleteResult | Continuation:
         kind, target, name = asked.key

@@ -36,7 +36,7 @@ from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.provided import ProviderSource
 from mcp_actors._server.provider import Provider
-from mcp_actors._server.registry import NO_SCOPES, Registry, Source
+from mcp_actors._server.registry import NO_SCOPES, ComponentSource, Registry
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.subscriptions import ListenMember, listen_handler
@@ -136,7 +136,7 @@ class Features:
         self.layered = False
         self.topics: dict[str, ListenMember] = {}
         self.extensions: dict[str, OfferedExtension] = {}
-        self.sources: tuple[Source, ...] = ()
+        self.sources: tuple[ComponentSource, ...] = ()
         """What has components that are not registered, those of mounted servers included."""
         self.mounts: tuple[Any, ...] = ()
         """The `mcp_actors._server.mounts.Mount` of each server that shows these features, too."""
@@ -234,8 +234,6 @@ class Features:
             "template": self.resources.entry,
         }
         source = ProviderSource(provider, unique, wait, makers, self._provider_changed)
-        for each in self.mounts:
-            each.check_source()
         self.add_source(source)
         source.begin()
         return source
@@ -246,7 +244,7 @@ class Features:
         if source is None:
             raise LocalProtocolError(f"{provider!r:.80} was not added")
         source.end()
-        self.remove_sources(lambda each: each is source)
+        self.remove_source(source)
 
     def _provided(self) -> list[ProviderSource]:
         return [each for each in self.sources if isinstance(each, ProviderSource)]
@@ -255,7 +253,7 @@ class Features:
         if not self.is_replaced:
             self.publish_lists((kind,))
 
-    def add_source(self, source: Source) -> None:
+    def add_source(self, source: ComponentSource) -> None:
         """Lists and finds what a source has behind everything else; raises `ValueError` for an unknown kind."""
         for kind in source.kinds:
             if kind not in KINDS_OF_LISTS:
@@ -263,39 +261,35 @@ class Features:
         self.sources += (source,)
         # Calls of what it has are checked when it was asked.
         self.scoped = True
-        self._show_source(source)
-        for each in self.mounts:
-            each.add_source(source)
-
-    def remove_sources(self, which: Callable[[Source], bool]) -> None:
-        """Removes some sources, here and where they are shown."""
-        removed = [each for each in self.sources if which(each)]
-        self.sources = tuple(each for each in self.sources if each not in removed)
-        for source in removed:
-            for registry, _ in self._kinds_of(source):
-                registry.remove_sources(lambda each, source=source: each is source)  # type: ignore[misc]
-            for mount in self.mounts:
-                mount.remove_source(source)
-        for kind in {kind for source in removed for _, kind in self._kinds_of(source)}:
-            self.publish_lists((kind,))
-
-    def _show_source(self, source: Source) -> None:
-        for registry, kind in self._kinds_of(source):
+        registries = self._registries_of(source)
+        for registry in registries.values():
             registry.sources += (source,)
-            self._offered.add(kind)
+        self._offered.update(registries)
         if "prompt" in source.kinds or "template" in source.kinds:
             self._offered.add("completions")
         self._capabilities = self.declared = None
-        for _, kind in self._kinds_of(source):
-            self.publish_lists((kind,))
+        for each in self.mounts:
+            each.add_source(source)
+        self.publish_lists(registries)
 
-    def _kinds_of(self, source: Source) -> list[tuple[Registry[Any], EventKind]]:
+    def remove_source(self, source: ComponentSource) -> None:
+        """Removes a source, here and where it is shown."""
+        self.sources = tuple(each for each in self.sources if each is not source)
+        registries = self._registries_of(source)
+        for registry in registries.values():
+            registry.remove_source(source)
+        for each in self.mounts:
+            each.remove_source(source)
+        self.publish_lists(registries)
+
+    def _registries_of(self, source: ComponentSource) -> dict[EventKind, Registry[Any]]:
         registries: dict[EventKind, Registry[Any]] = {
-            "tools": self.tools,
             "prompts": self.prompts,
             "resources": self.resources,
+            "tools": self.tools,
         }
-        return [(registries[each], each) for each in sorted({KINDS_OF_LISTS[kind] for kind in source.kinds})]
+        kinds = {KINDS_OF_LISTS[kind] for kind in source.kinds}
+        return {kind: registry for kind, registry in registries.items() if kind in kinds}
 
     def scopes_of_method(self, method: str) -> frozenset[str]:
         """The scopes that a caller needs for a method that `add_handler` has added."""

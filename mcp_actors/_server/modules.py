@@ -1,14 +1,15 @@
 """The provider of a folder's Python files, whose functions are marked as tools, resources and prompts.
 
-Each file is a module of its own, which is loaded from its path. A function's name for clients begins with that of its
-file: ``create`` of ``issues.py`` is ``issues_create``, and of ``github/issues.py`` it is ``github_issues_create``. A
-function that has the name of its file keeps it, and so does one that is given ``name=``.
+The folder is a package with a name of its own, so that a file imports another one by ``from ._database import read``.
+A function's name for clients begins with that of its file: ``create`` of ``issues.py`` is ``issues_create``, and of
+``github/issues.py`` it is ``github_issues_create``. A function that has the name of its file keeps it, and so does one
+that is given ``name=``.
 """
 
 from __future__ import annotations
 
 import bisect
-import importlib.util
+import importlib
 import itertools
 import sys
 from collections.abc import Iterable, Mapping
@@ -46,7 +47,7 @@ class _File(NamedTuple):
 
 
 class ModuleProvider(Provider):
-    """What the files of a folder have.
+    """Provides what the files of a folder have.
 
     Args:
         folder: The folder. Files and folders in it whose names begin with ``_`` or ``.`` are left out.
@@ -61,10 +62,12 @@ class ModuleProvider(Provider):
         self._folder = folder
         self._reload = reload
         self._looked_at = -float("inf")
-        self._prefix = f"mcp_actors_modules_{next(_numbers)}"
+        self._package = ModuleType(f"mcp_actors_modules_{next(_numbers)}", "The files of a folder.")
+        self._package.__path__ = [str(folder)]
         self._files: dict[Path, _File] = {}
         if not folder.is_dir():
             raise LocalProtocolError(f"{str(folder)!r} is no folder of Python files")
+        sys.modules[self._package.__name__] = self._package
         self._use({path: self._loaded(path, stamp) for path, stamp in _stamps(folder).items()})
 
     def __repr__(self) -> str:
@@ -112,20 +115,18 @@ class ModuleProvider(Provider):
 
     def _loaded(self, path: Path, stamp: tuple[int, int]) -> _File:
         parts = path.relative_to(self._folder).with_suffix("").parts
-        name = "_".join((self._prefix, *parts))
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise LocalProtocolError(f"{path.name} cannot be loaded as a module")
-        module = importlib.util.module_from_spec(spec)
-        former = sys.modules.get(name)
-        # Annotations are looked up in the module by its name.
-        sys.modules[name] = module
+        if any("." in each for each in parts):
+            raise LocalProtocolError(
+                f"{path.name}: the name of a module has no dot, nor has that of its folder"
+            )
+        name = ".".join((self._package.__name__, *parts))
+        # At first, another file of the folder may have imported it already.
+        former = sys.modules.pop(name, None) if path in self._files else None
+        importlib.invalidate_caches()
         try:
-            spec.loader.exec_module(module)
+            module = importlib.import_module(name)
         except BaseException:
-            if former is None:
-                del sys.modules[name]
-            else:
+            if former is not None:
                 sys.modules[name] = former
             raise
         return _File(stamp, tuple(_found_in(module, parts)))

@@ -33,7 +33,7 @@ from mcp_actors._server.features import TASKS
 from mcp_actors._server.invoke import Function, Handler
 from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.names import NameTable
-from mcp_actors._server.registry import Source
+from mcp_actors._server.registry import ComponentSource
 from mcp_actors._server.reshape import Reshape, reshaped_entry
 from mcp_actors._server.scope import OpenedBlock, ServerScope
 from mcp_actors._server.visibility import Caller, Exposure, ViewedEntry
@@ -85,6 +85,7 @@ class Mount:
             self._resources,
         )
         self._completions = _Completions(self)
+        self._sources: dict[ComponentSource, _MountedSource] = {}
         self._waiting = 0
         self._stop_forwarding: Callable[[], None] | None = None
 
@@ -125,15 +126,6 @@ class Mount:
             self.check_method(method)
         for id in features.extensions:
             self.check_extension(id)
-        if features.sources:
-            self.check_source()
-
-    def check_source(self) -> None:
-        """Raises `LocalProtocolError` if the host cannot show what a provider has."""
-        if not self.host._is_mountable:
-            raise LocalProtocolError(
-                f"the mount {self.name!r} has a provider, and a gateway has none: give the server to it as an upstream"
-            )
 
     def _check_shape(self, own: str) -> None:
         """Raises `LocalProtocolError` if a tool cannot have the shape that it is to have."""
@@ -208,17 +200,17 @@ class Mount:
         for method in features.own_methods:
             self.remove_method(method)
         host.notifications.remove_of(self)
-        host.remove_sources(lambda each: isinstance(each, _MountedSource) and each.mount is self)
+        for source in features.sources:
+            self.remove_source(source)
 
-    def add_source(self, source: Source) -> None:
+    def add_source(self, source: ComponentSource) -> None:
         """Has the host show what a source of the server has."""
-        self.host._features.add_source(_MountedSource(self, source))
+        shown = self._sources[source] = _MountedSource(self, source)
+        self.host._features.add_source(shown)
 
-    def remove_source(self, source: Source) -> None:
+    def remove_source(self, source: ComponentSource) -> None:
         """Has the host show no longer what a source of the server has."""
-        self.host._features.remove_sources(
-            lambda each: isinstance(each, _MountedSource) and each.mount is self and each.inner is source
-        )
+        self.host._features.remove_source(self._sources.pop(source))
 
     def refresh(self) -> None:
         """Makes all views again: the server has its first middleware, through which they go from now on."""
@@ -504,42 +496,42 @@ class _Views:
 
 
 class _MountedSource:
-    """What a source of a mounted server has, as it is shown in the host."""
+    """Shows in the host what a source of a mounted server has."""
 
-    def __init__(self, mount: Mount, inner: Source) -> None:
-        self.mount = mount
-        self.inner = inner
+    def __init__(self, mount: Mount, inner: ComponentSource) -> None:
+        self._mount = mount
+        self._inner = inner
         self.name = f"{mount.name}/{inner.name}"
         self.kinds = inner.kinds
 
     @property
     def is_late(self) -> bool:
         """Whether it was too slow lately."""
-        return self.inner.is_late
+        return self._inner.is_late
 
     async def page(
         self, caller: Caller, kind: ComponentKind, cursor: str | None, limit: int
     ) -> tuple[list[Any], str | None]:
-        """See `mcp_actors._server.registry.Source`."""
-        inside = self.mount.entered_by(caller)
+        """See `mcp_actors._server.registry.ComponentSource`."""
+        inside = self._mount.entered_by(caller)
         if inside is None:
             return [], None
-        entries, following = await self.inner.page(inside, kind, cursor, limit)
-        views = (self.mount.view(kind, each) for each in entries)
+        entries, following = await self._inner.page(inside, kind, cursor, limit)
+        views = (self._mount.view(kind, each) for each in entries)
         return [each for each in views if each is not None], following
 
     async def get(self, caller: Caller, kind: ComponentKind, key: str) -> Any | None:
-        """See `mcp_actors._server.registry.Source`."""
-        own, inside = self.mount.own(kind, key), self.mount.entered_by(caller)
+        """See `mcp_actors._server.registry.ComponentSource`."""
+        own, inside = self._mount.own(kind, key), self._mount.entered_by(caller)
         if own is None or inside is None:
             return None
-        entry = await self.inner.get(inside, kind, own)
-        return None if entry is None else self.mount.view(kind, entry)
+        entry = await self._inner.get(inside, kind, own)
+        return None if entry is None else self._mount.view(kind, entry)
 
     def fingerprint(self, caller: Caller, kind: ComponentKind) -> Hashable | None:
-        """See `mcp_actors._server.registry.Source`."""
-        inside = self.mount.entered_by(caller)
-        return "left" if inside is None else self.inner.fingerprint(inside, kind)
+        """See `mcp_actors._server.registry.ComponentSource`."""
+        inside = self._mount.entered_by(caller)
+        return "left" if inside is None else self._inner.fingerprint(inside, kind)
 
 
 class _Completions:

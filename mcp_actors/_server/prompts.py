@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,8 +16,8 @@ from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
 from mcp_actors._server.invoke import Function, Handler, Loop, name_of, string_param
-from mcp_actors._server.registry import Registry, page
-from mcp_actors._server.sources import found_in_sources, page_with_sources
+from mcp_actors._server.registry import Registry
+from mcp_actors._server.sources import list_result, with_entry
 from mcp_actors._server.text_arguments import TextArgument, TextArguments
 from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors.errors import invalid_params
@@ -105,39 +106,18 @@ class Prompts(Registry[_PromptEntry]):
         return {"prompts/list": self._list, "prompts/get": self._get}
 
     def _list(self, ctx: Context) -> t.ListPromptsResult | Continuation:
-        if self.sources:
-            return Continuation(self._list_all, ctx)
-        entries, cursor = page(
-            self.seen_by(ctx, self.listing(), "prompts"), ctx.params, kind="prompts", size=self.page_size
-        )
-        return t.ListPromptsResult(
-            [entry.prompt for entry in entries], cursor, cache_scope=self.list_cache_scope
-        )
+        rows = self.seen_by(ctx, self.listing(), "prompts")
+        return list_result(self, ctx, "prompts", rows, t.ListPromptsResult)
 
-    async def _list_all(self, ctx: Context) -> t.ListPromptsResult:
-        found = await page_with_sources(self, ctx, "prompts", self.seen_by(ctx, self.listing(), "prompts"))
-        prompts = [entry.prompt for entry in found.entries]
-        return t.ListPromptsResult(
-            prompts, found.cursor, ttl_ms=found.ttl_ms, cache_scope=self.list_cache_scope
-        )
-
-    async def _get_provided(self, ctx: Context, name: str) -> t.GetPromptResult:
-        entry = await found_in_sources(self, ctx, "prompt", name)
-        if entry is None:
-            raise invalid_params(f"unknown prompt: {name}")
-        result = self._answer(ctx, entry)
-        return await result() if isinstance(result, Continuation) else result
-
-    def _get(self, ctx: Context) -> t.GetPromptResult | Continuation:
+    def _get(self, ctx: Context) -> Any:
         name = string_param(ctx.params, "name")
-        entry = self.find(ctx, name)
-        if entry is None:
-            if self.sources:
-                return Continuation(self._get_provided, ctx, name)
-            raise invalid_params(f"unknown prompt: {name}")
-        return self._answer(ctx, entry)
+        return with_entry(self, ctx, "prompt", name, partial(self._answer, ctx, name))
 
-    def _answer(self, ctx: Context, entry: _PromptEntry) -> t.GetPromptResult | Continuation:
+    def _answer(
+        self, ctx: Context, name: str, entry: _PromptEntry | None
+    ) -> t.GetPromptResult | Continuation:
+        if entry is None:
+            raise invalid_params(f"unknown prompt: {name}")
         arguments = _bound(entry, ctx.params)
         if not entry.function.inline:
             return Continuation(_run, entry, ctx, arguments)

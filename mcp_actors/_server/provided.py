@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,6 +23,8 @@ __all__ = ["MOST_ITEMS", "ProviderSource"]
 MOST_ITEMS = 5_000
 # Characters of a provider's cursor, which clients carry.
 LONGEST_CURSOR = 1_024
+# Characters of the name of a tool or a prompt. What model providers take is a tenth of them.
+LONGEST_NAME = 1_024
 # Items of which entries are made in one turn of the loop; a schema may take a millisecond.
 ITEMS_A_TURN = 10
 # Seconds for which lists do not wait for a provider that was too slow.
@@ -34,7 +36,7 @@ T = TypeVar("T")
 
 
 class ProviderSource:
-    """What one provider has, for one server.
+    """Asks one provider, for one server.
 
     Args:
         provider: The provider.
@@ -54,7 +56,7 @@ class ProviderSource:
     ) -> None:
         self.provider = provider
         self.name = name
-        self.kinds = tuple(provider.kinds)
+        self.kinds: Collection[ComponentKind] = tuple(provider.kinds)
         self._wait = wait
         self._makers = makers
         self._publish = publish
@@ -103,13 +105,23 @@ class ProviderSource:
         if problem is not None:
             raise self._failed(f"a page of {kind}s {problem}")
         items, following = found
-        entries = []
+        entries, problems = [], []
         for index, item in enumerate(items):
             if index % ITEMS_A_TURN == ITEMS_A_TURN - 1:
                 await trio.lowlevel.checkpoint()
-            entry = self._shown(item, kind)
-            if entry is not None:
-                entries.append(entry)
+            try:
+                if not isinstance(item, Provided) or item.kind != kind:
+                    raise TypeError(f"a {kind} is a Provided.{kind}(…)")
+                entries.append(self.entry(item))
+            except (TypeError, ValueError) as error:
+                problems.append(_said(item, error))
+        if problems:
+            log.error(
+                "components of a provider are left out",
+                provider=self.name,
+                number=len(problems),
+                first=problems[0],
+            )
         return entries, following
 
     async def get(self, caller: Caller, kind: ComponentKind, key: str) -> Any | None:
@@ -119,22 +131,21 @@ class ProviderSource:
             UpstreamUnavailable: The provider fails or is too slow, or returns another one.
             RpcError: The provider has raised it.
         """
+        if kind in ("tool", "prompt") and len(key) > LONGEST_NAME:
+            return None
         item = await self._answer("get", kind, partial(self.provider.get, kind, key, caller))
         if item is None:
             return None
         if not isinstance(item, Provided):
             raise self._failed(f"get() returned {item!r:.80}, which is no Provided")
-        template = kind == "resource" and item.kind == "template"
-        if item.kind != kind and not template:
-            raise self._failed(f"get() returned a {item.kind} for a {kind}")
-        entry = self._shown(item, item.kind)
-        if entry is None:
-            raise UpstreamUnavailable(self.name, "the log says why")
-        if template:
-            return entry if entry.template.match(key) is not None else None
-        if entry.key != key:
-            raise self._failed(f"get() returned {item!r} for {printable(key, _SHOWN)!r}")
-        return entry
+        is_template = kind == "resource" and item.kind == "template"
+        if not is_template and (item.kind, item.name) != (kind, key):
+            raise self._failed(f"get() returned another one for the {kind} {printable(key, _SHOWN)!r}")
+        try:
+            entry = self.entry(item)
+        except (TypeError, ValueError) as error:
+            raise self._failed(_said(item, error)) from None
+        return None if is_template and entry.template.match(key) is None else entry
 
     async def _answer(self, method: str, kind: ComponentKind, ask: Callable[[], Awaitable[T]]) -> T:
         """Awaits an answer of the provider, and announces the lists that clients have got without it meanwhile."""
@@ -164,26 +175,12 @@ class ProviderSource:
         log.error("a provider returned what cannot be used", provider=self.name, error=problem)
         return UpstreamUnavailable(self.name, "it returned what cannot be used")
 
-    def _shown(self, item: Any, kind: ComponentKind) -> Any | None:
-        """Returns the entry of an item, ``None`` for one that cannot be shown, which is logged."""
-        try:
-            if not isinstance(item, Provided) or item.kind != kind:
-                raise TypeError(f"a {kind} is a Provided.{kind}(…), not {item!r:.80}")
-            return self.entry(item)
-        except (TypeError, ValueError) as error:
-            name = printable(item.name, _SHOWN) if isinstance(item, Provided) else None
-            log.error(
-                "a component of a provider is left out",
-                provider=self.name,
-                name=name,
-                error=printable(str(error), _SHOWN),
-            )
-            return None
-
     def entry(self, item: Provided) -> Any:
         """Returns the entry of a component; raises `TypeError` or `ValueError` as its registration would."""
         found = item.entries.get(self)
         if found is None:
+            if item.kind in ("tool", "prompt") and len(item.name) > LONGEST_NAME:
+                raise ValueError(f"a name has at most {LONGEST_NAME:,} characters")
             # What it is shown by: for a resource, the URI comes first.
             first = (item.name,) if item.kind in ("resource", "template") else ()
             found = self._makers[item.kind](*first, item.function, **item.options)
@@ -192,6 +189,12 @@ class ProviderSource:
                 raise ValueError("x-mcp-header is for tools that are registered")
             item.entries[self] = found
         return found
+
+
+def _said(item: Any, error: Exception) -> str:
+    """Says in the log why an item cannot be shown."""
+    name = item.name if isinstance(item, Provided) else f"{item!r:.80}"
+    return f"{printable(name, _SHOWN)}: {printable(str(error), _SHOWN)}"
 
 
 def _problem(found: Any, cursor: str | None) -> str | None:

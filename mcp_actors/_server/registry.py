@@ -28,13 +28,13 @@ from mcp_actors.types import CacheScope
 __all__ = [
     "DEFAULT_PAGE_SIZE",
     "NO_SCOPES",
+    "ComponentSource",
     "Follower",
     "Listed",
     "ListedElsewhere",
     "Registered",
     "Registry",
     "RegistryOptions",
-    "Source",
     "page",
 ]
 
@@ -42,8 +42,8 @@ __all__ = [
 # Enough for nearly every server to answer in one page, and some 50 KiB of tools at most.
 DEFAULT_PAGE_SIZE = 100
 NO_SCOPES: frozenset[str] = frozenset()
-# Names of sources that are remembered, for telemetry and to ask the right one first.
-MOST_LEARNED = 1_000
+# Names of sources that are remembered, for telemetry and to ask the right one first, and their characters.
+MOST_LEARNED, LONGEST_LEARNED = 1_000, 256
 
 
 class Listed(Protocol):
@@ -78,7 +78,7 @@ class Follower(Protocol):
     def removed(self, key: str) -> None: ...
 
 
-class Source(Protocol):
+class ComponentSource(Protocol):
     """Has entries that a registry does not keep; see `mcp_actors._server.provided` and `mcp_actors._server.mounts`.
 
     Its methods raise `UpstreamUnavailable` if it fails or is too slow.
@@ -180,9 +180,9 @@ class Registry(Generic[E]):
         self._versions: dict[str, tuple[E, ...]] = {}
         self.followers: tuple[Follower, ...] = ()
         """Other registries that show these entries, too."""
-        self.sources: tuple[Source, ...] = ()
+        self.sources: tuple[ComponentSource, ...] = ()
         """What has entries that are not kept here, in the order in which they are listed and asked."""
-        self.learned: dict[str, Source] = {}
+        self.learned: dict[str, ComponentSource] = {}
         """The sources of the first `MOST_LEARNED` keys that they had."""
         self._next_serial = 1
         self._listing: tuple[int, tuple[E, ...]] = (0, ())
@@ -216,15 +216,15 @@ class Registry(Generic[E]):
         elsewhere = () if self.listed_elsewhere is None else self.listed_elsewhere.names()
         return tuple(islice(chain(self.by_key, self.learned, elsewhere), most))
 
-    def learn(self, key: str, source: Source) -> None:
+    def learn(self, key: str, source: ComponentSource) -> None:
         """Takes note that a source has an entry, if there is room."""
-        if key in self.learned or len(self.learned) < MOST_LEARNED:
+        if len(key) <= LONGEST_LEARNED and (key in self.learned or len(self.learned) < MOST_LEARNED):
             self.learned[key] = source
 
-    def remove_sources(self, which: Callable[[Source], bool]) -> None:
-        """Removes some sources."""
-        self.sources = tuple(each for each in self.sources if not which(each))
-        self.learned = {key: each for key, each in self.learned.items() if not which(each)}
+    def remove_source(self, source: ComponentSource) -> None:
+        """Removes a source."""
+        self.sources = tuple(each for each in self.sources if each is not source)
+        self.learned = {key: each for key, each in self.learned.items() if each is not source}
 
     def next_serial(self) -> int:
         """A number that no other entry has, greater than all before: the place of the next entry in the list."""
@@ -418,8 +418,12 @@ class Registry(Generic[E]):
                 refusal = refusal or error
             else:
                 return each
-        if refusal is not None:
-            raise refusal
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            # Its traceback has this frame, which the collector would have to free.
+            del refusal
         return None
 
     def names_seen_by(self, ctx: Context) -> Iterator[str]:

@@ -11,15 +11,15 @@ from urllib.parse import unquote
 import msgspec
 
 from mcp_actors import types as t
-from mcp_actors._actors.inbound_call import Continuation
+from mcp_actors._actors.inbound_call import Continuation, finished
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.fields import strip
 from mcp_actors._schema.signature import InvalidArguments, function_hints, read_signature
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
 from mcp_actors._server.invoke import Function, Handler, Loop, is_async, name_of, uri_param
-from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions, page
-from mcp_actors._server.sources import found_in_sources, page_with_sources
+from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions
+from mcp_actors._server.sources import found_in_sources, list_result
 from mcp_actors._server.text_arguments import TextArgument, TextArguments
 from mcp_actors._server.visibility import Caller, Exposure, caller_of, make_exposure
 from mcp_actors._wire.codec import encode_value
@@ -247,19 +247,16 @@ class Resources(Registry[_ResourceEntry]):
 
     def _list(self, ctx: Context) -> t.ListResourcesResult | Continuation:
         rows, _ = self._split()
-        if self.has_listers or self.sources:
+        if self.has_listers:
             return Continuation(self._list_dynamic, ctx)
-        return self._page(self.seen_by(ctx, rows, "resources"), ctx)
+        return self._page(ctx, self.seen_by(ctx, rows, "resources"))
 
     async def _list_dynamic(self, ctx: Context) -> t.ListResourcesResult:
-        rows = await self.rows(ctx)
-        if not self.sources:
-            return self._page(rows, ctx)
-        found = await page_with_sources(self, ctx, "resources", rows)
-        resources = [entry.listed for entry in found.entries]
-        return t.ListResourcesResult(
-            resources, found.cursor, ttl_ms=found.ttl_ms, cache_scope=self.list_cache_scope
-        )
+        result: t.ListResourcesResult = await finished(self._page(ctx, await self.rows(ctx)))
+        return result
+
+    def _page(self, ctx: Context, rows: Sequence[_Row]) -> t.ListResourcesResult | Continuation:
+        return list_result(self, ctx, "resources", rows, t.ListResourcesResult)
 
     async def rows(self, ctx: Context) -> Sequence[_Row]:
         """Returns the lines of ``resources/list`` that a caller sees, with those that functions list at run time."""
@@ -276,8 +273,7 @@ class Resources(Registry[_ResourceEntry]):
                     known[resource.uri] = _ListedResource(
                         resource.uri, serial, resource, entry.scopes, exposure
                     )
-        which = "resources" if self.sources and not self.has_listers else ""
-        return self.seen_by(ctx, tuple(known.values()), which)
+        return self.seen_by(ctx, tuple(known.values()))
 
     def templates_seen_by(self, ctx: Context) -> Sequence[_ResourceEntry]:
         """Returns the entries of ``resources/templates/list`` that a caller sees."""
@@ -295,27 +291,8 @@ class Resources(Registry[_ResourceEntry]):
             return self.digest_for(caller, templates, which)
         return None if self.has_listers else self.digest_for(caller, rows, which)
 
-    def _page(self, rows: Sequence[_Row], ctx: Context) -> t.ListResourcesResult:
-        shown, cursor = page(rows, ctx.params, kind="resources", size=self.page_size)
-        return t.ListResourcesResult(
-            [row.listed for row in shown if isinstance(row.listed, Resource)],
-            cursor,
-            cache_scope=self.list_cache_scope,
-        )
-
     def _list_templates(self, ctx: Context) -> t.ListResourceTemplatesResult | Continuation:
-        if self.sources:
-            return Continuation(self._list_all_templates, ctx)
-        shown, cursor = page(self.templates_seen_by(ctx), ctx.params, kind="templates", size=self.page_size)
-        templates = [entry.listed for entry in shown if isinstance(entry.listed, t.ResourceTemplate)]
-        return t.ListResourceTemplatesResult(templates, cursor, cache_scope=self.list_cache_scope)
-
-    async def _list_all_templates(self, ctx: Context) -> t.ListResourceTemplatesResult:
-        found = await page_with_sources(self, ctx, "templates", self.templates_seen_by(ctx))
-        templates = [entry.listed for entry in found.entries]
-        return t.ListResourceTemplatesResult(
-            templates, found.cursor, ttl_ms=found.ttl_ms, cache_scope=self.list_cache_scope
-        )
+        return list_result(self, ctx, "templates", self.templates_seen_by(ctx), t.ListResourceTemplatesResult)
 
     async def check_provided(self, ctx: Context, uri: str) -> tuple[_ResourceEntry, dict[str, Any]]:
         """Returns what a source has for ``uri``, with the values of its variables, as `check_seen`.
@@ -333,8 +310,8 @@ class Resources(Registry[_ResourceEntry]):
 
     async def _read_provided(self, ctx: Context, uri: str) -> t.ReadResourceResult:
         entry, variables = await self.check_provided(ctx, uri)
-        result = _answer(entry, ctx, _bound(entry, variables, uri), uri)
-        return await result() if isinstance(result, Continuation) else result
+        result: t.ReadResourceResult = await finished(_answer(entry, ctx, _bound(entry, variables, uri), uri))
+        return result
 
     def _read(self, ctx: Context) -> t.ReadResourceResult | Continuation:
         uri = uri_param(ctx.params)

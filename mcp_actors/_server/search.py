@@ -56,8 +56,8 @@ MOST_FOUND = 20
 LONGEST_QUERY, MOST_WORDS = 1_000, 50
 # Tools that are remembered as used for one session, and characters of their names: middleware may answer any name.
 MOST_USED, LONGEST_USED = 50, 256
-# Pages of a list that are searched where providers have a part of it, which may be without an end.
-MOST_OF_PROVIDERS = 50
+# Pages of a list that are searched where providers have a part of it, which may be without an end, and slow.
+MOST_OF_PROVIDERS = 20
 # Tools in the index beyond twice those of one caller, after which it is made anew: upstreams list other ones each time.
 MOST_STALE = 10_000
 

@@ -76,7 +76,9 @@ def listen_handler(bus: EventBus, topics: Mapping[str, ListenMember]) -> Handler
         account = None if memory is None else memory.new_account(ctx.call.invocation)
         features = ctx.server._features
         if features.resources.sources and granted.resource_subscriptions:
-            granted.resource_subscriptions = await _heard_of(ctx, features, granted.resource_subscriptions)
+            granted.resource_subscriptions = await _granted_uris(
+                ctx, features, granted.resource_subscriptions
+            )
             asked.resource_subscriptions = granted.resource_subscriptions
         watch = ListWatch(caller_of(ctx))
         if features.scoped:
@@ -111,7 +113,7 @@ def listen_handler(bus: EventBus, topics: Mapping[str, ListenMember]) -> Handler
     return lambda ctx: Continuation(listen, ctx)
 
 
-async def _heard_of(ctx: Context, features: Any, uris: Sequence[str]) -> list[str]:
+async def _granted_uris(ctx: Context, features: Any, uris: Sequence[str]) -> list[str]:
     """Returns those URIs whose updates a caller may hear of, as far as only sources know that."""
     found: list[str] = []
     with trio.move_on_after(MOST_WAIT):

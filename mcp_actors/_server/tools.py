@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar, get_args
 
 import attrs
@@ -24,8 +24,8 @@ from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
-from mcp_actors._server.registry import Registry, page
-from mcp_actors._server.sources import found_in_sources, page_with_sources
+from mcp_actors._server.registry import Registry
+from mcp_actors._server.sources import list_result, with_provided
 from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import RpcError, ToolError, invalid_params
@@ -140,6 +140,7 @@ class Tools(Registry[_ToolEntry]):
         Raises what `entry` does, and `LocalProtocolError` for a name that is taken.
         """
         entry = self.entry(call, serial=self.next_serial(), **options)
+        warn_of_tool_name(entry.key)
         self.insert(entry)
         return entry.tool
 
@@ -177,7 +178,6 @@ class Tools(Registry[_ToolEntry]):
         """
         name = name_of(call) if name is None else name
         rules = TaskRules.of(task, restartable, before_task, inline)
-        warn_of_tool_name(name)
         if input_schema is None:
             signature = read_signature(call, injected=self._injected)
             schema, bind = self._published(signature.input_schema, name), signature.bind
@@ -270,26 +270,8 @@ class Tools(Registry[_ToolEntry]):
         return {"tools/list": self._list, "tools/call": self._call}
 
     def _list(self, ctx: Context) -> ListToolsResult | Continuation:
-        if self.sources:
-            return Continuation(self._list_all, ctx)
-        entries, cursor = page(
-            self.seen_by(ctx, self.listing(), "tools"), ctx.params, kind="tools", size=self.page_size
-        )
-        return ListToolsResult([entry.tool for entry in entries], cursor, cache_scope=self.list_cache_scope)
-
-    async def _list_all(self, ctx: Context) -> ListToolsResult:
-        found = await page_with_sources(self, ctx, "tools", self.seen_by(ctx, self.listing(), "tools"))
-        tools = [entry.tool for entry in found.entries]
-        return ListToolsResult(tools, found.cursor, ttl_ms=found.ttl_ms, cache_scope=self.list_cache_scope)
-
-    async def _call_provided(self, ctx: Context, name: str) -> ToolAnswer:
-        entry = await found_in_sources(self, ctx, "tool", name)
-        if entry is None:
-            raise self.unknown(ctx, name)
-        arguments = ctx.params.get("arguments")
-        if arguments is not None and not isinstance(arguments, dict):
-            raise invalid_params("'arguments' must be an object")
-        return await answer_of(entry, ctx, arguments or {})
+        rows = self.seen_by(ctx, self.listing(), "tools")
+        return list_result(self, ctx, "tools", rows, ListToolsResult)
 
     def unknown(self, ctx: Context, name: str) -> RpcError:
         """Returns the error for a name that a caller sees no tool under."""
@@ -305,9 +287,17 @@ class Tools(Registry[_ToolEntry]):
         entry = self.by_key.get(name) if self.is_plain else self.find(ctx, name)
         if entry is None:
             if self.sources:
-                return Continuation(self._call_provided, ctx, name)
+                return Continuation(with_provided, self, ctx, "tool", name, partial(self._called, ctx, name))
             raise self.unknown(ctx, name)
-        arguments = params.get("arguments")
+        return self._answer(ctx, entry)
+
+    def _called(self, ctx: Context, name: str, entry: _ToolEntry | None) -> ToolAnswer | Continuation:
+        if entry is None:
+            raise self.unknown(ctx, name)
+        return self._answer(ctx, entry)
+
+    def _answer(self, ctx: Context, entry: _ToolEntry) -> ToolAnswer | Continuation:
+        arguments = ctx.params.get("arguments")
         if type(arguments) is not dict:
             if arguments is not None:
                 raise invalid_params("'arguments' must be an object")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from mcp_actors.server import Caller, Component, ComponentKind
 from mcp_actors.telemetry import Metrics
 from mcp_actors.types import PromptReference, ResourceTemplateReference
 from tests.server.test_visibility import client_of, hosted
+from tests.transports.test_every_binding import ALLOWED, garbage
 
 ERAS = ["2025-11-25", "2026-07-28"]
 EACH_ERA = pytest.mark.parametrize("era", ERAS)
@@ -50,14 +52,18 @@ class Shelf(Provider):
         self.asked: list[tuple[Any, ...]] = []
         self.fails: Callable[[], Any] | None = None
 
-    def names(self, kind: ComponentKind) -> list[str]:
+    def name(self, kind: ComponentKind, number: int) -> str:
         name = {"tool": "{}", "prompt": "{}", "resource": "{}://x", "template": "{}://of/{{name}}"}[kind]
-        return [name.format(f"{self.prefix}{number}") for number in range(self.number)]
+        return name.format(f"{self.prefix}{number}")
 
     def make(self, kind: ComponentKind, name: str) -> Provided:
         match kind:
             case "tool":
-                return Provided.tool(lambda: name, name=name, **self.options)
+
+                async def answer() -> str:
+                    return name
+
+                return Provided.tool(answer, name=name, **self.options)
             case "prompt":
                 return Provided.prompt(colour, name=name, **self.options)
             case "resource":
@@ -68,18 +74,21 @@ class Shelf(Provider):
         self.asked.append(("list", kind, cursor, limit))
         if self.fails is not None:
             await self.fails()
-        names, begin = self.names(kind), int(cursor or 0)
-        end = begin + limit
-        following = str(end) if end < len(names) else None
-        return ProvidedPage([self.make(kind, name) for name in names[begin:end]], following)
+        begin = int(cursor or 0)
+        end = min(begin + limit, self.number)
+        following = str(end) if end < self.number else None
+        return ProvidedPage([self.make(kind, self.name(kind, each)) for each in range(begin, end)], following)
 
     async def get(self, kind: ComponentKind, name: str, caller: Caller) -> Provided | None:
         self.asked.append(("get", kind, name))
         if self.fails is not None:
             await self.fails()
-        if name in self.names(kind):
-            return self.make(kind, name)
         host, _, path = name.partition("://")
+        number = host.removeprefix(self.prefix)
+        if not number.isdecimal() or int(number) >= self.number:
+            return None
+        if name == self.name(kind, int(number)):
+            return self.make(kind, name)
         if kind == "resource" and path.startswith("of/"):
             return self.make("template", f"{host}://of/{{name}}")
         return None
@@ -180,7 +189,7 @@ class Whole(Shelf):
 
     async def list(self, kind: ComponentKind, caller: Caller, cursor: str | None, limit: int) -> ProvidedPage:
         assert cursor is None
-        return ProvidedPage([self.make(kind, name) for name in self.names(kind)])
+        return ProvidedPage([self.make(kind, self.name(kind, each)) for each in range(self.number)])
 
 
 async def test_a_provider_that_returns_more_is_shown_on_several_pages() -> None:
@@ -225,14 +234,14 @@ async def test_a_provider_is_added_and_removed_while_it_is_served(era: str) -> N
 
 
 async def collect(client: Client, events: list[Event]) -> None:
-    async with client.subscribe(tools=True) as subscription:
-        async for event in subscription:
-            events.append(event)
+    async with client.listen(tools=True) as changes:
+        async for each in changes:
+            events.append(each)  # noqa: PERF401 - the list is read meanwhile
 
 
 async def test_a_mount_shows_providers_that_come_later_and_hides_them_with_itself() -> None:
-    inner, host = Server("inner"), Server("host")
-    host.mount("a", inner, scopes=[])
+    inner, host = Server("inner"), Server("host", capabilities=["tools"])
+    host.mount("a", inner)
     shelf = Shelf(1)
     async with Client(host) as client:
         inner.add_provider(shelf)
@@ -243,8 +252,32 @@ async def test_a_mount_shows_providers_that_come_later_and_hides_them_with_itsel
         inner.add_provider(shelf)
         host.unmount("a")
         assert await tools(client) == []
-    with pytest.raises(LocalProtocolError, match="a gateway has none"):
-        Gateway([Upstream("u", Server("u"))]).mount("b", inner)
+
+
+@EACH_ERA
+@pytest.mark.parametrize("has_middleware", [False, True])
+async def test_a_provider_is_shown_through_three_mounts(has_middleware: bool, era: str) -> None:
+    server = serving(Shelf(2, tags=["a"]), page_size=1)
+    for number in range(3):
+        host = Server(f"host {number}", page_size=1)
+        host.mount(f"m{number}", server)
+        if has_middleware:
+
+            @host.middleware
+            async def passing(ctx: Context, call_next: Any) -> Any:
+                return await call_next()
+
+        server = host
+    async with Client(server, era=era) as client:
+        assert await tools(client) == ["m2_m1_m0_n0", "m2_m1_m0_n1"]
+        assert (await client.call_tool("m2_m1_m0_n1")).text == "n1"
+        assert (await client.read_resource("n1://of/me")).text == "of me"
+        completed = await client.complete(PromptReference("m2_m1_m0_n1"), "shade", "g")
+        assert completed.values == ["green"]
+        server.hide(tags=["a"])
+        assert await listed(client) == []
+        with pytest.raises(RpcError, match="unknown tool"):
+            await client.call_tool("m2_m1_m0_n1")
 
 
 async def test_a_mounted_provider_runs_in_its_server_and_through_its_middleware() -> None:
@@ -409,6 +442,10 @@ class Personal(Shelf):
         super().__init__()
         self.numbers = {"ann": 1, "bob": 2}
 
+    async def get(self, kind: ComponentKind, name: str, caller: Caller) -> Provided | None:
+        number = int(name.removeprefix("n"))
+        return self.make(kind, name) if number < self._number(caller) else None
+
     def _number(self, caller: Caller) -> int:
         assert caller.principal is not None
         return self.numbers[caller.principal.subject]
@@ -434,6 +471,10 @@ async def test_those_are_told_whose_list_has_changed(is_mounted: bool, era: str)
         for name, client in (("ann", ann), ("bob", bob)):
             nursery.start_soon(collect, client, events[name])
             assert len(await tools(client)) == provider.numbers[name]
+            assert (await client.call_tool("n0")).text == "n0"
+        with pytest.raises(RpcError, match="unknown tool"):
+            await ann.call_tool("n1")
+        assert (await bob.call_tool("n1")).text == "n1"
         await wait_all_tasks_blocked()
         provider.numbers["bob"] = 3
         provider.changed("tool")
@@ -452,7 +493,7 @@ async def test_what_a_provider_serves_is_subscribed_to(is_mounted: bool, era: st
 
     async def follow(client: Client, name: str) -> None:
         try:
-            async with client.subscribe(uris=["n0://x"]) as subscription:
+            async with client.listen(uris=("n0://x",)) as subscription:
                 async for event in subscription:
                     heard[name].append(event.uri)
         except ResourceNotFound:
@@ -484,12 +525,16 @@ async def test_a_provider_costs_its_own_part_alone(
 ) -> None:
     bad, good = Shelf(2, "bad"), Shelf(2, "good")
     bad.fails = failing if how == "fails" else trio.sleep_forever
-    messages: list[Any] = []
+    messages: list[str] = []
     events: list[Event] = []
+
+    def note(level: str, data: Any, logger: str | None) -> None:
+        messages.append(str(data))
+
     with capture_logs() as lines:
         async with (
             Client(
-                hosted(serving(bad, good), is_mounted), era=era, on_log=messages.append, log_level="warning"
+                hosted(serving(bad, good), is_mounted), era=era, on_log=note, log_level="warning"
             ) as client,
             trio.open_nursery() as nursery,
         ):
@@ -511,7 +556,7 @@ async def test_a_provider_costs_its_own_part_alone(
             assert [each.kind for each in events] == ["tools"]
             assert await tools(client) == ["bad0", "bad1", "good0", "good1"]
             nursery.cancel_scope.cancel()
-    assert "the list of tools is not complete" in str(messages[0])
+    assert "the list of tools is not complete" in messages[0]
     assert all(
         "of a provider" in each["event"] for each in lines if each["log_level"] in ("error", "warning")
     )
@@ -580,6 +625,103 @@ async def test_what_cannot_be_shown_is_left_out() -> None:
     assert {each["log_level"] for each in lines if "provider" in each} == {"error"}
 
 
+@EACH_ERA
+@pytest.mark.parametrize("is_mounted", [False, True])
+async def test_a_call_that_is_cancelled_cancels_its_provider(is_mounted: bool, era: str) -> None:
+    shelf, ended = Shelf(), []
+
+    async def hanging() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(True)
+
+    shelf.fails = hanging
+    with capture_logs() as lines:
+        async with Client(hosted(serving(shelf), is_mounted), era=era) as client:
+            for use in (lambda: client.call_tool("n0"), lambda: tools(client)):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(use)
+                    await wait_all_tasks_blocked()
+                    nursery.cancel_scope.cancel()
+            await wait_all_tasks_blocked()
+            assert ended == [True, True]
+            shelf.fails = None
+            # It was not too slow: lists wait for it as before.
+            assert await tools(client) == ["n0", "n1", "n2"]
+    assert [each["event"] for each in lines if each["log_level"] == "error"] == []
+
+
+@EACH_ERA
+async def test_a_provider_without_an_end_is_read_as_far_as_clients_ask(era: str) -> None:
+    class Endless(Shelf):
+        async def list(
+            self, kind: ComponentKind, caller: Caller, cursor: str | None, limit: int
+        ) -> ProvidedPage:
+            self.asked.append(("list", kind, cursor, limit))
+            return ProvidedPage([], str(int(cursor or 0) + 1))
+
+    endless = Endless()
+    async with Client(serving(endless), era=era) as client:
+        page = await client.request("tools/list", {})
+        assert page["tools"] == []
+        assert len(endless.asked) == 10
+        await client.request("tools/list", {"cursor": page["nextCursor"]})
+        assert endless.asked[10][2] == "10"
+
+
+HOSTILE = ["a\r\nb", "\x1b[31m", "\u202e", "../..", "a" * 1_025, "a" * 100_000]
+
+
+@EACH_ERA
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_names_are_what_a_provider_and_a_client_make_of_them(name: str, era: str) -> None:
+    class Hostile(Shelf):
+        def name(self, kind: ComponentKind, number: int) -> str:
+            return name if number == 1 else super().name(kind, number)
+
+        async def get(self, kind: ComponentKind, name: str, caller: Caller) -> Provided | None:
+            self.asked.append(("get", kind, name))
+            return self.make(kind, "other")
+
+    shelf, shown = Hostile(), len(name) <= 1_024
+    with capture_logs() as lines:
+        async with Client(serving(shelf), era=era) as client:
+            assert await tools(client) == ["n0", name, "n2"] if shown else ["n0", "n2"]
+            with pytest.raises(UpstreamUnavailable if shown else RpcError):
+                await client.call_tool(name)
+    assert [each for each in shelf.asked if each[0] == "get"] == ([("get", "tool", name)] if shown else [])
+    text = str([each for each in lines if "provider" in each])
+    assert len(text) < 1_000
+    assert text.isprintable()
+
+
+@EACH_ERA
+async def test_what_has_asked_a_provider_is_freed_at_once(era: str) -> None:
+    class Keeping(Shelf):
+        """Makes each component once: the classes of its arguments are freed by the collector alone."""
+
+        @lru_cache  # noqa: B019 - it has as many as the test
+        def make(self, kind: ComponentKind, name: str) -> Provided:
+            return super().make(kind, name)
+
+    shelf, wrong = Keeping(2, auth=lambda caller, component: component.name != "n1"), Shelf(1, "wrong")
+    wrong.fails = failing
+    server = serving(shelf, wrong, page_size=1)
+
+    async def use() -> None:
+        async with Client(server, era=era) as client:
+            await listed(client)
+            await client.call_tool("n0")
+            for name in ("n1", "none"):
+                with pytest.raises(RpcError):
+                    await client.call_tool(name)
+            with pytest.raises(RpcError):
+                await client.read_resource("none://x")
+
+    assert await garbage(use) < ALLOWED
+
+
 async def test_an_error_of_the_protocol_is_sent() -> None:
     async def refusing() -> None:
         raise RpcError(-32050, "pay first")
@@ -599,7 +741,11 @@ async def test_an_error_of_the_protocol_is_sent() -> None:
         (lambda: Server("s").add_provider(Shelf), TypeError, "is no provider"),
         (lambda: Server("s").add_provider(Shelf(), wait=0), ValueError, "wait"),
         (lambda: serving(type("Odd", (Shelf,), {"kinds": ["tools"]})()), ValueError, "no kind 'tools'"),
-        (lambda: Gateway([Upstream("u", Server("u"))]).add_provider(Shelf()), TypeError, "as an upstream"),
+        (
+            lambda: Gateway([Upstream(name="u", target=Server("u"))]).add_provider(Shelf()),
+            TypeError,
+            "as an upstream",
+        ),
         (lambda: Provided.tool(colour, task="optional"), TypeError, "task="),
         (lambda: Provided.resource("a://{b}", of, list=list), TypeError, "list="),
         (lambda: Provided.resource("a", of), TypeError, "no scheme"),
@@ -617,7 +763,7 @@ def test_what_to_write_instead_is_said(wrong: Callable[[], Any], kind: type[Exce
 @EACH_ERA
 async def test_what_a_provider_has_is_searched(era: str) -> None:
     shelf = Shelf(10_000_000, description="Count the sheep in the meadow before the night falls.")
-    server = serving(shelf, budget=500, page_size=100)
+    server = serving(shelf, budget=500, page_size=10)
     async with Client(server, era=era) as client:
         assert await tools(client) == ["search_tools", "call_tool"]
         found = await client.call_tool("search_tools", {"query": "count sheep", "limit": 2})
@@ -625,7 +771,7 @@ async def test_what_a_provider_has_is_searched(era: str) -> None:
         called = await client.call_tool("call_tool", {"name": "n9000000", "arguments": {}})
         assert called.text == "n9000000"
     # Of a list that has no end a part is read.
-    assert len([each for each in shelf.asked if each[0] == "list"]) == 100
+    assert len([each for each in shelf.asked if each[0] == "list"]) == 40
 
 
 async def test_telemetry_has_a_bounded_number_of_their_names() -> None:
@@ -640,11 +786,19 @@ async def test_telemetry_has_a_bounded_number_of_their_names() -> None:
 
 @EACH_ERA
 async def test_a_gateway_in_front_shows_what_a_provider_has(era: str) -> None:
-    gateway = Gateway([Upstream("shelf", serving(Shelf(3), page_size=2), prefix="s_")])
+    gateway = Gateway([Upstream(name="shelf", target=serving(Shelf(3), page_size=2), prefix="s_")])
     async with Client(gateway, era=era) as client:
         assert await tools(client) == ["s_n0", "s_n1", "s_n2"]
         assert (await client.call_tool("s_n2")).text == "n2"
         assert (await client.read_resource("n2://of/me")).text == "of me"
+
+
+async def test_a_gateway_calls_what_it_does_not_list() -> None:
+    shelf = Shelf(1_000_000)
+    gateway = Gateway([Upstream(name="shelf", target=serving(shelf), prefix="s_")])
+    async with Client(gateway) as client:
+        assert (await client.call_tool("s_n999999")).text == "n999999"
+    assert shelf.asked == [("get", "tool", "n999999")]
 
 
 # -- modules of a folder ---
@@ -706,7 +860,7 @@ async def test_the_files_of_a_folder_are_shown(folder: Path, era: str) -> None:
 
 
 async def test_a_file_that_has_changed_is_loaded_again(
-    folder: Path, autojump_clock: trio.testing.MockClock
+    folder: Path, mock_clock: trio.testing.MockClock
 ) -> None:
     server = Server("s")
     server.add_modules(str(folder), reload=True)
@@ -714,16 +868,16 @@ async def test_a_file_that_has_changed_is_loaded_again(
     async with Client(server) as client:
         assert "hub_pulls_merge" in await tools(client)
         merged.write_text(merged.read_text().replace("merged", "merged anew").replace("merge(", "join("))
-        await trio.sleep(1)
+        mock_clock.jump(1)
         assert "hub_pulls_join" in await tools(client)
         assert (await client.call_tool("hub_pulls_join")).text == "merged anew"
         merged.write_text("this is no Python")
-        await trio.sleep(1)
+        mock_clock.jump(1)
         with capture_logs() as lines:
             assert "hub_pulls_join" in await tools(client)
         assert [each["event"] for each in lines] == ["a module is not loaded again"]
         merged.unlink()
-        await trio.sleep(1)
+        mock_clock.jump(1)
         assert "hub_pulls_join" not in await tools(client)
 
 
