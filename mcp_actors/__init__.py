@@ -113,10 +113,10 @@ _LATE = {
     "Server": "mcp_actors.server",
     "SyncContext": "mcp_actors.server",
     "current_context": "mcp_actors.server",
-    "prompt": "mcp_actors.server",
+    "prompt": "mcp_actors._server.modules",
     "register_transport": "mcp_actors.abc.discovery",
-    "resource": "mcp_actors.server",
-    "tool": "mcp_actors.server",
+    "resource": "mcp_actors._server.modules",
+    "tool": "mcp_actors._server.modules",
 }
 
 # Programs that import the package alone find these in it, as they would if it had imported them.

@@ -5,6 +5,7 @@ from msgspec import Meta
 from mcp_actors import abc, errors, types
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import Progress
+from mcp_actors._server.modules import prompt, resource, tool
 from mcp_actors.abc.discovery import register_transport
 from mcp_actors.client import Client, ClientPool
 from mcp_actors.errors import (
@@ -46,9 +47,6 @@ from mcp_actors.server import (
     Server,
     SyncContext,
     current_context,
-    prompt,
-    resource,
-    tool,
 )
 from mcp_actors.types import Audio, File, Image
 

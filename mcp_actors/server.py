@@ -52,7 +52,7 @@ from mcp_actors._server.process import (
     write_terminal_hint,
 )
 from mcp_actors._server.prompts import Prompts
-from mcp_actors._server.provider import Provided, ProvidedPage, Provider, prompt, resource, tool
+from mcp_actors._server.provider import Provided, ProvidedPage, Provider
 from mcp_actors._server.questions import FormResult
 from mcp_actors._server.reshape import Argument, Reshape, ReshapedCall, reshape_tool, reshaped_names
 from mcp_actors._server.resources import Resources, Unscreened, check_uri
@@ -108,13 +108,10 @@ __all__ = [
     "Unscreened",
     "UserState",
     "current_context",
-    "prompt",
     "prompts_as_tools",
-    "resource",
     "resources_as_tools",
     "stop_if_loaded",
     "stopped_at_run",
-    "tool",
 ]
 
 

@@ -34,8 +34,7 @@ from mcp_actors._server.middleware import Around, Middleware, NotificationMiddle
 from mcp_actors._server.options import ToolOptions
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.prompts import Prompts
-from mcp_actors._server.provided import ProviderSource
-from mcp_actors._server.provider import Provider
+from mcp_actors._server.provider import Provider, ProviderSource
 from mcp_actors._server.registry import NO_SCOPES, ComponentSource, Registry
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.scope import ServerScope

@@ -12,21 +12,24 @@ import bisect
 import importlib
 import itertools
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, Unpack, overload
 
 import trio
 
 from mcp_actors._server.components import ComponentKind
-from mcp_actors._server.provider import Provided, ProvidedPage, Provider, marked
+from mcp_actors._server.failures import LineNamed
+from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions, check_decorated
+from mcp_actors._server.provider import Provided, ProvidedPage, Provider
+from mcp_actors._server.resources import check_uri
 from mcp_actors._server.visibility import Caller
 from mcp_actors.errors import LocalProtocolError
 from mcp_actors.supervision.logging import log
 
-__all__ = ["ModuleProvider"]
+__all__ = ["ModuleProvider", "prompt", "resource", "tool"]
 
 # Files that one folder may have: a folder with more of them is not one that was meant.
 MOST_FILES = 1_000
@@ -34,6 +37,8 @@ MOST_FILES = 1_000
 LOOK_EVERY = 1.0
 
 _numbers = itertools.count(1)
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _Key = tuple[ComponentKind, str]
 
@@ -180,8 +185,8 @@ def _stamps(folder: Path) -> Mapping[Path, tuple[int, int]]:
 
 
 def _found_in(module: ModuleType, parts: tuple[str, ...]) -> Iterable[Provided]:
-    for function in dict.fromkeys(filter(marked, _values_of(module))):
-        for each in marked(function):
+    for function in dict.fromkeys(filter(_marked, _values_of(module))):
+        for each in _marked(function):
             if each.kind in ("resource", "template") or "name" in each.options:
                 yield each
             else:
@@ -192,3 +197,82 @@ def _found_in(module: ModuleType, parts: tuple[str, ...]) -> Iterable[Provided]:
 def _values_of(module: ModuleType) -> Iterable[object]:
     # What a file imports from another one is that one's.
     return (each for each in vars(module).values() if getattr(each, "__module__", None) == module.__name__)
+
+
+# -- marks of functions ---
+
+_MARK = "__mcp_provided__"
+
+
+@overload
+def tool(function: F, /) -> F: ...
+
+
+@overload
+def tool(function: None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
+
+
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Decorator, with or without options: marks a function of a module as a tool, for `Server.add_modules`.
+
+    Args:
+        function: The function, when the decorator is used without options.
+        options: Those of `Server.add_tool`, without ``task``, ``restartable`` and ``before_task``.
+
+    Raises:
+        TypeError, ValueError: As `Provided.tool` does.
+    """
+    check_decorated(function, "tool")
+    return _marking(function, lambda each: Provided.tool(each, **options))
+
+
+@overload
+def prompt(function: F, /) -> F: ...
+
+
+@overload
+def prompt(function: None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
+
+
+def prompt(function: Any = None, /, **options: Any) -> Any:
+    """Decorator, with or without options: marks a function of a module as a prompt, for `Server.add_modules`.
+
+    Args:
+        function: The function, when the decorator is used without options.
+        options: Those of `Server.add_prompt`.
+
+    Raises:
+        TypeError, ValueError: As `Provided.prompt` does.
+    """
+    check_decorated(function, "prompt")
+    return _marking(function, lambda each: Provided.prompt(each, **options))
+
+
+def resource(uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
+    """Decorator: marks a function of a module as a resource, or as a template, for `Server.add_modules`.
+
+    Args:
+        uri: The URI, or a URI template (RFC 6570).
+        options: Those of `Server.add_resource`, without ``list``.
+
+    Raises:
+        TypeError, ValueError: As `Provided.resource` does.
+    """
+    with LineNamed():
+        check_uri(uri)
+    marking: Callable[[F], F] = _marking(None, lambda each: Provided.resource(uri, each, **options))
+    return marking
+
+
+def _marking(function: Any, make: Callable[[Any], Provided]) -> Any:
+    def mark(function: Any) -> Any:
+        with LineNamed():
+            setattr(function, _MARK, (*_marked(function), make(function)))
+        return function
+
+    return mark if function is None else mark(function)
+
+
+def _marked(function: object) -> tuple[Provided, ...]:
+    found = getattr(function, _MARK, ())
+    return found if isinstance(found, tuple) else ()

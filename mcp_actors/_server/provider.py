@@ -4,34 +4,47 @@ A `Provider` may have a million tools, or other ones for each caller: a server r
 list that a client asks for, and one component for each call of a name that is not registered. A `Provided` is such a
 component, with the options of `Server.add_tool`, `Server.add_resource` and `Server.add_prompt`.
 
-The decorators `tool`, `resource` and `prompt` mark functions of a module for `Server.add_modules`.
+A `ProviderSource` is what a server asks a provider by, within bounds.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, Unpack, overload
+import math
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, Unpack
 from weakref import WeakKeyDictionary
+
+import trio
 
 from mcp_actors._eras.era import EventKind
 from mcp_actors._server.components import KINDS_OF_LISTS, ComponentKind
-from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.invoke import name_of
-from mcp_actors._server.options import (
-    PromptOptions,
-    ResourceOptions,
-    ToolOptions,
-    check_decorated,
-    check_options,
-)
+from mcp_actors._server.options import PromptOptions, ResourceOptions, ToolOptions, check_options
 from mcp_actors._server.resources import check_uri
 from mcp_actors._server.visibility import Caller
 from mcp_actors._wire.uri_template import UriTemplate
+from mcp_actors.errors import RpcError, UpstreamUnavailable
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import printable
 
-__all__ = ["Provided", "ProvidedPage", "Provider", "marked", "prompt", "resource", "tool"]
+__all__ = ["Provided", "ProvidedPage", "Provider", "ProviderSource"]
 
-F = TypeVar("F", bound=Callable[..., Any])
+# Items of a page that is longer than was asked for: as many as a gateway reads of a list.
+MOST_ITEMS = 5_000
+# Characters of a provider's cursor, which clients carry.
+LONGEST_CURSOR = 1_024
+# Characters of the name of a tool or a prompt. What model providers take is a tenth of them.
+LONGEST_NAME = 1_024
+# Items of which entries are made in one turn of the loop; a schema may take a millisecond.
+ITEMS_A_TURN = 10
+# Seconds for which lists do not wait for a provider that was too slow.
+LATE_FOR = 30.0
+# Characters of a name that the log shows.
+_SHOWN = 200
+
+T = TypeVar("T")
 
 # A task outlives its call and may run again in another process, which has to find the tool without its caller. What a
 # template lists is what its provider lists.
@@ -183,81 +196,180 @@ class Provider(abc.ABC):
             follow(KINDS_OF_LISTS[kind])
 
 
-# -- marks of functions that modules of a folder have ---
-
-_MARK = "__mcp_provided__"
+# -- asking a provider ---
 
 
-@overload
-def tool(function: F, /) -> F: ...
-
-
-@overload
-def tool(function: None = None, /, **options: Unpack[ToolOptions]) -> Callable[[F], F]: ...
-
-
-def tool(function: Any = None, /, **options: Any) -> Any:
-    """Decorator, with or without options: marks a function of a module as a tool, for `Server.add_modules`.
+class ProviderSource:
+    """Asks one provider, for one server.
 
     Args:
-        function: The function, when the decorator is used without options.
-        options: Those of `Server.add_tool`, without ``task``, ``restartable`` and ``before_task``.
-
-    Raises:
-        TypeError, ValueError: As `Provided.tool` does.
+        provider: The provider.
+        name: Names it in logs and cursors; no other source of the server has the name.
+        wait: Seconds that each of its answers may take.
+        makers: Make an entry of the arguments of a component, by its kind.
+        publish: Notifies clients of a list that has changed.
     """
-    check_decorated(function, "tool")
-    return _marking(function, lambda each: Provided.tool(each, **options))
+
+    def __init__(
+        self,
+        provider: Provider,
+        name: str,
+        wait: float,
+        makers: dict[ComponentKind, Callable[..., Any]],
+        publish: Callable[[EventKind], None],
+    ) -> None:
+        self.provider = provider
+        self.name = name
+        self.kinds: Collection[ComponentKind] = tuple(provider.kinds)
+        self._wait = wait
+        self._makers = makers
+        self._publish = publish
+        self._late_until = -math.inf
+        # The lists that clients were shown without it.
+        self._incomplete: set[EventKind] = set()
+
+    def __repr__(self) -> str:
+        return f"<ProviderSource {self.name!r}>"
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it was too slow lately, so that lists do not wait for it."""
+        return trio.current_time() < self._late_until
+
+    def begin(self) -> None:
+        """Follows the changes of the provider."""
+        self.provider._followers += (self._publish,)
+
+    def end(self) -> None:
+        """Follows them no longer."""
+        # A bound method is another object each time, and equal.
+        self.provider._followers = tuple(each for each in self.provider._followers if each != self._publish)
+
+    def fingerprint(self, caller: Caller, kind: ComponentKind) -> Hashable | None:
+        """Returns that of the provider; ``None``, by which any change counts, if it fails."""
+        try:
+            found = self.provider.fingerprint(kind, caller)
+            hash(found)
+        except Exception as error:
+            log.error("fingerprint() of a provider failed", provider=self.name, exc_info=error)
+            return None
+        return found
+
+    async def page(
+        self, caller: Caller, kind: ComponentKind, cursor: str | None, limit: int
+    ) -> tuple[Sequence[Any], str | None]:
+        """Returns the entries of one page, and the cursor of the next one. What cannot be shown is left out.
+
+        Raises:
+            UpstreamUnavailable: The provider fails or is too slow, or its page is malformed.
+            RpcError: The provider has raised it.
+        """
+        found = await self._answer("list", kind, partial(self.provider.list, kind, caller, cursor, limit))
+        problem = _problem(found, cursor)
+        if problem is not None:
+            raise self._failed(f"a page of {kind}s {problem}")
+        items, following = found
+        entries, problems = [], []
+        for index, item in enumerate(items):
+            if index % ITEMS_A_TURN == ITEMS_A_TURN - 1:
+                await trio.lowlevel.checkpoint()
+            try:
+                if not isinstance(item, Provided) or item.kind != kind:
+                    raise TypeError(f"a {kind} is a Provided.{kind}(…)")
+                entries.append(self.entry(item))
+            except (TypeError, ValueError) as error:
+                problems.append(_said(item, error))
+        if problems:
+            log.error(
+                "components of a provider are left out",
+                provider=self.name,
+                number=len(problems),
+                first=problems[0],
+            )
+        return entries, following
+
+    async def get(self, caller: Caller, kind: ComponentKind, key: str) -> Any | None:
+        """Returns the entry of one component, ``None`` if the provider has none.
+
+        Raises:
+            UpstreamUnavailable: The provider fails or is too slow, or returns another one.
+            RpcError: The provider has raised it.
+        """
+        if kind in ("tool", "prompt") and len(key) > LONGEST_NAME:
+            return None
+        item = await self._answer("get", kind, partial(self.provider.get, kind, key, caller))
+        if item is None:
+            return None
+        if not isinstance(item, Provided):
+            raise self._failed(f"get() returned {item!r:.80}, which is no Provided")
+        is_template = kind == "resource" and item.kind == "template"
+        if not is_template and (item.kind, item.name) != (kind, key):
+            raise self._failed(f"get() returned another one for the {kind} {printable(key, _SHOWN)!r}")
+        try:
+            entry = self.entry(item)
+        except (TypeError, ValueError) as error:
+            raise self._failed(_said(item, error)) from None
+        return None if is_template and entry.template.match(key) is None else entry
+
+    async def _answer(self, method: str, kind: ComponentKind, ask: Callable[[], Awaitable[T]]) -> T:
+        """Awaits an answer of the provider, and announces the lists that clients have got without it meanwhile."""
+        missed = {KINDS_OF_LISTS[kind]} if method == "list" else set()
+        with trio.move_on_after(self._wait):
+            try:
+                found = await ask()
+            except RpcError:
+                self._incomplete |= missed
+                raise
+            except Exception as error:
+                self._incomplete |= missed
+                log.error(f"{method}() of a provider failed", provider=self.name, exc_info=error)
+                raise UpstreamUnavailable(self.name, "it has failed") from error
+            self._late_until = -math.inf
+            missed, self._incomplete = self._incomplete, set()
+            for each in sorted(missed):
+                self._publish(each)
+            return found
+        # Meanwhile no list waits for it.
+        self._late_until = trio.current_time() + LATE_FOR
+        self._incomplete = {KINDS_OF_LISTS[each] for each in self.kinds}
+        log.warning(f"{method}() of a provider took too long", provider=self.name, seconds=self._wait)
+        raise UpstreamUnavailable(self.name, f"it has not answered for {self._wait:g} s")
+
+    def _failed(self, problem: str) -> UpstreamUnavailable:
+        log.error("a provider returned what cannot be used", provider=self.name, error=problem)
+        return UpstreamUnavailable(self.name, "it returned what cannot be used")
+
+    def entry(self, item: Provided) -> Any:
+        """Returns the entry of a component; raises `TypeError` or `ValueError` as its registration would."""
+        found = item.entries.get(self)
+        if found is None:
+            if item.kind in ("tool", "prompt") and len(item.name) > LONGEST_NAME:
+                raise ValueError(f"a name has at most {LONGEST_NAME:,} characters")
+            # What it is shown by: for a resource, the URI comes first.
+            first = (item.name,) if item.kind in ("resource", "template") else ()
+            found = self._makers[item.kind](*first, item.function, **item.options)
+            if item.kind == "tool" and found.mirrored:
+                # Requests are checked against their headers before a provider could be asked.
+                raise ValueError("x-mcp-header is for tools that are registered")
+            item.entries[self] = found
+        return found
 
 
-@overload
-def prompt(function: F, /) -> F: ...
+def _said(item: Any, error: Exception) -> str:
+    """Says in the log why an item cannot be shown."""
+    name = item.name if isinstance(item, Provided) else f"{item!r:.80}"
+    return f"{printable(name, _SHOWN)}: {printable(str(error), _SHOWN)}"
 
 
-@overload
-def prompt(function: None = None, /, **options: Unpack[PromptOptions]) -> Callable[[F], F]: ...
-
-
-def prompt(function: Any = None, /, **options: Any) -> Any:
-    """Decorator, with or without options: marks a function of a module as a prompt, for `Server.add_modules`.
-
-    Args:
-        function: The function, when the decorator is used without options.
-        options: Those of `Server.add_prompt`.
-
-    Raises:
-        TypeError, ValueError: As `Provided.prompt` does.
-    """
-    check_decorated(function, "prompt")
-    return _marking(function, lambda each: Provided.prompt(each, **options))
-
-
-def resource(uri: str, **options: Unpack[ResourceOptions]) -> Callable[[F], F]:
-    """Decorator: marks a function of a module as a resource, or as a template, for `Server.add_modules`.
-
-    Args:
-        uri: The URI, or a URI template (RFC 6570).
-        options: Those of `Server.add_resource`, without ``list``.
-
-    Raises:
-        TypeError, ValueError: As `Provided.resource` does.
-    """
-    with LineNamed():
-        check_uri(uri)
-    marking: Callable[[F], F] = _marking(None, lambda each: Provided.resource(uri, each, **options))
-    return marking
-
-
-def _marking(function: Any, make: Callable[[Any], Provided]) -> Any:
-    def mark(function: Any) -> Any:
-        with LineNamed():
-            setattr(function, _MARK, (*marked(function), make(function)))
-        return function
-
-    return mark if function is None else mark(function)
-
-
-def marked(function: object) -> tuple[Provided, ...]:
-    """Returns what a function is marked as."""
-    found = getattr(function, _MARK, ())
-    return found if isinstance(found, tuple) else ()
+def _problem(found: Any, cursor: str | None) -> str | None:
+    """Says what is wrong with a page, ``None`` if nothing is."""
+    if not isinstance(found, ProvidedPage):
+        return f"is {found!r:.80}, and no ProvidedPage"
+    items, following = found
+    if not isinstance(items, Sequence) or len(items) > MOST_ITEMS:
+        return f"has no list of at most {MOST_ITEMS} items"
+    if following is not None and (not isinstance(following, str) or len(following) > LONGEST_CURSOR):
+        return f"has a next_cursor that is no text of at most {LONGEST_CURSOR} characters"
+    if following is not None and following == cursor:
+        return "has its own cursor as that of the next one"
+    return None

@@ -79,7 +79,7 @@ class Follower(Protocol):
 
 
 class ComponentSource(Protocol):
-    """Has entries that a registry does not keep; see `mcp_actors._server.provided` and `mcp_actors._server.mounts`.
+    """Has entries that a registry does not keep; see `mcp_actors._server.provider` and `mcp_actors._server.mounts`.
 
     Its methods raise `UpstreamUnavailable` if it fails or is too slow.
     """
