@@ -142,7 +142,7 @@ class Unavailable(RemoteProtocolError):
 
 # -- error responses: one class for each code that a program may want to catch -------------------------------------
 
-SharedRole = Literal["sessions", "events", "bus", "tasks", "replays", "users"]
+SharedRole = Literal["sessions", "events", "bus", "tasks", "replays", "values"]
 """A part of the state that several processes share; see `mcp_actors.abc`."""
 
 
