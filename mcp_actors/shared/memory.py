@@ -666,7 +666,7 @@ class MemoryValueStore:
     async def load(self, key: str) -> bytes | None:
         """See `mcp_actors.abc.ValueStore.load`."""
         await trio.lowlevel.checkpoint()
-        return self._found(key)
+        return self.found(key)
 
     async def replace(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
         """See `mcp_actors.abc.ValueStore.replace`.
@@ -675,7 +675,11 @@ class MemoryValueStore:
             SharedStateUnavailable: Too many values, or bytes of them, are remembered.
         """
         await trio.lowlevel.checkpoint()
-        if self._found(key) != before:
+        return self.put(key, before, after, seconds)
+
+    def put(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        """Does what `replace` does, and does not wait; raises as that does."""
+        if self.found(key) != before:
             return False
         if after is not None:
             self._make_room(key, len(after))
@@ -685,7 +689,8 @@ class MemoryValueStore:
             self._bytes += len(after) + _VALUE_OVERHEAD
         return True
 
-    def _found(self, key: str) -> bytes | None:
+    def found(self, key: str) -> bytes | None:
+        """Does what `load` does, and does not wait."""
         value, until = self._values.get(key, (None, 0.0))
         return value if until > self._clock() else None
 
