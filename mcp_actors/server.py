@@ -902,6 +902,7 @@ class Server(Generic[StateT]):
                 self._mask_errors,
                 trio.lowlevel.current_trio_token(),
                 calling_bridge.get(),
+                self._features.threads,
                 shared=shared,
             )
             scope.kept = await stack.enter_async_context(kept_values(self._features.overrides))

@@ -78,6 +78,7 @@ __all__ = [
     "DispatchRules",
     "InboundCall",
     "Responder",
+    "SupportsKept",
     "SupportsWaitUntilRead",
     "Voice",
     "finished",
@@ -250,6 +251,8 @@ class InboundCall(msgspec.Struct, eq=False):
     replacement: Any = None
     """What is sent in place of the function's result: questions, or the error with which an operator ended the call."""
     _on_drain: Callable[[], None] | None = None
+    effects: Any = None
+    """What its function does once, which its server keeps."""
 
     def __repr__(self) -> str:
         return f"<InboundCall {self.id!r} {self.invocation.method.name} {self.state}>"
@@ -754,6 +757,18 @@ class Voice(Protocol):
 
     def stop(self) -> None:
         """Is called by the engine when a call gets no more beats, of which a voice sends none."""
+
+
+@runtime_checkable
+class SupportsKept(Protocol):
+    """A `Voice` of a call that another process may run again."""
+
+    @property
+    def kept(self) -> tuple[str, float] | None:
+        """The unguessable id of the call, and the time in seconds since the epoch until which it may be run again.
+
+        ``None`` if it is not run again.
+        """
 
 
 class DetachedCall(InboundCall):

@@ -102,7 +102,7 @@ class Features:
             known = ", ".join(get_args(FeatureName))
             raise ValueError(f"capabilities must be a list of names out of {known}, not {declared!r}")
         self.loop = ServingLoop(lambda: [each.host._features.loop for each in self.mounts])
-        threads = WorkerThreads(WORKER_THREADS, holder_of)
+        self.threads = threads = WorkerThreads(WORKER_THREADS, holder_of)
         same: dict[str, Any] = {
             "injected": Context,
             "for_sync": SyncContext.of,
