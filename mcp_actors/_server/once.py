@@ -124,7 +124,7 @@ class Claims:
 
 
 class Effects:
-    """What one call does once.
+    """The effects of one call.
 
     Args:
         id: The unguessable id of the call, which is the same in all its runs; ``None`` for a call that has one run.
@@ -336,9 +336,9 @@ class Effect:
             await self._keep(["error", f"{type(error).__qualname__}: {error}"[:_LONGEST_TEXT]])
 
     def lost(self) -> None:
-        """What the function has done is not known, as it was cancelled: a claim that has ended says so to later runs.
+        """Ends an effect of which nobody knows what it has done, as it was cancelled.
 
-        Idempotent, and allowed in any thread.
+        A claim that has ended says so to later runs. Idempotent, and allowed in any thread.
         """
         self._end()
 
