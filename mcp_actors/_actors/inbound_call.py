@@ -81,6 +81,7 @@ __all__ = [
     "SupportsKept",
     "SupportsWaitUntilRead",
     "Voice",
+    "finished",
     "statistics_of",
 ]
 
@@ -104,6 +105,11 @@ class Continuation(partial[Any]):
 
     begun = False
     """Whether it was begun without a task, and waits for an answer that another task reads."""
+
+
+async def finished(result: Any) -> Any:
+    """Returns the result of a handler, which may be a `Continuation`, in the task of its call."""
+    return await result() if isinstance(result, Continuation) else result
 
 
 class Deferred(Continuation):
