@@ -53,6 +53,27 @@ DEFECTS = (
         ("actors/test_limits.py",),
     ),
     Defect(
+        "what a retry does once is not claimed before it begins",
+        "mcp_actors/_server/once.py",
+        'return cls(state["call"], state["until"], True, ',
+        'return cls(state["call"], state["until"], False, ',
+        ("server/test_once.py",),
+    ),
+    Defect(
+        "an effect that was cut off is begun again",
+        "mcp_actors/_server/once.py",
+        "                raise OutcomeUnknown(self.name)\n",
+        "                self._claim = self._claims.begin(self._shared)\n                return None  # type: ignore\n",
+        ("server/test_once.py",),
+    ),
+    Defect(
+        "a long outcome goes into the sealed state",
+        "mcp_actors/_server/once.py",
+        "return self.id is None or self._sealed + size <= MOST_SEALED",
+        "return True",
+        ("server/test_once.py",),
+    ),
+    Defect(
         "what a subscription is charged for stays charged when the program refuses it",
         "mcp_actors/_actors/event_bus.py",
         "            _release(subscription.account, uri)\n            raise\n",

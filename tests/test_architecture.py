@@ -529,8 +529,8 @@ def test_a_repeated_name_is_found() -> None:
 # of APIs are a room of eight files with six arrows, a command, and what calls applications in asyncio, with three.
 # Workers keep what they share in their supervisor: two files, and an arrow from ``cli`` to the stores in memory. A
 # gateway checks the arguments of reshaped tools by their schemas: an arrow to ``_schema``. Providers are three files:
-# the contract with what asks one, lists and names that go on into them, and the one of a folder. What a call does once is
-# another.
+# the contract with what asks one, lists and names that go on into them, and the one of a folder. What
+# happens once is one.
 @pytest.mark.parametrize(("what", "most"), [("files", 434), ("rooms", 27), ("arrows", 142)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}

@@ -5,7 +5,6 @@ A module of its own, since it imports asyncio: most servers have no such functio
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -62,7 +61,8 @@ class AsyncioContext(SyncContext, kw_only=True):
             if is_async(function):
                 value = await function(*arguments)
             else:
-                value = await asyncio.to_thread(function, *arguments)
+                run = partial(self._scope.threads.run, self, partial(function, *arguments))
+                value = await self._asyncio.in_trio(run)
         except BaseException as error:
             # A cancelled task can wait no more, and what is over then has no outcome.
             if isinstance(error, Exception):

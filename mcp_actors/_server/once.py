@@ -26,8 +26,10 @@ import inspect
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -69,7 +71,7 @@ _Outcome = list[Any]
 _STORED: _Outcome = ["stored"]
 
 
-class _Met(msgspec.Struct, array_like=True):
+class _Met(NamedTuple):
     """An effect that an earlier run of the call has met."""
 
     name: str
@@ -86,7 +88,6 @@ class _Stored(msgspec.Struct, omit_defaults=True):
 
 
 _read_stored = msgspec.json.Decoder(_Stored).decode
-_read_met = msgspec.json.Decoder(list[_Met]).decode
 
 
 # The claims of this process: of all its servers, and of one that was reloaded in between.
@@ -124,7 +125,7 @@ class Claims:
 
 
 class Effects:
-    """What one call does once.
+    """The effects of one call.
 
     Args:
         id: The unguessable id of the call, which is the same in all its runs; ``None`` for a call that has one run.
@@ -135,15 +136,15 @@ class Effects:
 
     __slots__ = ("_is_claimed", "_met", "_position", "_running", "_sealed", "id", "until")
 
-    def __init__(self, id: str | None, until: float, is_claimed: bool, met: bytes = b"[]") -> None:
+    def __init__(self, id: str | None, until: float, is_claimed: bool, met: Sequence[_Met] = ()) -> None:
         self.id = id
         self.until = until
         self._is_claimed = is_claimed
-        self._met = _read_met(met)
+        self._met = [*met]
         # Those that this run has met; the others behind them are still expected, in this order.
         self._position = 0
         self._running = ""
-        self._sealed = sum(len(encode_value(each.outcome)) for each in self._met)
+        self._sealed = -1
 
     @classmethod
     def of_new_call(cls) -> Effects:
@@ -155,7 +156,7 @@ class Effects:
         """Returns those of a retry with what `sealed` has put into its state, if that is from a function."""
         if "call" not in state:
             return cls.of_new_call()
-        return cls(state["call"], state["until"], True, encode_value(state.get("once", [])))
+        return cls(state["call"], state["until"], True, [_Met(*each) for each in state.get("once", ())])
 
     def sealed(self) -> dict[str, Any]:
         """Returns what a retry needs to go on.
@@ -170,7 +171,7 @@ class Effects:
             )
         state: dict[str, Any] = {"call": self.id, "until": self.until}
         if self._met:
-            state["once"] = [[each.name, each.function, each.outcome] for each in self._met]
+            state["once"] = self._met
         return state
 
     async def begin(
@@ -245,13 +246,25 @@ class Effects:
 
     def has_room(self, size: int) -> bool:
         """Whether an outcome of so many bytes is sealed; if not, it belongs into the shared state."""
+        if self._sealed < 0:
+            self._sealed = sum(len(encode_value(each.outcome)) for each in self._met)
         return self.id is None or self._sealed + size <= MOST_SEALED
 
 
 class Effect:
     """One effect in one run of a call."""
 
-    __slots__ = ("_claim", "_claims", "_effects", "_hint", "_shared", "function", "name", "outcome")
+    __slots__ = (
+        "_claim",
+        "_claims",
+        "_decode",
+        "_effects",
+        "_encode",
+        "_shared",
+        "function",
+        "name",
+        "outcome",
+    )
 
     def __init__(
         self, effects: Effects, shared: OpenState, claims: Claims, name: str, function: Callable[..., Any]
@@ -261,9 +274,8 @@ class Effect:
         self._claims = claims
         self._claim: tuple[str, str] | None = None
         self.name = name
-        self.function, self._hint = _described(function)
         # Before it begins: a type that JSON does not have is no reason to lose an outcome.
-        conversion(self._hint)
+        self.function, self._encode, self._decode = _described(function)
         self.outcome: _Outcome | None = None
 
     @property
@@ -291,7 +303,7 @@ class Effect:
 
     def _made(self, value: Any) -> Any:
         try:
-            return conversion(self._hint)(value)
+            return self._decode(value)
         except ConversionError as error:
             raise OnceConflict(
                 f"ctx.once({self.name!r}): what it returned before is not what {self.function} returns: {error}"
@@ -305,7 +317,7 @@ class Effect:
             SharedStateUnavailable: It is too large for the seal, and the shared state cannot be reached.
         """
         try:
-            content = output_encoder(self._hint, lambda: None)(value)
+            content = self._encode(value)
             # Once there and back, so that the first run does not see another value than the later ones.
             kept = msgspec.json.decode(encode_value(content))
         except (TypeError, ValueError) as error:
@@ -336,9 +348,9 @@ class Effect:
             await self._keep(["error", f"{type(error).__qualname__}: {error}"[:_LONGEST_TEXT]])
 
     def lost(self) -> None:
-        """What the function has done is not known, as it was cancelled: a claim that has ended says so to later runs.
+        """Ends an effect of which nobody knows what it has done, as it was cancelled.
 
-        Idempotent, and allowed in any thread.
+        A claim that has ended says so to later runs. Idempotent, and allowed in any thread.
         """
         self._end()
 
@@ -383,20 +395,19 @@ class Effect:
         size = len(encode_value(outcome))
         effects, claim = self._effects, self._claim
         is_large = not effects.has_room(size)
-        try:
-            # The effect is done, so that its outcome is kept whether its call is cancelled or not.
-            with trio.CancelScope(shield=True):
-                if claim is not None:
-                    await self._replace(_Stored(claim), _Stored(claim, outcome))
-                elif is_large:
-                    await self._replace(None, _Stored(("", ""), outcome))
-        except SharedStateUnavailable as error:
-            if is_large:
-                self._end()
-                raise
-            log.warning(
-                "the outcome of an effect is not in the shared state", effect=self.name, cause=error.cause
-            )
+        if claim is not None or is_large:
+            before = None if claim is None else _Stored(claim)
+            try:
+                # The effect is done, so that its outcome is kept whether its call is cancelled or not.
+                with trio.CancelScope(shield=True):
+                    await self._replace(before, _Stored(claim or ("", ""), outcome))
+            except SharedStateUnavailable as error:
+                if is_large:
+                    self._end()
+                    raise
+                log.warning(
+                    "the outcome of an effect is not in the shared state", effect=self.name, cause=error.cause
+                )
         effects.meet(self, size)
         self._end()
 
@@ -435,14 +446,37 @@ def _check(name: object) -> None:
         raise TypeError(f"ctx.once takes a name of 1 to {LONGEST_NAME} characters, and then a function")
 
 
-def _described(function: Callable[..., Any]) -> tuple[str, Any]:
-    """Returns the name of a function that stays the same while the server does, and the type that it returns."""
+class _Described(NamedTuple):
+    """A function with everything decided that can be decided before it is called."""
+
+    name: str
+    """The same one while the server is the same."""
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+# By what has the annotations of a function, for as long as that is there.
+_known: weakref.WeakKeyDictionary[Any, _Described] = weakref.WeakKeyDictionary()
+
+
+def _described(function: Callable[..., Any]) -> _Described:
+    """Raises `TypeError` for what is no function, and for a result that has no form in JSON."""
     if not callable(function):
         raise TypeError(f"ctx.once takes a name and then a function, not {function!r:.80}")
     body = inspect.unwrap(body_of(function))
-    name = f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', type(body).__qualname__)}"
+    body = getattr(body, "__func__", body)
     try:
-        hint = function_hints(function).get("return", Any)
-    except (TypeError, NameError, AttributeError):
-        hint = Any
-    return name, type(None) if hint is None else hint
+        found = _known.get(body)
+    except TypeError:  # some callables of C cannot be referred to weakly
+        found = None
+    if found is None:
+        name = f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', type(body).__qualname__)}"
+        try:
+            hint = function_hints(function).get("return", Any)
+        except (TypeError, NameError, AttributeError):
+            hint = Any
+        hint = type(None) if hint is None else hint
+        found = _Described(name, output_encoder(hint, lambda: None), conversion(hint))
+        with suppress(TypeError):
+            _known[body] = found
+    return found

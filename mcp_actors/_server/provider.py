@@ -167,7 +167,7 @@ class Provider(abc.ABC):
             kind: What is listed.
             caller: Who lists.
             cursor: ``None`` for the first page, else what an earlier page had as ``next_cursor``. Clients carry it, and
-                can read it, but cannot make another one.
+                can neither read it nor make another one.
             limit: How many items there is room for. More of them, 5,000 at most, are shown on several pages, for each
                 of which the provider is asked again.
         """

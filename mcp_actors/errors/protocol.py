@@ -98,7 +98,7 @@ class OnceConflict(LocalProtocolError):
 
 
 class OnceFailed(McpError):
-    """What a call has done once has raised an exception, in an earlier run of its function.
+    """An effect of `Context.once` has failed with an exception, in an earlier run of the call.
 
     Args:
         name: The name that `Context.once` was given.

@@ -630,15 +630,19 @@ async def test_another_function_is_refused() -> None:
 
 async def test_another_type_is_refused() -> None:
     shop = Shop()
-    returned: list[type] = [int, str]
 
-    async def make() -> Any:
-        shop.effects.append("make")
-        return 5
+    def making(returned: type) -> Callable[[], Awaitable[Any]]:
+        async def make() -> Any:
+            shop.effects.append("make")
+            return 5
+
+        make.__annotations__["return"] = returned
+        return make
+
+    functions = [making(int), making(str)]
 
     async def tool(ctx: Context) -> str:
-        make.__annotations__["return"] = returned.pop(0)
-        await ctx.once("make", make)
+        await ctx.once("make", functions.pop(0))
         return await name_of(ctx, "a")
 
     assert "what it returned before is not what" in await conflict_of(tool, shop)
