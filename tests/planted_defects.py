@@ -74,6 +74,27 @@ DEFECTS = (
         ("server/test_once.py",),
     ),
     Defect(
+        "a list shows what a provider has for nobody",
+        "mcp_actors/_server/sources.py",
+        "if not is_taken and registry.lists(self._caller, entry):",
+        "if not is_taken:",
+        ("server/test_providers.py",),
+    ),
+    Defect(
+        "a cursor of a provider is good for everybody",
+        "mcp_actors/_server/sources.py",
+        '"target": which, "principal": principal_of(ctx.call)}',
+        '"target": which, "principal": None}',
+        ("server/test_providers.py",),
+    ),
+    Defect(
+        "a template of a provider is handed what leads away",
+        "mcp_actors/_server/resources.py",
+        "    return None if found is None else _screened(entry, found)\n",
+        "    return None if found is None else dict(found)\n",
+        ("server/test_providers.py",),
+    ),
+    Defect(
         "what a subscription is charged for stays charged when the program refuses it",
         "mcp_actors/_actors/event_bus.py",
         "            _release(subscription.account, uri)\n            raise\n",
