@@ -246,14 +246,8 @@ class Server(Generic[StateT]):
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
         self.name = name
-        self.info = Implementation(
-            name,
-            version,
-            title=title,
-            description=description,
-            website_url=website_url,
-            icons=list(icons) or None,
-        )
+        shown: Any = {"title": title, "description": description, "website_url": website_url}
+        self.info = Implementation(name, version, icons=list(icons) or None, **shown)
         self.versions = tuple(v for v in VERSIONS if v in versions)
         self.on_subscribe: Callable[[str], None] = lambda uri: None
         self.on_unsubscribe: Callable[[str], None] = lambda uri: None
@@ -264,8 +258,8 @@ class Server(Generic[StateT]):
             on_first_subscriber=self._on_first_subscriber, on_last_unsubscribed=self._on_last_unsubscribed
         )
         only_declared = extensions if isinstance(extensions, Mapping) else None
-        shown = capabilities, lists_all, inline_refs, arguments, visible
-        self._features = Features(bus, page_size, only_declared, experimental, *shown)
+        offered = bus, page_size, only_declared, experimental, capabilities
+        self._features = Features(*offered, lists_all, inline_refs, arguments, visible)
         self._lifespan = lifespan
         self._mask_errors = mask_errors
         stamp = stamp_of(self.info, ttl_ms, cache_scope)

@@ -16,15 +16,12 @@ from mcp_actors.errors import ResourceNotFound, RpcError, ToolError
 from mcp_actors.types import (
     CallToolResult,
     EmbeddedResource,
-    GetPromptResult,
     TextContent,
     TextResourceContents,
     ToolAnnotations,
 )
 
 __all__ = ["prompts_as_tools", "resources_as_tools"]
-
-_READS = ToolAnnotations(read_only_hint=True)
 
 
 def prompts_as_tools(server: Any) -> None:
@@ -53,7 +50,7 @@ def prompts_as_tools(server: Any) -> None:
         ] = None,
     ) -> dict[str, Any]:
         params = {"name": name, "arguments": arguments or {}}
-        result: GetPromptResult = await _answer(features, ctx, "prompts/get", params)
+        result = await _answer(features, ctx, "prompts/get", params)
         return {
             "description": result.description,
             "messages": [
@@ -65,7 +62,7 @@ def prompts_as_tools(server: Any) -> None:
         (list_prompts, "List the prompts: prepared instructions, with the arguments that each takes."),
         (get_prompt, "Get the messages of a prompt."),
     ):
-        server.add_tool(function, description=description, annotations=_READS)
+        server.add_tool(function, description=description, annotations=ToolAnnotations(read_only_hint=True))
 
 
 def resources_as_tools(server: Any) -> None:
@@ -111,7 +108,7 @@ def resources_as_tools(server: Any) -> None:
         (list_resources, "List the resources that can be read, and the templates of their URIs."),
         (read_resource, "Read a resource by its URI."),
     ):
-        server.add_tool(function, description=description, annotations=_READS)
+        server.add_tool(function, description=description, annotations=ToolAnnotations(read_only_hint=True))
 
 
 def _features_of(server: Any) -> Any:

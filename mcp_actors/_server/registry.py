@@ -101,6 +101,16 @@ class RegistryOptions(TypedDict, total=False):
     """The rules and switches of the server."""
 
 
+class _Settings(NamedTuple):
+    """The arguments of a registry that stay as they are."""
+
+    injected: type
+    for_sync: ForSync
+    threads: WorkerThreads
+    page_size: int
+    lists_all: bool
+
+
 class Registry(Generic[E]):
     """The entries of one kind of feature, by key. See `RegistryOptions` for the arguments."""
 
@@ -127,11 +137,7 @@ class Registry(Generic[E]):
         self.is_plain = not visibility.is_active
         """Whether an entry is found by its name alone: nothing is hidden, and nothing has versions."""
         self.on_change = on_change
-        self._injected = injected
-        self._for_sync = for_sync
-        self._threads = threads
-        self._page_size = page_size
-        self._lists_all = lists_all
+        self._settings = _Settings(injected, for_sync, threads, page_size, lists_all)
         self.version = 0
         self.scoped = False
         """Whether any entry ever needed a scope."""
@@ -142,6 +148,26 @@ class Registry(Generic[E]):
         """Other registries that show these entries, too."""
         self._next_serial = 1
         self._listing: tuple[int, tuple[E, ...]] = (0, ())
+
+    @property
+    def _injected(self) -> type:
+        return self._settings.injected
+
+    @property
+    def _for_sync(self) -> ForSync:
+        return self._settings.for_sync
+
+    @property
+    def _threads(self) -> WorkerThreads:
+        return self._settings.threads
+
+    @property
+    def _page_size(self) -> int:
+        return self._settings.page_size
+
+    @property
+    def _lists_all(self) -> bool:
+        return self._settings.lists_all
 
     def is_listed_elsewhere(self, name: str) -> bool:
         """Whether a name is one of a bounded number that a server behind this one has listed."""

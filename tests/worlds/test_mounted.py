@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -174,3 +177,59 @@ def test_thirty_routes_of_fastapi_become_tools_that_answer_alike(
     assert answers["with_basic_basic_get"] == "ann/secret"
     assert answers["upload_upload_post"] == {"title": "t", "name": "a.txt", "size": 3}
     assert "it is there already" in answers["fails_fails_get"]
+
+
+def test_thirty_routes_of_fastapi_beside_fastmcp(peers: Peers, environment: dict[str, str]) -> None:
+    """Its answers are ours but for those that its argument names, its one header and its schemas of results prevent."""
+    command = [str(peers.worlds), str(PROGRAMS / "thirty_routes.py")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    ours = json.loads(ended.stdout)["over a socket"]
+    script = "import json, thirty_routes; print(json.dumps(thirty_routes.CALLS))"
+    at_programs = {**environment, "PYTHONPATH": os.pathsep.join([environment["PYTHONPATH"], str(PROGRAMS)])}
+    calls = dict(
+        json.loads(subprocess.check_output([peers.worlds, "-c", script], env=at_programs, timeout=120))
+    )
+    calls["replace_things__name__put"] = {"name__path": "n", "name": "bike"}
+    calls["many_many_post"] = {"things": calls["many_many_post"]["body"]}
+    calls["upload_upload_post"] = {"title": "t", "file": "abc"}
+    port = free_port()
+    serve = [peers.worlds, "-m", "uvicorn", "thirty_routes:app", "--port", str(port), "--log-level", "error"]
+    with subprocess.Popen(serve, env=at_programs) as web:
+        try:
+            end = time.monotonic() + 120
+            while not answers_at(f"http://127.0.0.1:{port}/text"):
+                assert time.monotonic() < end
+                time.sleep(0.2)
+            given = json.dumps({"url": f"http://127.0.0.1:{port}", "calls": list(calls.items())})
+            program = Path(__file__).parents[1] / "interop" / "peers" / "fastmcp_routes.py"
+            done = subprocess.run(
+                [peers.fastmcp, program],
+                input=given,
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+        finally:
+            web.kill()
+    assert done.returncode == 0, done.stderr
+    theirs = json.loads(done.stdout[done.stdout.index('{"answers') :])["answers"]
+    by_name = {"_".join(each for each in name.split("_") if each): value for name, value in theirs.items()}
+    others = {name: value for name, value in by_name.items() if value != ours[name]}
+    print(json.dumps({name: [ours[name], value] for name, value in others.items()}))
+    assert others.keys() == {
+        "upload_upload_post",  # a file is sent as a field of text
+        "text_text_get",  # its client refuses text where the document has a schema
+        "image_image_get",
+        "with_basic_basic_get",
+        "with_key_key_get",
+        "fails_fails_get",  # the same words of the API, in another sentence
+    }
+
+
+def answers_at(url: str) -> bool:
+    try:
+        return httpx2.get(url).status_code == 200
+    except httpx2.HTTPError:
+        return False

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from interop.servers import free_port
 
 from mcp_actors.auth import BearerToken
 from mcp_actors.sync import Client
-from tests.pages import PAGES, WITH_FRAMEWORKS, blocks, outputs, programs
+from tests.pages import PAGES, WITH_FRAMEWORKS, blocks, name_in, outputs, programs
 
 from .conftest import PROGRAMS
 
@@ -182,12 +183,18 @@ THEIRS = {
 }
 
 
-@pytest.mark.parametrize("page", THEIRS)
-def test_their_program_prints_what_is_below_it(page: str, peers: Peers, tmp_path: Path) -> None:
-    every = blocks(PAGES[page])
-    place = next(n for n, (language, _) in enumerate(every) if language in ("py", "js"))
-    (_, text), (_, shown) = every[place], every[place + 1]
-    program = tmp_path / text.partition("\n")[0].split()[-1]
+THEIR_PROGRAMS = {
+    name_in(text).split()[-1]: (page, text, shown)
+    for page in THEIRS
+    for (language, text), (_, shown) in pairwise(blocks(PAGES[page]))
+    if language in ("py", "js")
+}
+
+
+@pytest.mark.parametrize("name", THEIR_PROGRAMS)
+def test_their_program_prints_what_is_below_it(name: str, peers: Peers, tmp_path: Path) -> None:
+    page, text, shown = THEIR_PROGRAMS[name]
+    program = tmp_path / name
     program.write_text(text)
     (tmp_path / "node_modules").symlink_to(peers.modules / "node_modules")
     done = subprocess.run(

@@ -144,7 +144,7 @@ class MessageStream:
 # -- The supervisor's side -----------------------------------------------------------------------------
 
 
-class _Place(msgspec.Struct):
+class _StoredPlace(msgspec.Struct):
     """The place of a session."""
 
     node: str
@@ -216,7 +216,7 @@ class _Content:
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
         self._gone: dict[str, float] = {}
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _StoredPlace] = {}
         self._events = MemoryEventLog()
         self._replays = MemoryReplayGuard()
         # Topic and key, and how many there ever were.
@@ -301,7 +301,7 @@ class _Content:
     def _register(self, node: _Node, session: str, owner: bytes, address: str) -> None:
         if session not in self._places and len(self._places) >= MAX_SESSIONS:
             _refuse("sessions", f"{MAX_SESSIONS} sessions are known already")
-        self._places[session] = _Place(node.name, owner, address)
+        self._places[session] = _StoredPlace(node.name, owner, address)
 
     def _find(self, node: _Node, session: str) -> tuple[str, bytes, bool, bool] | None:
         place = self._places.get(session)
@@ -324,7 +324,7 @@ class _Content:
         place = self._places.get(session)
         if place is None or place.record is None or place.until <= trio.current_time():
             return None
-        self._places[session] = _Place(node.name, owner, address)
+        self._places[session] = _StoredPlace(node.name, owner, address)
         return place.record
 
     # -- events ----------------------------------------------------------------------------------------

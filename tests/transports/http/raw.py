@@ -135,6 +135,7 @@ class Served:
         self.server = server
         self.nursery = nursery
         self.stopping = stopping
+        self.leaving = trio.Event()
         self.done = trio.Event()
         self.peers = peers
 
@@ -185,7 +186,7 @@ async def serving(
             served = Served(server, nursery, stopping, peers)
 
             async def run(task_status: trio.TaskStatus[HttpServer]) -> None:
-                await server.serve(stopping=stopping, task_status=task_status)
+                await server.serve(leaving=served.leaving, stopping=stopping, task_status=task_status)
                 served.done.set()
 
             await nursery.start(run)

@@ -10,6 +10,8 @@ import trio.testing
 
 from mcp_actors import Limits
 from mcp_actors.gateway import Gateway, Upstream
+from mcp_transports.http.h1.request import Request
+from mcp_transports.http.h1.response import Response
 from mcp_transports.http.server import HttpServerTransport, health
 from tests.shared.spanning import Spanning
 from tests.transports.http.nodes import nodes
@@ -54,6 +56,31 @@ async def test_a_port_that_was_unready_for_a_while_is_closed_before_the_calls_en
             await until_refused()
             at.go.set()
             assert '"progress":2' in "".join([event.data.decode() async for event in events])
+
+
+async def test_a_connection_whose_stream_ends_meanwhile_still_brings_a_request(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    responses: list[Response] = []
+
+    def app(request: Request, response: Response) -> None:
+        response.start(content_type="text/plain", first=b"a")
+        responses.append(response)
+
+    async with serving(app, memory=True) as served:
+        peer = served.attach()
+        await peer.send(GET)
+        await eventually(lambda: bool(responses))
+        # The head has left, which cannot say any more that the connection ends.
+        served.leaving.set()
+        await trio.testing.wait_all_tasks_blocked()
+        responses[0].end()
+        assert "connection" not in (await peer.answer()).headers
+        await peer.send(GET)
+        await eventually(lambda: len(responses) == 2)
+        responses[1].end()
+        assert (await peer.answer()).headers["connection"] == "close"
+        assert await peer.ended()
 
 
 async def test_a_connection_that_is_made_just_before_the_end_brings_its_request(

@@ -689,7 +689,8 @@ class Connection:
                 self._change(_BYTES)
         if self.state is _IDLE:
             self.read_deadline = server.clock.idle_deadline
-            if not server.stopping:
+            if not server.stopping or server.stopping == "leaving":
+                # Where the answer could not say that it is the last one, the next request must find the connection.
                 return
             self._take_no_more()
         elif parser is not None and parser.message.expects_continue:
@@ -863,9 +864,9 @@ class ServerState:
     def __init__(self, app: App, limits: HttpLimits) -> None:
         self.app = app
         self.limits = limits
-        self.stopping: bool | Literal["accepting"] = False
+        self.stopping: bool | Literal["leaving", "accepting"] = False
         """Whether every answer that begins from now on closes its connection; ``"accepting"`` where new connections
-        still get one."""
+        still get one, and ``"leaving"`` where those that an earlier answer has left open do, too."""
         self.clock = HttpClock(limits)
         self.ticker: Ticker[Connection] = Ticker(self.clock.tick, self._tick)
         self.poller = open_poller()

@@ -276,7 +276,7 @@ class HttpServer:
 
     async def _leave(self, leaving: trio.Event) -> None:
         await leaving.wait()
-        self._state.stopping = self._state.stopping or "accepting"
+        self._state.stopping = self._state.stopping or "leaving"
 
     async def _take_last_requests(self) -> None:
         """Has connections that were made just now bring a request, and closes those that are idle."""
