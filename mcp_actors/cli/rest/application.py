@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
@@ -98,16 +99,12 @@ class RestApplication:
     Args:
         authenticate: Returns who sends a request, or the refusal of it, as ``authenticate`` of
             `~mcp_transports.http.server.HttpServerTransport` does; ``None`` where everybody may call.
-        settings: Those of the client, such as its timeouts.
     """
 
     is_companion: Literal[True] = True
 
-    def __init__(
-        self, authenticate: Callable[[Any], Any] | None = None, settings: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, authenticate: Callable[[Any], Any] | None = None) -> None:
         self._authenticate = authenticate
-        self._settings = dict(settings or {})
         self._client: Client | None = None
         self._known: set[str] = set()
         self._page = _Page()
@@ -121,15 +118,20 @@ class RestApplication:
         """Keeps a client of the server until it is cancelled.
 
         Raises:
-            McpError: The server cannot be met.
+            ConnectFailed: The server has answered with an error, as a bridge does whose server is away.
+            McpError: Whatever else `~mcp_actors.Client` raises.
         """
         memory = MemoryTransport()
         async with trio.open_nursery() as nursery:
             await nursery.start(memory.serve, handler)
+            # The clocks are those of the server and of the callers, who leave when they have waited enough.
+            client = Client(memory, arguments="repair", timeout=math.inf, cap=math.inf)
             try:
-                async with Client(memory, arguments="repair", **self._settings) as self._client:
+                async with client as self._client:
                     task_status.started("")
                     await trio.sleep_forever()
+            except RpcError as error:
+                raise ConnectFailed(f"the server of the REST API cannot be used: {error.message}") from error
             finally:
                 self._client = None
 
