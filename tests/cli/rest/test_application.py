@@ -334,9 +334,7 @@ def references(value: Any) -> list[str]:
     if not isinstance(value, dict):
         return []
     own = [value["$ref"]] if isinstance(value.get("$ref"), str) else []
-    return own + [
-        found for key, each in value.items() if key != "default" for found in references(each)
-    ]
+    return own + [found for key, each in value.items() if key != "default" for found in references(each)]
 
 
 async def test_the_document_describes_every_operation(rest: Rest) -> None:
