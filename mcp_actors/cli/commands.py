@@ -55,7 +55,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("serve", "command", "Serve a Server from a file or a module, over stdio or at URLs."),
     "gateway": ("gateway", "command", "Serve the servers of a configuration as one."),
     "from-openapi": ("from_openapi", "command", "Serve an API that an OpenAPI document describes."),
-    "rest": ("rest.rest", "command", "Serve any server as a REST API, with a page to try it."),
+    "rest": ("rest", "command", "Serve any server as a REST API, with a page to try it."),
     "bridge": ("gateway", "bridge_command", "Serve a server at another address, over another binding."),
     "top": ("top", "command", "Show what runs in a server, live; end calls and sessions."),
     "install": (

@@ -23,6 +23,7 @@ import trio
 
 from mcp_actors import Client
 from mcp_actors.abc import ServerHandler
+from mcp_actors.abc.discovery import server_transport
 from mcp_actors.cli.output import plain
 from mcp_actors.cli.rest.document import document_of
 from mcp_actors.client import Progress
@@ -48,7 +49,6 @@ from mcp_actors.types import (
     TextContent,
     TextResourceContents,
 )
-from mcp_transports.memory import MemoryTransport
 
 __all__ = ["RestApplication"]
 
@@ -83,7 +83,7 @@ class _RestRequest:
     body: bytes = attrs.field(repr=False)
 
 
-class _Refused(Exception):
+class _RestRefusal(Exception):
     """The request is answered with an error."""
 
     def __init__(self, status: int, message: str, data: Any = None, headers: Sequence[_Header] = ()) -> None:
@@ -121,7 +121,8 @@ class RestApplication:
             ConnectFailed: The server has answered with an error, as a bridge does whose server is away.
             McpError: Whatever else `~mcp_actors.Client` raises.
         """
-        memory = MemoryTransport()
+        # It is both sides: an address inside of this process.
+        memory: Any = server_transport("memory:")
         async with trio.open_nursery() as nursery:
             await nursery.start(memory.serve, handler)
             # The clocks are those of the server and of the callers, who leave when they have waited enough.
@@ -142,7 +143,7 @@ class RestApplication:
         request = await _read(scope, receive)
         try:
             await self._answer(request, send)
-        except _Refused as refused:
+        except _RestRefusal as refused:
             await _send_json(send, {"detail": refused.detail}, refused.status, refused.headers)
 
     async def _answer(self, request: _RestRequest, send: _Send) -> None:
@@ -176,15 +177,15 @@ class RestApplication:
                     prompt = await self.client.get_prompt(name, request.query)
                 await _send_json(send, plain(prompt.messages))
             case (("GET" | "POST"), _):
-                raise _Refused(404, "there is nothing here: GET /openapi.json says what there is")
+                raise _RestRefusal(404, "there is nothing here: GET /openapi.json says what there is")
             case _:
-                raise _Refused(405, "only GET and POST are answered", headers=(("allow", _METHODS),))
+                raise _RestRefusal(405, "only GET and POST are answered", headers=(("allow", _METHODS),))
 
     @property
     def client(self) -> Client:
         """The client of the server."""
         if self._client is None:
-            raise _Refused(503, "the server is starting, or about to end: retry later")
+            raise _RestRefusal(503, "the server is starting, or about to end: retry later")
         return self._client
 
     def _identify(self, request: _RestRequest) -> None:
@@ -193,7 +194,7 @@ class RestApplication:
         found = self._authenticate(request)
         status = getattr(found, "status", None)
         if status is not None:
-            raise _Refused(status, found.message, headers=tuple(found.headers))
+            raise _RestRefusal(status, found.message, headers=tuple(found.headers))
 
     # -- tools -------------------------------------------------------------------------------------------------------
 
@@ -220,7 +221,7 @@ class RestApplication:
             if result.is_error:
                 if not await self._is_listed(name):
                     raise _no_tool(name)
-                raise _Refused(500, _reason(result))
+                raise _RestRefusal(500, _reason(result))
         return _values(result)
 
     async def _result(
@@ -262,7 +263,7 @@ class RestApplication:
             nursery.start_soon(show)
             try:
                 event, data = "result", await self._value(name, arguments, report)
-            except _Refused as refused:
+            except _RestRefusal as refused:
                 event, data = "error", {"status": refused.status, "detail": refused.detail}
             reports.close()
         await _send_event(send, event, data)
@@ -283,14 +284,14 @@ def _arguments(body: bytes) -> dict[str, Any]:
     try:
         arguments = json.loads(body, parse_constant=_no_constant) if body.strip() else {}
     except (ValueError, RecursionError) as error:
-        raise _Refused(422, f"the body is not JSON: {error}") from None
+        raise _RestRefusal(422, f"the body is not JSON: {error}") from None
     if not isinstance(arguments, dict):
-        raise _Refused(422, "the body is the JSON object of the arguments")
+        raise _RestRefusal(422, "the body is the JSON object of the arguments")
     return arguments
 
 
-def _no_tool(name: str) -> _Refused:
-    return _Refused(404, f"there is no tool {name}: GET /tools lists those that there are")
+def _no_tool(name: str) -> _RestRefusal:
+    return _RestRefusal(404, f"there is no tool {name}: GET /tools lists those that there are")
 
 
 @contextmanager
@@ -299,18 +300,18 @@ def _errors_as_statuses() -> Iterator[None]:
         yield
     except RpcError as error:
         own = error.code if error.code in _FAILURES else 500
-        raise _Refused(_STATUS.get(error.code, own), error.message, error.data) from error
+        raise _RestRefusal(_STATUS.get(error.code, own), error.message, error.data) from error
     except WrongArguments as error:
-        raise _Refused(422, str(error), error.problems) from error
+        raise _RestRefusal(422, str(error), error.problems) from error
     except CallTimeout as error:
-        raise _Refused(504, str(error)) from error
+        raise _RestRefusal(504, str(error)) from error
     except LocalProtocolError as error:
         # The server has none of these at all.
-        raise _Refused(404, str(error)) from error
+        raise _RestRefusal(404, str(error)) from error
     except (ConnectFailed, ConnectionLost, RemoteProtocolError) as error:
-        raise _Refused(502, str(error)) from error
+        raise _RestRefusal(502, str(error)) from error
     except McpError as error:
-        raise _Refused(500, str(error)) from error
+        raise _RestRefusal(500, str(error)) from error
 
 
 # -- Values of results -------------------------------------------------------------------------------------------------
