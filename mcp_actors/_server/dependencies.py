@@ -527,6 +527,11 @@ class ServeValues:
         for each in (*self._sessions.values(), self._server):
             await each.close()
 
+    def release(self) -> None:
+        """Forgets everything, so that a server that has ended is freed at once, and not by the collector."""
+        self._sessions.clear()
+        del self._server
+
 
 @asynccontextmanager
 async def kept_values(
@@ -539,6 +544,8 @@ async def kept_values(
             with body:
                 yield values
             await values.close()
+        # Not before: what was being made at the end may have looked for its dependencies until here.
+        values.release()
 
 
 # -- Making a value, and closing it -----------------------------------------------------------------------------------

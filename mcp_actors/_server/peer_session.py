@@ -265,6 +265,8 @@ class PeerSession:
     def end(self) -> None:
         """Calls what `on_end` was given; the session has ended."""
         callbacks, self._at_end = self._at_end or _NONE, None
+        # It has the caller, and that this session: what is freed at once needs no collector.
+        self.watch = None
         for each in callbacks.values():
             try:
                 each()

@@ -54,8 +54,8 @@ BYTES_OF_A_TOKEN = 4
 MOST_FOUND = 20
 # Characters and words of a query that are looked at.
 LONGEST_QUERY, MOST_WORDS = 1_000, 50
-# Tools that are remembered as used for one session.
-MOST_USED = 50
+# Tools that are remembered as used for one session, and characters of their names: middleware may answer any name.
+MOST_USED, LONGEST_USED = 50, 256
 # Tools in the index beyond twice those of one caller, after which it is made anew: upstreams list other ones each time.
 MOST_STALE = 10_000
 
@@ -384,7 +384,7 @@ class ToolSearch:
 
     def _note(self, ctx: Context, name: Any) -> None:
         session = ctx.session
-        if session is not None and isinstance(name, str):
+        if session is not None and isinstance(name, str) and len(name) <= LONGEST_USED:
             session.get(_UsedTools).add(name)
 
     def _found(self, tools: Sequence[Tool], query: str, limit: int) -> CallToolResult:

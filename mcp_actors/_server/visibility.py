@@ -20,6 +20,7 @@ number, and whose caller it was.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -51,6 +52,7 @@ __all__ = [
     "ViewedEntry",
     "Visibility",
     "caller_of",
+    "decided",
     "make_exposure",
     "note_list",
 ]
@@ -228,13 +230,26 @@ class Visibility:
 
 def _holds(rule: AccessRule, caller: Caller, component: Component, *, refuses: bool = False) -> bool:
     try:
-        return bool(rule(caller, component))
+        return decided(rule(caller, component))
     except Exception as error:
         if refuses and isinstance(error, RpcError):
             raise
         word = "auth" if refuses else "visible"
         log.error(f"{word}= failed, so a {component.kind} is hidden", name=component.name, exc_info=error)
         return False
+
+
+def decided(answer: object) -> bool:
+    """Returns what a rule has decided.
+
+    Raises:
+        TypeError: It returned something to await, which counts as true and would show everything.
+    """
+    if hasattr(type(answer), "__await__"):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise TypeError(f"it returned {answer!r:.80}: write a function that decides at once")
+    return bool(answer)
 
 
 # -- changes of lists, for those whose list is another one ---

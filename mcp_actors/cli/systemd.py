@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -72,6 +73,8 @@ class ServiceNotifier:
                 await trio.sleep(self._watchdog / 2)
 
     def _tell(self, *lines: str) -> None:
+        if sys.platform == "win32":
+            return  # it has no such manager
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
                 # A manager that reads nothing must not hold up the server.
@@ -85,7 +88,7 @@ def service_notifier() -> ServiceNotifier | None:
     """Returns what tells the service manager of this process its state; ``None`` where there is none."""
     path = os.environ.pop(NOTIFY_SOCKET, "")
     microseconds, pid = (os.environ.pop(each, "") for each in WATCHDOG)
-    if not path.startswith(("/", "@")):
+    if sys.platform == "win32" or not path.startswith(("/", "@")):
         return None
     is_watched = microseconds.isdecimal() and int(microseconds) > 0 and pid in ("", str(os.getpid()))
     return ServiceNotifier(path, int(microseconds) / 1e6 if is_watched else None)

@@ -25,6 +25,7 @@ import trio
 
 from mcp_actors._server.context import check_scopes, has_scopes, note_listing
 from mcp_actors._server.registry import page
+from mcp_actors._server.visibility import decided
 from mcp_actors.errors import UpstreamUnavailable
 from mcp_actors.gateway.connections import GatewayCircle, gateways_of, is_gateway
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind, UpstreamListing
@@ -111,7 +112,7 @@ class UpstreamRoutes:
         if self._visible is None:
             return True
         try:
-            return self._visible(ctx.principal, upstream, kind.name, own)
+            return decided(self._visible(ctx.principal, upstream, kind.name, own))
         except Exception as error:
             log.error(
                 "visible= of the gateway failed, so something is hidden", upstream=upstream, exc_info=error

@@ -38,6 +38,7 @@ from mcp_actors.types import BlobResourceContents, CallToolResult, TextResourceC
 __all__ = ["Api", "OperationOutcome", "Routes", "ServedAs", "make_server", "read_api"]
 
 ServedAs = Literal["tool", "resource", "nothing"]
+"""The kinds of what an operation becomes."""
 Routes = Mapping[str, ServedAs] | Callable[[Operation], ServedAs | None]
 """What operations become. In a mapping the first pattern counts that matches ``METHOD PATH``, or ``tag:NAME`` with one
 of the tags, with ``*`` for any characters; a function returns ``None`` for what it leaves to the defaults."""

@@ -137,6 +137,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "bench of no tool": ("bench", "{server}", "nothing", "--calls", "1"),
     "gateway --check": ("gateway", "{config}", "--check"),
     "gateway": ("gateway", "{config}"),
+    "from-openapi --check": ("from-openapi", "{document}", "--check"),
+    "from-openapi of what is none": ("from-openapi", "{config}", "--check"),
     "bridge": ("bridge", "{server}", "stdio:"),
     "rest": ("rest", "{server}", "http://127.0.0.1:0/mcp"),
     "serve": ("serve", "{file}", "--listen", "tcp://127.0.0.1:0"),
@@ -150,7 +152,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "list where a login is needed": ("list", "{site}"),
 }
 # They say nothing of what the server said.
-QUIET = {"install of a gateway", "list where a login is needed", "whoami", "logout"}
+QUIET = {
+    "from-openapi of what is none",
+    "install of a gateway",
+    "list where a login is needed",
+    "whoami",
+    "logout",
+}
 # They talk to no server, and what the live view of one shows has a test of its own below.
 ALONE = {"config", "demo", "docs", "top"}
 
@@ -216,8 +224,18 @@ def test_no_command_lets_a_server_command_the_terminal(
     config.write_text(json.dumps({"mcpServers": {f"evil{EVIL}": entry, "good": entry}}))
     file, settings = tmp_path / "served.py", tmp_path / "settings.json"
     file.write_text(SERVED_EVIL)
+    document = tmp_path / "openapi.json"
+    operation = {"operationId": f"read{EVIL}", "summary": EVIL, "x-internal": True}
+    paths = {f"/a{EVIL}": {"get": operation, "put": {"deprecated": True}}, "/b": {"get": {}}}
+    described = {
+        "openapi": "3.1.0",
+        "info": {"title": f"t{EVIL}"},
+        "servers": [{"url": EVIL}],
+        "paths": paths,
+    }
+    document.write_text(json.dumps(described))
     server = f"stdio:{shlex.join(command)}"
-    places = {"server": server, "config": config, "file": file, "settings": settings}
+    places = {"server": server, "config": config, "file": file, "settings": settings, "document": document}
     with hostile_site() as site:
         session = terminal(*(word.format(site=site, **places) for word in words), HOME=str(tmp_path))
         converse(session, words)

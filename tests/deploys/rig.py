@@ -284,7 +284,7 @@ def run(peers: Peers, arrangement: str, folder: Path, deploys: int, longest: flo
                 clients[name] = subprocess.Popen(
                     words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
                 )
-            stack.callback(clients[name].wait)
+            stack.enter_context(clients[name])
             stack.callback(clients[name].kill)
         for name, client in clients.items():
             assert client.stdout is not None

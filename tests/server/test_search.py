@@ -9,9 +9,9 @@ import trio
 from structlog.testing import capture_logs
 
 from mcp_actors import Client, Context, Server
-from mcp_actors._server.search import ToolIndex, tokens_of
+from mcp_actors._server.search import ToolIndex, _UsedTools, tokens_of
 from mcp_actors.supervision.principal import Principal
-from mcp_actors.types import Tool
+from mcp_actors.types import CallToolResult, Tool
 from tests.server.generated_tools import QUESTIONS, make_tools
 from tests.server.test_access import Authenticating
 
@@ -218,3 +218,20 @@ async def test_a_tool_with_the_name_of_the_search_is_logged() -> None:
             assert await names(client) == OURS
             await names(client)
     assert [each["event"] for each in logged] == ["a tool is not listed: the search has its name"]
+
+
+async def test_a_name_of_any_length_that_middleware_answers_is_not_kept() -> None:
+    server = make_server(budget=600)
+    kept: list[list[str]] = []
+
+    @server.middleware
+    async def answers(ctx: Context, call_next: Any) -> Any:
+        if ctx.method == "tools/call" and ctx.session is not None:
+            kept.append(list(ctx.session.get(_UsedTools).names))
+            return CallToolResult([])
+        return await call_next()
+
+    async with Client(server, era="legacy") as client:
+        for name in ("short", "x" * 100_000, "end"):
+            await client.call_tool(name)
+    assert kept == [[], ["short"], ["short"]]

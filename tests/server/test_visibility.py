@@ -14,7 +14,7 @@ from trio.testing import wait_all_tasks_blocked
 from mcp_actors import Client, Context, Server
 from mcp_actors.client import Event
 from mcp_actors.errors import InsufficientScope, LocalProtocolError, NotAllowed, ResourceNotFound, RpcError
-from mcp_actors.gateway import Gateway
+from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.server import Caller, Component
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.testing import connected_pair
@@ -291,6 +291,35 @@ async def test_what_auth_raises_answers_the_call_and_what_else_fails_refuses() -
                 assert caught.value.code == code
     errors = {each["event"] for each in lines if each["log_level"] == "error"}
     assert errors == {"visible= failed, so a tool is hidden", "auth= failed, so a tool is hidden"}
+
+
+@pytest.mark.parametrize("how", ["visible", "auth"])
+async def test_a_rule_that_would_have_to_be_awaited_hides(how: Literal["visible", "auth"]) -> None:
+    async def ask(caller: Caller) -> bool:
+        return False
+
+    rule: Any = lambda caller, component: ask(caller)  # noqa: E731
+    server = Server("s")
+    server.add_tool(lambda: None, name="secret", **{how: rule})
+    with capture_logs() as lines:
+        async with Client(server) as client:
+            assert [each.name async for each in client.tools()] == []
+            with pytest.raises(RpcError):
+                await client.call_tool("secret")
+    assert f"{how}= failed, so a tool is hidden" in {each["event"] for each in lines}
+
+
+async def test_a_gateway_hides_what_its_rule_would_have_to_await() -> None:
+    async def ask(name: str) -> bool:
+        return True
+
+    upstream = Server("up")
+    upstream.add_tool(lambda: None, name="secret")
+    rule: Any = lambda principal, upstream, kind, name: ask(name)  # noqa: E731
+    with capture_logs() as lines:
+        async with Client(Gateway([Upstream(name="up", target=upstream)], visible=rule)) as client:
+            assert [each.name async for each in client.tools()] == []
+    assert "visible= of the gateway failed, so something is hidden" in {each["event"] for each in lines}
 
 
 async def test_what_is_hidden_runs_nothing_and_its_scopes_are_not_told() -> None:

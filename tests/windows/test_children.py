@@ -35,7 +35,8 @@ DIES = "import os; os.write(1, b'x' * 100000 + b'\\n'); os._exit(4)"
 # Each is a child, what is done with it, and the settings of the system.
 SCENARIOS: dict[str, tuple[str, str, dict[str, object]]] = {
     "echo": (ECHO, "echo", {}),
-    "polite": (POLITE, "leave", {}),
+    # It ends as soon as the machine has a moment for it.
+    "polite": (POLITE, "leave", {"kill_after": 10}),
     "stubborn": (STUBBORN, "leave", {}),
     "leaves one behind": (LEAVES_ONE_BEHIND, "leave", {}),
     "no console": (STUBBORN, "leave", {"console": False}),
@@ -81,7 +82,8 @@ async def play(code, way, settings):
     libraries.append(library)
     kernel32.cache_clear()
     said = {"received": [], "pids": []}
-    transport = StdioClientTransport([sys.executable, "-c", code], grace=0.2, kill_after=0.2, stderr=None)
+    kill_after = settings.get("kill_after", 0.2)
+    transport = StdioClientTransport([sys.executable, "-c", code], grace=0.2, kill_after=kill_after, stderr=None)
     try:
         with trio.fail_after(30):
             async with transport.connect() as channel:
