@@ -528,8 +528,8 @@ def test_a_repeated_name_is_found() -> None:
 # eight files of the example authorization server, and its arrow to ``auth``, are a whole program of their own. Servers
 # of APIs are a room of eight files with six arrows, a command, and what calls applications in asyncio, with three.
 # Workers keep what they share in their supervisor: two files, and an arrow from ``cli`` to the stores in memory. A
-# gateway checks the arguments of reshaped tools by their schemas: an arrow to ``_schema``. A REST API is a folder of three
-# files of ``cli``.
+# gateway checks the arguments of reshaped tools by their schemas: an arrow to ``_schema``. A REST API is a folder of
+# three files of ``cli``.
 @pytest.mark.parametrize(("what", "most"), [("files", 433), ("rooms", 27), ("arrows", 142)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
