@@ -4,25 +4,29 @@
 result: one value, or a list of several, as mcpo writes it for Open WebUI. With ``Accept: text/event-stream`` it comes
 as events, behind those of its progress. A client that leaves cancels its call, because the listener cancels the task of
 its request.
+
+Each caller has a connection to the server, as the principal that its key names: what the server allows, hides and keeps
+is decided there as it is for callers over MCP.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from importlib.resources import files
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
 import attrs
 import trio
 
 from mcp_actors import Client
-from mcp_actors.abc import ServerHandler
+from mcp_actors._wire.codec import decode_text, encode_value
+from mcp_actors.abc import Frame, FrameChannel, HttpRequest, ServerHandler
 from mcp_actors.abc.discovery import server_transport
 from mcp_actors.cli.output import plain
 from mcp_actors.cli.rest.document import document_of
@@ -33,6 +37,7 @@ from mcp_actors.errors import (
     ConnectFailed,
     ConnectionLost,
     LocalProtocolError,
+    MalformedMessage,
     McpError,
     RemoteProtocolError,
     ResourceNotFound,
@@ -40,6 +45,7 @@ from mcp_actors.errors import (
     WrongArguments,
 )
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import (
     UNSET,
     AudioContent,
@@ -59,6 +65,8 @@ _JSON = "application/json"
 _EVENTS = "text/event-stream"
 # Reports of progress that wait for a client that reads slowly; the newest ones are left out beyond that.
 _MOST_REPORTS = 64
+# Callers that have a connection to the server. The one that was away longest loses it to a new one.
+_MOST_CALLERS = 100
 # What pages of other origins may send, where --allow-origin lets them in. The listener writes which origins these are.
 _PREFLIGHT = (
     ("access-control-allow-methods", "GET, POST, OPTIONS"),
@@ -75,6 +83,7 @@ _Receive = Callable[[], Awaitable[Any]]
 @attrs.frozen
 class _RestRequest:
     method: str
+    """``GET`` for ``HEAD`` too: the listener leaves the body of that answer out."""
     path: tuple[str, ...]
     """Its segments, decoded."""
     query: Mapping[str, str]
@@ -93,8 +102,114 @@ class _RestRefusal(Exception):
         self.headers = headers
 
 
+class _CallerConnection:
+    """The connection of one caller to the server, with what it knows of its tools.
+
+    Args:
+        principal: The caller; ``None`` where no keys are demanded.
+    """
+
+    def __init__(self, principal: Principal | None) -> None:
+        self._seen = _SeenRequest(principal)
+        self._client: Client | None = None
+        self._failure: McpError | None = None
+        self._opened = trio.Event()
+        self.scope = trio.CancelScope()
+        self.uses = 0
+        """Requests that use it."""
+        self.listed: set[str] = set()
+        """The names of the tools that were listed last."""
+
+    async def run(self, handler: ServerHandler) -> None:
+        """Keeps the connection until `scope` is cancelled, or the server turns out not to be usable."""
+        # It is both sides: an address inside of this process.
+        memory: Any = server_transport("memory:")
+        # The clocks are those of the server and of the callers, who leave when they have waited enough.
+        client = Client(memory, arguments="repair", timeout=math.inf, cap=math.inf)
+        with self.scope:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(memory.serve, partial(self._serve, handler))
+                try:
+                    async with client as self._client:
+                        self._opened.set()
+                        await trio.sleep_forever()
+                except McpError as error:
+                    self._failure = error
+                finally:
+                    self._client = None
+                    self._opened.set()
+                nursery.cancel_scope.cancel()
+
+    async def _serve(self, handler: ServerHandler, channel: FrameChannel) -> None:
+        await handler(_CallerChannel(channel, self._seen), self._seen.principal)
+
+    async def until_open(self) -> None:
+        """Waits until calls can be made.
+
+        Raises:
+            ConnectFailed: The server cannot be used.
+        """
+        await self._opened.wait()
+        if self._failure is not None:
+            error = self._failure
+            reason = error.message if isinstance(error, RpcError) else str(error)
+            raise ConnectFailed(f"the server of the REST API cannot be used: {reason}") from error
+
+    @property
+    def client(self) -> Client:
+        """The client of the server."""
+        if self._client is None:
+            raise _RestRefusal(503, "the server is about to end: retry later")
+        return self._client
+
+    async def has_tool(self, name: str, *, refresh: bool = True) -> bool:
+        """Whether the server lists a tool; with ``refresh`` it is asked, also where its last list is still good."""
+        self.listed = {each.name async for each in self.client.tools(refresh=refresh)}
+        return name in self.listed
+
+
+@attrs.frozen
+class _SeenRequest:
+    """What the server sees of requests: who sent them, and that they came over HTTP.
+
+    By that a caller without a name has no scopes, as over MCP. Nothing that a caller presents is passed on.
+    """
+
+    principal: Principal | None
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+    peer: str = "rest"
+    path: str = "/"
+    query: str = ""
+    version: str = "1.1"
+
+
+class _CallerChannel(FrameChannel):
+    """The server's end of a connection of a caller."""
+
+    def __init__(self, inner: FrameChannel, seen: HttpRequest) -> None:
+        self._inner = inner
+        self._seen = seen
+
+    @property
+    def http_request(self) -> HttpRequest:
+        return self._seen
+
+    @property
+    def peer(self) -> str:
+        return self._inner.peer
+
+    async def send(self, value: Frame) -> None:
+        await self._inner.send(value)
+
+    async def receive(self) -> Frame:
+        return await self._inner.receive()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
 class RestApplication:
-    """The REST API of one server: a route of its listeners, and a companion of them, which has the client.
+    """The REST API of one server: a route of its listeners, and a companion of them, which has its callers.
 
     Args:
         authenticate: Returns who sends a request, or the refusal of it, as ``authenticate`` of
@@ -105,36 +220,71 @@ class RestApplication:
 
     def __init__(self, authenticate: Callable[[Any], Any] | None = None) -> None:
         self._authenticate = authenticate
-        self._client: Client | None = None
-        self._known: set[str] = set()
+        # The caller that has called last is at the end. Keys of one subject may have different scopes.
+        self._callers: dict[tuple[str, frozenset[str]] | None, _CallerConnection] = {}
+        self._connect: Callable[[_CallerConnection], None] | None = None
         self._page = _Page()
 
     def __repr__(self) -> str:
-        return "<RestApplication>"
+        return f"<RestApplication of {len(self._callers)} callers>"
 
     async def serve(
         self, handler: ServerHandler, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Keeps a client of the server until it is cancelled.
+        """Keeps the connections of the callers until it is cancelled.
 
         Raises:
-            ConnectFailed: The server has answered with an error, as a bridge does whose server is away.
-            McpError: Whatever else `~mcp_actors.Client` raises.
+            ConnectFailed: The server cannot be used, as a bridge cannot whose server is away.
         """
-        # It is both sides: an address inside of this process.
-        memory: Any = server_transport("memory:")
+        failure: ConnectFailed | None = None
         async with trio.open_nursery() as nursery:
-            await nursery.start(memory.serve, handler)
-            # The clocks are those of the server and of the callers, who leave when they have waited enough.
-            client = Client(memory, arguments="repair", timeout=math.inf, cap=math.inf)
+            self._connect = lambda connection: nursery.start_soon(self._run, connection, handler)
             try:
-                async with client as self._client:
+                async with self._connection(None):
                     task_status.started("")
-                    await trio.sleep_forever()
-            except RpcError as error:
-                raise ConnectFailed(f"the server of the REST API cannot be used: {error.message}") from error
+                await trio.sleep_forever()
+            except ConnectFailed as error:
+                failure = error
             finally:
-                self._client = None
+                self._connect = None
+                self._callers.clear()
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    @asynccontextmanager
+    async def _connection(self, principal: Principal | None) -> AsyncIterator[_CallerConnection]:
+        """Yields the connection of a caller, which is not taken from it while the block runs."""
+        key = None if principal is None else (principal.key, principal.scopes)
+        connection = self._callers.pop(key, None)
+        if connection is None:
+            if self._connect is None:
+                raise _RestRefusal(503, "the server is starting, or about to end: retry later")
+            self._make_room()
+            connection = _CallerConnection(principal)
+            self._connect(connection)
+        self._callers[key] = connection
+        connection.uses += 1
+        try:
+            await connection.until_open()
+            yield connection
+        finally:
+            connection.uses -= 1
+
+    async def _run(self, connection: _CallerConnection, handler: ServerHandler) -> None:
+        await connection.run(handler)
+        # The next request of this caller makes another one.
+        self._callers = {key: each for key, each in self._callers.items() if each is not connection}
+
+    def _make_room(self) -> None:
+        if len(self._callers) < _MOST_CALLERS:
+            return
+        for key, connection in self._callers.items():
+            if not connection.uses:
+                del self._callers[key]
+                connection.scope.cancel()
+                return
+        raise _RestRefusal(503, f"{_MOST_CALLERS} others call at this moment: retry later")
 
     async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
         """Answers one request of ASGI; there is no lifespan."""
@@ -147,143 +297,141 @@ class RestApplication:
             await _send_json(send, {"detail": refused.detail}, refused.status, refused.headers)
 
     async def _answer(self, request: _RestRequest, send: _Send) -> None:
-        method = "GET" if request.method == "HEAD" else request.method
-        if method == "OPTIONS":
+        if request.method == "OPTIONS":
             await _send(send, b"", None, 204, (("allow", _METHODS), *_PREFLIGHT))
             return
-        if method == "GET" and request.path in ((), ("docs",)):
+        if request.method == "GET" and request.path in ((), ("docs",)):
             await _send(send, self._page.body, "text/html; charset=utf-8", 200, self._page.headers)
             return
-        self._identify(request)
-        match method, request.path:
+        principal = self._identify(request)
+        with _errors_as_statuses():
+            async with self._connection(principal) as caller:
+                await self._answer_caller(caller, request, send)
+
+    async def _answer_caller(self, caller: _CallerConnection, request: _RestRequest, send: _Send) -> None:
+        client = caller.client
+        match request.method, request.path:
             case "POST", ("tools", name) | (name,):
-                await self._call(name, request, send)
+                await self._call(caller, name, request, send)
             case "GET", ("openapi.json",):
-                with _errors_as_statuses():
-                    document = await document_of(self.client, with_keys=self._authenticate is not None)
-                await _send_json(send, document)
+                await _send_json(send, await document_of(client, with_keys=self._authenticate is not None))
             case "GET", ("tools",):
-                with _errors_as_statuses():
-                    found = [plain(each) async for each in self.client.tools()]
-                await _send_json(send, {"tools": found})
+                await _send_json(send, {"tools": [plain(each) async for each in client.tools()]})
             case "GET", ("resources",):
-                await _send_json(send, await self._resources(request.query.get("uri")))
+                await _send_json(send, await _resources(client, request.query.get("uri")))
             case "GET", ("prompts",):
-                with _errors_as_statuses():
-                    prompts = [plain(each) async for each in self.client.prompts()]
-                await _send_json(send, {"prompts": prompts})
+                await _send_json(send, {"prompts": [plain(each) async for each in client.prompts()]})
             case "GET", ("prompts", name):
-                with _errors_as_statuses():
-                    prompt = await self.client.get_prompt(name, request.query)
+                prompt = await client.get_prompt(name, request.query)
                 await _send_json(send, plain(prompt.messages))
             case (("GET" | "POST"), _):
                 raise _RestRefusal(404, "there is nothing here: GET /openapi.json says what there is")
             case _:
                 raise _RestRefusal(405, "only GET and POST are answered", headers=(("allow", _METHODS),))
 
-    @property
-    def client(self) -> Client:
-        """The client of the server."""
-        if self._client is None:
-            raise _RestRefusal(503, "the server is starting, or about to end: retry later")
-        return self._client
-
-    def _identify(self, request: _RestRequest) -> None:
+    def _identify(self, request: _RestRequest) -> Principal | None:
         if self._authenticate is None:
-            return
+            return None
         found = self._authenticate(request)
-        status = getattr(found, "status", None)
-        if status is not None:
-            raise _RestRefusal(status, found.message, headers=tuple(found.headers))
+        if not isinstance(found, Principal):
+            raise _RestRefusal(found.status, found.message, headers=tuple(found.headers))
+        return found
 
-    # -- tools -------------------------------------------------------------------------------------------------------
-
-    async def _call(self, name: str, request: _RestRequest, send: _Send) -> None:
+    async def _call(self, caller: _CallerConnection, name: str, request: _RestRequest, send: _Send) -> None:
         arguments = _arguments(request.body)
         if _EVENTS in request.headers.get("accept", ""):
-            await self._stream(name, arguments, send)
+            await _stream(caller, name, arguments, send)
         else:
-            await _send_json(send, await self._value(name, arguments, None))
+            await _send_json(send, await _value(caller, name, arguments, None))
 
-    async def _value(
-        self, name: str, arguments: dict[str, Any], on_progress: Callable[[Progress], None] | None
-    ) -> Any:
-        """Calls a tool, and returns what the answer has."""
-        with _errors_as_statuses():
-            if name not in self._known and not await self._is_listed(name):
-                raise _no_tool(name)
-            try:
-                result = await self._result(name, arguments, on_progress)
-            except RpcError as error:
-                if error.code == INVALID_PARAMS and not await self._is_listed(name):
-                    raise _no_tool(name) from error
-                raise
-            if result.is_error:
-                if not await self._is_listed(name):
-                    raise _no_tool(name)
-                raise _RestRefusal(500, _reason(result))
-        return _values(result)
 
-    async def _result(
-        self, name: str, arguments: dict[str, Any], on_progress: Callable[[Progress], None] | None
-    ) -> CallToolResult:
+# -- Tools and resources -----------------------------------------------------------------------------------------------
+
+
+async def _value(
+    caller: _CallerConnection,
+    name: str,
+    arguments: dict[str, Any],
+    on_progress: Callable[[Progress], None] | None,
+) -> Any:
+    """Calls a tool, and returns what the answer has."""
+    if name not in caller.listed:
+        # Arguments are checked by what was listed. A tool that was not is called all the same: the server may say that
+        # a scope is missing, or list a part of its tools.
+        await caller.has_tool(name, refresh=False)
+    try:
+        result = await _result(caller, name, arguments, on_progress)
+    except RpcError as error:
+        if error.code == INVALID_PARAMS and not await caller.has_tool(name):
+            raise _no_tool(name) from error
+        raise
+    if result.is_error:
+        if not await caller.has_tool(name):
+            # Some servers answer so for a tool that they do not have.
+            raise _RestRefusal(404, f"the tool {name} is not listed, and failed: {_reason(result)}")
+        raise _RestRefusal(500, _reason(result))
+    return _values(result)
+
+
+async def _result(
+    caller: _CallerConnection,
+    name: str,
+    arguments: dict[str, Any],
+    on_progress: Callable[[Progress], None] | None,
+) -> CallToolResult:
+    try:
+        return await caller.client.call_tool(name, arguments, on_progress=on_progress)
+    except WrongArguments:
+        # The tool may have changed since it was listed.
+        if not await caller.has_tool(name):
+            raise _no_tool(name) from None
+        return await caller.client.call_tool(name, arguments, on_progress=on_progress)
+
+
+async def _stream(caller: _CallerConnection, name: str, arguments: dict[str, Any], send: _Send) -> None:
+    """Sends the progress of a call as events, and its result as the last one."""
+    reports, taken = trio.open_memory_channel[Progress](_MOST_REPORTS)
+
+    def report(progress: Progress) -> None:
         try:
-            return await self.client.call_tool(name, arguments, on_progress=on_progress)
-        except WrongArguments:
-            # The tool may have changed since it was listed.
-            if not await self._is_listed(name):
-                raise _no_tool(name) from None
-            return await self.client.call_tool(name, arguments, on_progress=on_progress)
+            reports.send_nowait(progress)
+        except trio.WouldBlock:
+            log.debug("a report of progress was left out: its client reads slowly", tool=name)
 
-    async def _is_listed(self, name: str) -> bool:
-        self._known = {each.name async for each in self.client.tools(refresh=name in self._known)}
-        return name in self._known
+    async def show() -> None:
+        async for each in taken:
+            shown = {"progress": each.progress, "total": each.total, "message": each.message}
+            await _send_event(
+                send, "progress", {key: each for key, each in shown.items() if each is not None}
+            )
 
-    async def _stream(self, name: str, arguments: dict[str, Any], send: _Send) -> None:
-        """Sends the progress of a call as events, and its result as the last one."""
-        reports, taken = trio.open_memory_channel[Progress](_MOST_REPORTS)
+    await send({"type": "http.response.start", "status": 200, "headers": _headers(_EVENTS, ())})
+    # The client learns at once that the call has begun.
+    await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(show)
+        try:
+            with _errors_as_statuses():
+                event, data = "result", await _value(caller, name, arguments, report)
+        except _RestRefusal as refused:
+            event, data = "error", {"status": refused.status, "detail": refused.detail}
+        reports.close()
+    await _send_event(send, event, data)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-        def report(progress: Progress) -> None:
-            try:
-                reports.send_nowait(progress)
-            except trio.WouldBlock:
-                log.debug("a report of progress was left out: its client reads slowly", tool=name)
 
-        async def show() -> None:
-            async for each in taken:
-                shown = {"progress": each.progress, "total": each.total, "message": each.message}
-                await _send_event(
-                    send, "progress", {key: each for key, each in shown.items() if each is not None}
-                )
-
-        await send({"type": "http.response.start", "status": 200, "headers": _headers(_EVENTS, ())})
-        # The client learns at once that the call has begun.
-        await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(show)
-            try:
-                event, data = "result", await self._value(name, arguments, report)
-            except _RestRefusal as refused:
-                event, data = "error", {"status": refused.status, "detail": refused.detail}
-            reports.close()
-        await _send_event(send, event, data)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    # -- resources ---------------------------------------------------------------------------------------------------
-
-    async def _resources(self, uri: str | None) -> Any:
-        with _errors_as_statuses():
-            if uri is not None:
-                return plain((await self.client.read_resource(uri)).contents)
-            listed = [plain(each) async for each in self.client.resources()]
-            templates = [plain(each) async for each in self.client.resource_templates()]
-        return {"resources": listed, "resourceTemplates": templates}
+async def _resources(client: Client, uri: str | None) -> Any:
+    if uri is not None:
+        return plain((await client.read_resource(uri)).contents)
+    listed = [plain(each) async for each in client.resources()]
+    templates = [plain(each) async for each in client.resource_templates()]
+    return {"resources": listed, "resourceTemplates": templates}
 
 
 def _arguments(body: bytes) -> dict[str, Any]:
     try:
-        arguments = json.loads(body, parse_constant=_no_constant) if body.strip() else {}
-    except (ValueError, RecursionError) as error:
+        arguments = decode_text(body.decode()) if body.strip() else {}
+    except (UnicodeDecodeError, MalformedMessage) as error:
         raise _RestRefusal(422, f"the body is not JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise _RestRefusal(422, "the body is the JSON object of the arguments")
@@ -346,14 +494,9 @@ def _value_of(block: Any) -> Any:
 def _text_value(text: str) -> Any:
     """Returns the value of a text that is JSON, and else the text."""
     try:
-        return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        return decode_text(text)
+    except MalformedMessage:
         return text
-
-
-def _no_constant(name: str) -> NoReturn:
-    # RFC 8259 section 6: Infinity and NaN, which Python reads, are not JSON.
-    raise ValueError(f"{name} is not JSON")
 
 
 # -- Requests and answers of ASGI --------------------------------------------------------------------------------------
@@ -390,7 +533,7 @@ async def _read(scope: Any, receive: _Receive) -> _RestRequest:
     raw: str = scope["raw_path"].decode("latin-1").removeprefix(scope["root_path"])
     query: str = scope["query_string"].decode("latin-1")
     return _RestRequest(
-        scope["method"],
+        "GET" if scope["method"] == "HEAD" else scope["method"],
         tuple(unquote(each) for each in raw.strip("/").split("/") if each),
         dict(parse_qsl(query, keep_blank_values=True)),
         {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]},
@@ -412,10 +555,10 @@ async def _send(
 
 
 async def _send_json(send: _Send, value: Any, status: int = 200, headers: Sequence[_Header] = ()) -> None:
-    await _send(send, json.dumps(value, ensure_ascii=False).encode(), _JSON, status, headers)
+    await _send(send, encode_value(value), _JSON, status, headers)
 
 
 async def _send_event(send: _Send, event: str, data: Any) -> None:
-    # JSON has no line breaks outside of its texts, and escapes them in there.
-    text = f"event: {event}\ndata: {json.dumps(data)}\n\n"
-    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+    # What is encoded has no line breaks between values, and JSON escapes those of texts.
+    text = b"event: %b\ndata: %b\n\n" % (event.encode(), encode_value(data))
+    await send({"type": "http.response.body", "body": text, "more_body": True})

@@ -16,6 +16,7 @@ import trio
 
 from mcp_actors import Client, Context, Server
 from mcp_actors.cli.credentials import ApiKeys, new_key
+from mcp_actors.cli.rest import application
 from mcp_actors.cli.rest.application import RestApplication
 from mcp_actors.errors import MethodNotFound, Overloaded, RpcError
 from mcp_actors.types import (
@@ -88,11 +89,11 @@ class Rest:
 
 @asynccontextmanager
 async def served(rest: Rest, keys: Any = None, **options: Any) -> AsyncIterator[Rest]:
-    application = RestApplication(keys)
-    settings = {"routes": {"/": application}, "authenticate": keys, **options}
+    rest_api = RestApplication(keys)
+    settings = {"routes": {"/": rest_api}, "authenticate": keys, **options}
     transport = HttpServerTransport("http://127.0.0.1:0/mcp", **settings)
     async with trio.open_nursery() as nursery, rest.http:
-        url, _ = await nursery.start(rest.server.serve, transport, application)
+        url, _ = await nursery.start(rest.server.serve, transport, rest_api)
         rest.url = url.removesuffix("/mcp")
         yield rest
         nursery.cancel_scope.cancel()
@@ -127,6 +128,10 @@ CONTENT: dict[str, tuple[list[Any], Any]] = {
     "text that is JSON": ([TextContent('{"a": [1, null]}')], {"a": [1, None]}),
     "text that is a number": ([TextContent("42")], 42),
     "text that only Python reads as JSON": ([TextContent("NaN")], "NaN"),
+    "a number that no answer can have": ([TextContent("1e999")], "1e999"),
+    "half of a character": ([TextContent('"\\ud800"')], '"\\ud800"'),
+    "a number with many digits": ([TextContent("7" * 40)], int("7" * 40)),
+    "what is nested deeply": ([TextContent("[" * 5000)], "[" * 5000),
     "an image": ([ImageContent("AAAA", "image/png")], "data:image/png;base64,AAAA"),
     "a sound": ([AudioContent("AAAA", "audio/wav")], "data:audio/wav;base64,AAAA"),
     "several": ([TextContent("a"), TextContent("[1]")], ["a", [1]]),
@@ -205,7 +210,9 @@ async def test_arguments_that_do_not_fit_are_422(rest: Rest) -> None:
     assert (status, body["detail"]["data"]) == (422, ["a: is required but missing"])
 
 
-@pytest.mark.parametrize("body", [b"{", b"[1]", b'{"a": NaN}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body", [b"{", b"[1]", b'{"a": NaN}', b'{"a": 1e999}', b'{"a": "\xff"}', b"[" * 100_000]
+)
 async def test_a_body_that_is_no_object_of_json_is_422(rest: Rest, body: bytes) -> None:
     answer = await rest.http.post(f"{rest.url}/add", content=body)
     assert answer.status_code == 422
@@ -422,6 +429,101 @@ async def test_a_key_with_the_scopes_is_needed(tmp_path: Path) -> None:
         assert document["security"] == [{"key": []}]
         # The page has no secret, and asks for the key.
         assert (await rest.http.get(rest.url)).status_code == 200
+
+
+def shop_of_two() -> Rest:
+    """A server with a tool for callers with a scope, and one for the caller whose name it knows."""
+    rest = Rest()
+
+    @rest.server.tool(scopes=["write"])
+    def write(ctx: Context) -> str:
+        return f"written by {ctx.principal}"
+
+    @rest.server.tool(visible=lambda caller, _: str(caller.principal) == "ann")
+    def hers() -> str:
+        return "hers"
+
+    return rest
+
+
+async def test_a_caller_is_whom_its_key_names(tmp_path: Path) -> None:
+    made = {
+        name: new_key(subject, scopes)
+        for name, subject, scopes in (
+            ("ann", "ann", ["write"]),
+            ("ann, reading", "ann", []),
+            ("bob", "bob", []),
+        )
+    }
+    (tmp_path / "keys").write_text("".join(f"{line}\n" for _, line in made.values()))
+    bearer = {name: f"Bearer {key}" for name, (key, _) in made.items()}
+    async with served(shop_of_two(), ApiKeys(str(tmp_path / "keys"))) as rest:
+        for _ in range(2):
+            assert await rest.call("/write", authorization=bearer["ann"]) == (200, "written by ann")
+            for name in ("ann, reading", "bob"):
+                status, body = await rest.call("/write", authorization=bearer[name])
+                assert (status, body["detail"]["data"]) == (
+                    403,
+                    {"reason": "insufficient_scope", "scopes": ["write"]},
+                )
+        assert await rest.call("/hers", authorization=bearer["ann, reading"]) == (200, "hers")
+        assert (await rest.call("/hers", authorization=bearer["bob"]))[0] == 404
+        paths = {
+            name: set((await rest.get("/openapi.json", authorization=each))[1]["paths"])
+            for name, each in bearer.items()
+        }
+        assert paths["ann"] - paths["bob"] >= {"/tools/hers"}
+
+
+async def test_a_caller_without_a_name_has_no_scopes() -> None:
+    async with served(shop_of_two()) as rest:
+        assert (await rest.call("/write"))[0] == 403
+        assert (await rest.call("/hers"))[0] == 404
+        async with Client(f"{rest.url}/mcp") as client:
+            with pytest.raises(RpcError) as refused:
+                await client.call_tool("write")
+            assert refused.value.code == 403
+
+
+async def test_nothing_that_a_caller_presents_is_passed_on(tmp_path: Path) -> None:
+    key, line = new_key("ann", [])
+    (tmp_path / "keys").write_text(line)
+    rest = Rest()
+
+    @rest.server.tool
+    def seen(ctx: Context) -> list[Any]:
+        assert ctx.request is not None
+        return [dict(ctx.request.headers), ctx.request.query]
+
+    async with served(rest, ApiKeys(str(tmp_path / "keys"))):
+        found = await rest.call("/seen?a=b", authorization=f"Bearer {key}", cookie="c=d")
+        assert found == (200, [{}, ""])
+
+
+async def test_a_caller_that_was_away_makes_room_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(application, "_MOST_CALLERS", 2)
+    keys = {name: new_key(name, []) for name in ("ann", "bob", "cid")}
+    (tmp_path / "keys").write_text("".join(f"{line}\n" for _, line in keys.values()))
+    rest = Rest()
+    async with served(rest, ApiKeys(str(tmp_path / "keys"))), trio.open_nursery() as nursery:
+        bearer = {name: f"Bearer {key}" for name, (key, _) in keys.items()}
+
+        async def wait(name: str) -> None:
+            await rest.call("/waits", authorization=bearer[name])
+
+        for _ in range(2):
+            for each in bearer.values():
+                assert await rest.call("/add", {"a": 1}, authorization=each) == (200, 3)
+        for name in ("ann", "bob"):
+            rest.begun = trio.Event()
+            nursery.start_soon(wait, name)
+            await rest.begun.wait()
+        status, body = await rest.call("/add", {"a": 1}, authorization=bearer["cid"])
+        assert (status, body["detail"]["message"]) == (503, "2 others call at this moment: retry later")
+        assert await rest.call("/add", {"a": 1}, authorization=bearer["ann"]) == (200, 3)
+        nursery.cancel_scope.cancel()
 
 
 async def test_other_hosts_and_origins_are_refused(rest: Rest) -> None:
