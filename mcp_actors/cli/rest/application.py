@@ -22,10 +22,10 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl, unquote
 
 import attrs
+import msgspec
 import trio
 
 from mcp_actors import Client
-from mcp_actors._wire.codec import decode_text, encode_value
 from mcp_actors.abc import Frame, FrameChannel, HttpRequest, ServerHandler
 from mcp_actors.abc.discovery import server_transport
 from mcp_actors.cli.output import plain
@@ -37,7 +37,6 @@ from mcp_actors.errors import (
     ConnectFailed,
     ConnectionLost,
     LocalProtocolError,
-    MalformedMessage,
     McpError,
     RemoteProtocolError,
     ResourceNotFound,
@@ -62,6 +61,12 @@ __all__ = ["RestApplication"]
 _STATUS = {-32700: 400, -32600: 400, -32601: 404, INVALID_PARAMS: 422, ResourceNotFound.CODE: 404}
 _FAILURES = range(400, 600)
 _JSON = "application/json"
+# What arguments may have, so that a message with them is within the limits of messages. A server cannot answer one that
+# is beyond them, because it does not read its id.
+_MOST_LEVELS = 120
+_MOST_PARTS = 490_000
+# What decoding raises.
+_NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 _EVENTS = "text/event-stream"
 # Reports of progress that wait for a client that reads slowly; the newest ones are left out beyond that.
 _MOST_REPORTS = 64
@@ -170,7 +175,7 @@ class _CallerConnection:
 
 @attrs.frozen
 class _SeenRequest:
-    """What the server sees of requests: who sent them, and that they came over HTTP.
+    """A request as the server sees it: who sent it, and that it came over HTTP.
 
     By that a caller without a name has no scopes, as over MCP. Nothing that a caller presents is passed on.
     """
@@ -430,12 +435,27 @@ async def _resources(client: Client, uri: str | None) -> Any:
 
 def _arguments(body: bytes) -> dict[str, Any]:
     try:
-        arguments = decode_text(body.decode()) if body.strip() else {}
-    except (UnicodeDecodeError, MalformedMessage) as error:
+        arguments = msgspec.json.decode(body) if body.strip() else {}
+    except _NOT_JSON as error:
         raise _RestRefusal(422, f"the body is not JSON: {error}") from None
     if not isinstance(arguments, dict):
         raise _RestRefusal(422, "the body is the JSON object of the arguments")
+    if not _fit_into_message(arguments):
+        most = f"{_MOST_LEVELS} levels, or {_MOST_PARTS} arrays, objects and members of objects"
+        raise _RestRefusal(422, f"the body has more than {most}")
     return arguments
+
+
+def _fit_into_message(arguments: dict[str, Any]) -> bool:
+    level: list[Any] = [arguments]
+    parts = 0
+    for _ in range(_MOST_LEVELS):
+        parts += sum(1 + len(each) if isinstance(each, dict) else 1 for each in level)
+        inside = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [child for each in inside for child in each if isinstance(child, dict | list)]
+        if not level:
+            return parts <= _MOST_PARTS
+    return False
 
 
 def _no_tool(name: str) -> _RestRefusal:
@@ -494,8 +514,8 @@ def _value_of(block: Any) -> Any:
 def _text_value(text: str) -> Any:
     """Returns the value of a text that is JSON, and else the text."""
     try:
-        return decode_text(text)
-    except MalformedMessage:
+        return msgspec.json.decode(text)
+    except _NOT_JSON:
         return text
 
 
@@ -555,10 +575,10 @@ async def _send(
 
 
 async def _send_json(send: _Send, value: Any, status: int = 200, headers: Sequence[_Header] = ()) -> None:
-    await _send(send, encode_value(value), _JSON, status, headers)
+    await _send(send, msgspec.json.encode(value), _JSON, status, headers)
 
 
 async def _send_event(send: _Send, event: str, data: Any) -> None:
     # What is encoded has no line breaks between values, and JSON escapes those of texts.
-    text = b"event: %b\ndata: %b\n\n" % (event.encode(), encode_value(data))
+    text = b"event: %b\ndata: %b\n\n" % (event.encode(), msgspec.json.encode(data))
     await send({"type": "http.response.body", "body": text, "more_body": True})

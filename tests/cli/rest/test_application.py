@@ -219,6 +219,25 @@ async def test_a_body_that_is_no_object_of_json_is_422(rest: Rest, body: bytes) 
     assert "the body is" in answer.json()["detail"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        (b"[" * 119 + b"]" * 119, 200),
+        (b"[" * 120 + b"]" * 120, 422),
+        (b"[" + b"[]," * 489_996 + b"[]]", 200),
+        (b"[" + b"[]," * 489_997 + b"[]]", 422),
+    ],
+    ids=["deep", "too deep", "many", "too many"],
+)
+async def test_arguments_that_no_message_can_have_are_422(rest: Rest, value: bytes, status: int) -> None:
+    async def taken(arguments: dict[str, Any]) -> str:
+        return "taken"
+
+    rest.server.add_tool(taken, input_schema={"type": "object"})
+    answer = await rest.http.post(f"{rest.url}/taken", content=b'{"value": %b}' % value)
+    assert answer.status_code == status
+
+
 @pytest.mark.parametrize("path", ["/nothing", "/tools/nothing"])
 async def test_a_tool_that_is_not_there_is_404(rest: Rest, path: str) -> None:
     status, body = await rest.call(path)
