@@ -1,4 +1,7 @@
-"""mcpo, by which Open WebUI calls servers, beside our REST API of the same server: the same answers."""
+"""mcpo, by which Open WebUI calls servers, beside our REST API of the same server: the same answers.
+
+The documents of both are held to the specification by a validator of others.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,10 @@ from typing import Any
 
 import httpx2
 import pytest
+import trio
+
+from mcp_actors import Client, Server
+from mcp_actors.cli.rest.document import document_of
 
 from .installation import install_separately
 from .servers import free_port
@@ -84,7 +91,6 @@ SAME: list[tuple[str, Any]] = [
     ("shout", {"text": "42"}),
     ("nested", {"address": {"street": {"name": "x", "numbers": [1, 2]}}, "tags": ["a", "b"]}),
     *(("content", {"kind": each}) for each in ("none", "json", "text", "quoted", "image", "several")),
-    ("fails", {}),
     *(("refuses", {"code": each}) for each in (-32700, -32600, -32601, -32602, -32603, -32042, 7)),
 ]
 # Both refuse, each in its own words.
@@ -94,6 +100,8 @@ SAME_STATUS: list[tuple[str, Any, int]] = [
     ("add", [1], 422),
     ("nested", {"address": 1, "tags": []}, 422),
     ("nothing", {}, 404),
+    # It wraps its own error of a failure in another one, whose text has the words of the tool as Python shows them.
+    ("fails", {}, 500),
     ("fails_silently", {}, 500),
 ]
 
@@ -168,3 +176,91 @@ def test_the_documents_have_the_same_tools(both: tuple[str, str]) -> None:
     for path, item in theirs["paths"].items():
         described = item["post"].get("description")
         assert described in (None, ours["paths"][f"/tools{path}"]["post"]["description"])
+
+
+# -- the document and OpenAPI ----------------------------------------------------------------------------------------
+
+# Exits with 1 and the first problem of a file that is not what OpenAPI says.
+VALIDATE = """
+import json, sys
+from openapi_spec_validator import OpenAPIV31SpecValidator
+for path in sys.argv[1:]:
+    document = json.load(open(path))
+    assert document["openapi"].startswith("3.1"), document["openapi"]
+    for problem in OpenAPIV31SpecValidator(document).iter_errors():
+        sys.exit(f"{path}: {problem}")
+"""
+
+
+def problems(*documents: Path) -> str:
+    """What a validator says against documents; empty if it says nothing."""
+    python = install_separately("mcpo")
+    done = subprocess.run(
+        [python, "-c", VALIDATE, *documents], capture_output=True, text=True, timeout=LIMIT, check=False
+    )
+    assert (done.returncode == 0) == (done.stderr == ""), done.stderr
+    return done.stderr
+
+
+async def tricky_document() -> dict[str, Any]:
+    """The document of a server whose names and schemas are as odd as the protocol lets them be."""
+    server = Server("tricky", instructions="*" * 1000)
+    recursive = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "https://example.com/tree",
+        "type": "object",
+        "properties": {
+            "tree": {"$ref": "#/$defs/Tree"},
+            "$ref": {"type": "string", "default": "#/none"},
+            "required": {"enum": [{"$ref": "#/none"}, None]},
+        },
+        "required": ["tree"],
+        "patternProperties": {"^x-": {"type": "string"}},
+        "$defs": {
+            "Tree": {
+                "$anchor": "tree",
+                "anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#/$defs/Tree"}}],
+            }
+        },
+    }
+
+    async def taken(arguments: dict[str, Any]) -> dict[str, Any]:
+        return arguments
+
+    for name in ("a.b", "a_b", "a/b", "a b", "prompt_greet", "resources", "docs", "openapi.json", "ä?#{x}"):
+        server.add_tool(taken, name=name, input_schema=recursive, output_schema=recursive)
+
+    @server.prompt
+    def greet(name: str, manner: str = "kindly") -> str:
+        return f"{name} {manner}"
+
+    @server.resource("note://{name}")
+    def note(name: str) -> str:
+        return name
+
+    async with Client(server) as client:
+        return await document_of(client, with_keys=True)
+
+
+def test_the_documents_are_those_of_openapi(both: tuple[str, str], tmp_path: Path) -> None:
+    served, tricky = tmp_path / "served.json", tmp_path / "tricky.json"
+    served.write_text(httpx2.get(f"{both[0]}/openapi.json").text)
+    tricky.write_text(json.dumps(trio.run(tricky_document)))
+    assert problems(served, tricky) == ""
+
+
+@pytest.mark.parametrize(
+    "defect", ["no description of an answer", "one name for two operations", "a type of none"]
+)
+def test_a_document_with_a_defect_is_seen(tmp_path: Path, defect: str) -> None:
+    document = trio.run(tricky_document)
+    operation = document["paths"]["/tools/a.b"]["post"]
+    if defect == "no description of an answer":
+        del operation["responses"]["200"]["description"]
+    elif defect == "one name for two operations":
+        operation["operationId"] = "a_b"
+    else:
+        document["components"]["schemas"]["Failure"]["type"] = "none"
+    path = tmp_path / "document.json"
+    path.write_text(json.dumps(document))
+    assert str(path) in problems(path)
