@@ -122,11 +122,6 @@ async def test_loopback_pages_are_foreign_once_another_origin_is_named(browser: 
 HOSTILE = '<img src=x onerror="window.owned=1"><script>window.owned=1</script>'
 
 
-async def until(tab: Tab, condition: str) -> None:
-    while not await tab.evaluate(condition):
-        await trio.lowlevel.checkpoint()
-
-
 async def called(client: Client, tool: str, caught: list[RpcError]) -> None:
     try:
         await client.call_tool(tool, {"name": "x"})
@@ -168,7 +163,7 @@ async def test_it_shows_calls_as_text_and_cancels_one_after_a_question(browser: 
     caught = list[RpcError]()
     async with watched(browser, holding()) as (tab, client, _), trio.open_nursery() as calls:
         calls.start_soon(called, client, HOSTILE, caught)
-        await until(tab, "document.querySelectorAll('button.act').length === 2")
+        await tab.until("document.querySelectorAll('button.act').length === 2")
         text = await tab.evaluate("document.querySelector('#main').textContent")
         # The client's name, and that of the tool.
         assert text.count(HOSTILE) == 2
@@ -182,7 +177,7 @@ async def test_it_shows_calls_as_text_and_cancels_one_after_a_question(browser: 
         await tab.evaluate("document.querySelector('#yes').click()")
         while not caught:
             await trio.lowlevel.checkpoint()
-        await until(tab, "document.querySelector('#said').textContent.includes('was cancelled')")
+        await tab.until("document.querySelector('#said').textContent.includes('was cancelled')")
         assert await tab.evaluate("typeof window.owned") == "undefined"
         # A page of its own cannot be given markup, even by mistake.
         assert await tab.evaluate(
@@ -193,10 +188,10 @@ async def test_it_shows_calls_as_text_and_cancels_one_after_a_question(browser: 
 
 async def test_it_says_first_whether_the_server_is_healthy(browser: str) -> None:
     async with watched(browser, holding()) as (tab, client, _):
-        await until(tab, "document.querySelector('#verdict').textContent === 'healthy'")
+        await tab.until("document.querySelector('#verdict').textContent === 'healthy'")
         for _ in range(6):
             await client.call_tool("fail", {"name": "x"})
-        await until(tab, "document.querySelector('#verdict').textContent === '1 trouble'")
+        await tab.until("document.querySelector('#verdict').textContent === '1 trouble'")
         told = await tab.evaluate("document.querySelector('#troubles').textContent")
         assert told == "fail: 6 of 6 calls failed in the last minute"
         (row,) = await rows_of(tab, "tools and other requests", "fail")
@@ -217,10 +212,10 @@ async def rows_of(tab: Tab, title: str, name: str) -> list[list[str]]:
 
 async def test_numbers_of_a_server_that_is_gone_are_not_shown_as_new_ones(browser: str) -> None:
     async with watched(browser, holding()) as (tab, _, serving):
-        await until(tab, "document.querySelector('#verdict').textContent === 'healthy'")
+        await tab.until("document.querySelector('#verdict').textContent === 'healthy'")
         assert await tab.evaluate("document.querySelector('#gone').hidden")
         serving.cancel()
-        await until(tab, "!document.querySelector('#gone').hidden")
+        await tab.until("!document.querySelector('#gone').hidden")
         banner = await tab.evaluate("document.querySelector('#gone').textContent")
         assert "What is below is what it said" in banner
         assert await tab.evaluate("document.body.className") == "stale"
@@ -231,17 +226,17 @@ async def test_numbers_of_a_server_that_is_gone_are_not_shown_as_new_ones(browse
 async def test_it_can_be_used_with_the_keyboard_while_it_changes(browser: str) -> None:
     async with watched(browser, holding()) as (tab, client, _), trio.open_nursery() as calls:
         calls.start_soon(called, client, HOSTILE, [])
-        await until(tab, "document.querySelectorAll('button.act').length === 2")
+        await tab.until("document.querySelectorAll('button.act').length === 2")
         await tab.evaluate("document.querySelector('button.act').focus()")
         label = await tab.evaluate("document.activeElement.getAttribute('aria-label')")
         assert label.startswith(f"cancel {HOSTILE}, ")
         # Another snapshot has come, and a row before this one.
         calls.start_soon(called, client, HOSTILE, [])
-        await until(tab, "document.querySelectorAll('button.act').length === 3")
+        await tab.until("document.querySelectorAll('button.act').length === 3")
         assert await tab.evaluate("document.activeElement.className") == "act"
         await tab.evaluate("document.activeElement.click()")
         await tab.evaluate("document.querySelector('#no').click()")
-        await until(tab, "!document.querySelector('dialog[open]')")
+        await tab.until("!document.querySelector('dialog[open]')")
         assert await tab.evaluate("document.activeElement.className") == "act"
         sorts = "document.querySelectorAll('th[aria-sort=descending]').length"
         assert await tab.evaluate(sorts) > 3
@@ -267,7 +262,7 @@ CARDS = """JSON.stringify({
 async def test_the_live_view_fits_into_any_window(browser: str, colours: str) -> None:
     async with watched(browser, holding()) as (tab, client, _), trio.open_nursery() as calls:
         calls.start_soon(called, client, HOSTILE, [])
-        await until(tab, "document.querySelectorAll('button.act').length === 2")
+        await tab.until("document.querySelectorAll('button.act').length === 2")
         for width in (400, 1280):
             await tab.show_as(width=width, colours=colours)
             seen = json.loads(await tab.evaluate(CARDS))
