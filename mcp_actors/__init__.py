@@ -63,6 +63,9 @@ __all__ = [
     "Overloaded",
     "Progress",
     "ProtocolError",
+    "Provided",
+    "ProvidedPage",
+    "Provider",
     "RemoteProtocolError",
     "Reshape",
     "ResourceNotFound",
@@ -80,7 +83,10 @@ __all__ = [
     "abc",
     "current_context",
     "errors",
+    "prompt",
     "register_transport",
+    "resource",
+    "tool",
     "types",
 ]
 
@@ -100,11 +106,17 @@ _LATE = {
     "Limits": "mcp_actors._actors.limits",
     "Meta": "msgspec",
     "Progress": "mcp_actors._actors.outbound_call",
+    "Provided": "mcp_actors.server",
+    "ProvidedPage": "mcp_actors.server",
+    "Provider": "mcp_actors.server",
     "Reshape": "mcp_actors.server",
     "Server": "mcp_actors.server",
     "SyncContext": "mcp_actors.server",
     "current_context": "mcp_actors.server",
+    "prompt": "mcp_actors._server.modules",
     "register_transport": "mcp_actors.abc.discovery",
+    "resource": "mcp_actors._server.modules",
+    "tool": "mcp_actors._server.modules",
 }
 
 # Programs that import the package alone find these in it, as they would if it had imported them.

@@ -5,6 +5,7 @@ from msgspec import Meta
 from mcp_actors import abc, errors, types
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import Progress
+from mcp_actors._server.modules import prompt, resource, tool
 from mcp_actors.abc.discovery import register_transport
 from mcp_actors.client import Client, ClientPool
 from mcp_actors.errors import (
@@ -35,7 +36,18 @@ from mcp_actors.errors import (
     UnsupportedVersion,
 )
 from mcp_actors.gateway.client_group import ClientGroup
-from mcp_actors.server import Argument, Context, Depends, Reshape, Server, SyncContext, current_context
+from mcp_actors.server import (
+    Argument,
+    Context,
+    Depends,
+    Provided,
+    ProvidedPage,
+    Provider,
+    Reshape,
+    Server,
+    SyncContext,
+    current_context,
+)
 from mcp_actors.types import Audio, File, Image
 
 __all__ = [
@@ -65,6 +77,9 @@ __all__ = [
     "Overloaded",
     "Progress",
     "ProtocolError",
+    "Provided",
+    "ProvidedPage",
+    "Provider",
     "RemoteProtocolError",
     "Reshape",
     "ResourceNotFound",
@@ -82,6 +97,9 @@ __all__ = [
     "abc",
     "current_context",
     "errors",
+    "prompt",
     "register_transport",
+    "resource",
+    "tool",
     "types",
 ]

@@ -10,6 +10,8 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
+from os import PathLike
+from pathlib import Path
 from typing import Any, Generic, Never, Self, TypeGuard, TypeVar, Unpack, get_args, overload
 
 import trio
@@ -50,6 +52,7 @@ from mcp_actors._server.process import (
     write_terminal_hint,
 )
 from mcp_actors._server.prompts import Prompts
+from mcp_actors._server.provider import Provided, ProvidedPage, Provider
 from mcp_actors._server.questions import FormResult
 from mcp_actors._server.reshape import Argument, Reshape, ReshapedCall, reshape_tool, reshaped_names
 from mcp_actors._server.resources import Resources, Unscreened, check_uri
@@ -65,7 +68,7 @@ from mcp_actors.bridges.bridged_call import calling_bridge, refuse_asyncio
 from mcp_actors.errors import LocalProtocolError, McpError
 from mcp_actors.shared import MemoryShared
 from mcp_actors.supervision import descriptors
-from mcp_actors.supervision.arguments import instance_of, require, require_trio
+from mcp_actors.supervision.arguments import instance_of, require, require_number, require_trio
 from mcp_actors.supervision.tracebacks import shorten
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel, ServerCapabilities
 
@@ -91,6 +94,9 @@ __all__ = [
     "NotificationMiddleware",
     "Peer",
     "PeerSession",
+    "Provided",
+    "ProvidedPage",
+    "Provider",
     "Reshape",
     "ReshapedCall",
     "Server",
@@ -114,6 +120,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Lifespan = Callable[["Server[Any]"], AbstractAsyncContextManager[StateT]]
 """Makes the context manager that is entered once for each `Server.serve`; the value it yields is ``ctx.state``."""
+
+# Seconds that the loading of changed files may take. Nothing else waits, and a file is not loaded in half.
+_MODULES_WAIT = 60.0
 
 _NOT_MOUNTABLE = (
     "what a gateway offers is known while it serves: give its upstreams to one gateway, or mount in it"
@@ -893,6 +902,7 @@ class Server(Generic[StateT]):
                 self._mask_errors,
                 trio.lowlevel.current_trio_token(),
                 calling_bridge.get(),
+                self._features.threads,
                 shared=shared,
             )
             scope.kept = await stack.enter_async_context(kept_values(self._features.overrides))
@@ -1040,6 +1050,82 @@ class Server(Generic[StateT]):
             yield
         finally:
             self._features.overrides.remove(function)
+
+    # -- components that are not registered -------------------------------------------------------------------------
+
+    def add_provider(self, provider: Provider, /, *, wait: float = 5.0) -> None:
+        """Shows what a provider has, behind everything that is registered: a database, a folder, another API.
+
+        A list goes on from what is registered into the providers, page by page, and no provider is read further than a
+        client asks. A call of a name that is not registered asks for that one component. One that fails or is too slow
+        costs its own part of a list, of which clients are told by a log message, and calls of what it has.
+
+        Args:
+            provider: The provider, which may be added to several servers.
+            wait: Seconds that each of its answers may take, after which it is cancelled; 5, since clients give up on
+                lists after 10 or more. After that lists do not wait for it for 30 s.
+
+        Raises:
+            TypeError: It is no `Provider`, or this server is a `~mcp_actors.gateway.Gateway`.
+            ValueError: ``wait`` is less than 0.01 or more than 3,600, or ``kinds`` has an unknown one.
+            LocalProtocolError: It was added already.
+        """
+        with LineNamed():
+            if not isinstance(provider, Provider):
+                raise TypeError(f"{provider!r:.80} is no provider: give an object of a class of Provider")
+            self._check_providing()
+            require_number("wait", wait, 0.01, 3600)
+            add = self._features.add_provider
+            self._features.loop.call(partial(add, provider, type(provider).__name__, wait))
+
+    def _check_providing(self) -> None:
+        if not self._is_mountable:
+            raise TypeError("a gateway has no providers: give the server that has them to it as an upstream")
+
+    def remove_provider(self, provider: Provider, /) -> None:
+        """Shows no longer what a provider has. Calls in flight go on.
+
+        Args:
+            provider: The provider.
+
+        Raises:
+            LocalProtocolError: It was not added.
+        """
+        with LineNamed():
+            self._features.loop.call(self._features.remove_provider, provider)
+
+    def add_modules(self, folder: str | PathLike[str], /, *, reload: bool = False) -> None:
+        """Shows the functions in a folder's Python files that are marked by `tool`, `resource` and `prompt`.
+
+        The files are loaded now, those in folders below included. The name of a tool or prompt begins with that of its
+        file: ``create`` in ``issues.py`` is ``issues_create``, unless it has ``name=``, or the name of its file. Files
+        and folders whose names begin with ``_`` or ``.`` are left out.
+
+        Args:
+            folder: The folder, relative to that of the process.
+            reload: Whether files that have changed are loaded again when clients ask for something, at most once a
+                second. What cannot be loaded again stays as it was, and is logged.
+
+        Raises:
+            LocalProtocolError: There is no such folder, it has more than 1,000 files, or two functions the same name.
+            TypeError, ValueError: A function cannot be used, as `add_tool` says, or this server is a gateway.
+            Exception: What a file raises.
+        """
+        with LineNamed():
+            self._check_providing()
+            # Most servers have no such folder.
+            modules = importlib.import_module("mcp_actors._server.modules")
+            provider = modules.ModuleProvider(Path(folder).resolve(), reload=reload)
+            self._features.loop.call(self._add_modules, provider)
+
+    def _add_modules(self, provider: Any) -> None:
+        source = self._features.add_provider(provider, "modules", _MODULES_WAIT)
+        try:
+            for each in provider.items:
+                source.entry(each)
+        except BaseException:
+            self._features.remove_provider(provider)
+            raise
 
     # -- who sees what ----------------------------------------------------------------------------------------------
 

@@ -78,8 +78,10 @@ __all__ = [
     "DispatchRules",
     "InboundCall",
     "Responder",
+    "SupportsKept",
     "SupportsWaitUntilRead",
     "Voice",
+    "finished",
     "statistics_of",
 ]
 
@@ -103,6 +105,11 @@ class Continuation(partial[Any]):
 
     begun = False
     """Whether it was begun without a task, and waits for an answer that another task reads."""
+
+
+async def finished(result: Any) -> Any:
+    """Returns the result of a handler, which may be a `Continuation`, in the task of its call."""
+    return await result() if isinstance(result, Continuation) else result
 
 
 class Deferred(Continuation):
@@ -244,6 +251,8 @@ class InboundCall(msgspec.Struct, eq=False):
     replacement: Any = None
     """What is sent in place of the function's result: questions, or the error with which an operator ended the call."""
     _on_drain: Callable[[], None] | None = None
+    effects: Any = None
+    """What its function does once, which its server keeps."""
 
     def __repr__(self) -> str:
         return f"<InboundCall {self.id!r} {self.invocation.method.name} {self.state}>"
@@ -748,6 +757,18 @@ class Voice(Protocol):
 
     def stop(self) -> None:
         """Is called by the engine when a call gets no more beats, of which a voice sends none."""
+
+
+@runtime_checkable
+class SupportsKept(Protocol):
+    """A `Voice` of a call that another process may run again."""
+
+    @property
+    def kept(self) -> tuple[str, float] | None:
+        """The unguessable id of the call, and the time in seconds since the epoch until which it may be run again.
+
+        ``None`` if it is not run again.
+        """
 
 
 class DetachedCall(InboundCall):

@@ -347,8 +347,9 @@ class Invocation(msgspec.Struct, eq=False):
     """A request whose envelope, version, metadata and method were found good: ready for a handler.
 
     ``params`` is the decoded object without ``_meta``; ``progress_token`` is ``None`` when none was given (0 and ""
-    are tokens). ``answers`` and ``state`` are what a retry after an input-required result carried. ``principal`` is the
-    caller that the transport has authenticated, and ``address`` is where a request came from that came by itself.
+    are tokens). ``answers`` and ``state`` are what a retry after an input-required result carried, and ``opened`` is
+    what the server has found in that state. ``principal`` is the caller that the transport has authenticated, and
+    ``address`` is where a request came from that came by itself.
     ``reported`` becomes true when a report of the call's progress is sent, which the peer has to see before the answer.
     """
 
@@ -365,6 +366,7 @@ class Invocation(msgspec.Struct, eq=False):
     principal: Principal | None = None
     address: str | None = None
     reported: bool = False
+    opened: dict[str, Any] | None = None
 
 
 def shown_target(invocation: Invocation) -> str | None:

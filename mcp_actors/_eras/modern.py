@@ -20,6 +20,8 @@ import binascii
 import hashlib
 import hmac
 import importlib
+import math
+import os
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -713,16 +715,21 @@ MIN_KEY_LENGTH = 16
 """Bytes. A shorter key could be guessed."""
 
 _TAG_LENGTH = hashlib.sha256().digest_size
-# Part of each tag, so that it differs from any tag that is made elsewhere with the same key.
-_PURPOSE = b"mcp-actors request state 1"
+_NONCE_LENGTH = 16
+# Parts of what is made of the key, so that it differs from anything that is made elsewhere with the same key.
+_PURPOSE = b"mcp-actors request state 2"
+_HIDING = b"mcp-actors request state 2, hidden"
 
 
 class StateSealer:
     """Seals the ``requestState`` that a server gives to a client between the rounds of a call (SEP-2322), and opens it.
 
-    The client cannot change the state, use it after it has expired, or use it for another call, another principal or
-    other arguments. It can read the state, so secrets do not belong in it, and it can send it twice: the seal does not
-    prevent repetition. All processes that may receive the retry need the same key.
+    The client cannot read or change the state, use it after it has expired, or use it for another call, another
+    principal or other arguments. It can send it twice: the seal does not prevent repetition. All processes that may
+    receive the retry need the same key.
+
+    The body is combined with a stream of bytes that SHAKE-256 makes of a derived key and of a nonce, and the tag is a
+    HMAC-SHA-256 over both and over what the state is bound to.
 
     Args:
         key: at least `MIN_KEY_LENGTH` bytes.
@@ -736,21 +743,31 @@ class StateSealer:
         if len(key) < MIN_KEY_LENGTH:
             raise ValueError(f"a state key needs at least {MIN_KEY_LENGTH} bytes")
         self._key = key
+        self._hiding = hmac.digest(key, _HIDING, hashlib.sha256)
         self._lifetime = lifetime
 
     def __repr__(self) -> str:
         return f"<StateSealer lifetime={self._lifetime:g}s>"
 
     def seal(
-        self, payload: dict[str, Any], *, method: str, target: Any, principal: Principal | None, now: float
+        self,
+        payload: dict[str, Any],
+        *,
+        method: str,
+        target: Any,
+        principal: Principal | None,
+        now: float,
+        until: float = math.inf,
     ) -> str:
         """Returns a text that opens only for the same call of the same principal, and not later than the lifetime.
 
         Args:
             target: the JSON value of the params that must not change (name and arguments); only its digest is used.
             now: the time in seconds since the epoch.
+            until: the time at which it expires in any case.
         """
-        body = encode_value([int(now + self._lifetime), payload])
+        nonce = os.urandom(_NONCE_LENGTH)
+        body = nonce + self._hidden(nonce, encode_value([int(min(now + self._lifetime, until)), payload]))
         return _text(self._tag(body, method, target, principal) + body)
 
     def open(
@@ -762,7 +779,7 @@ class StateSealer:
         if not hmac.compare_digest(tag, self._tag(body, method, target, principal)):
             raise _refusal("was not issued for this request")
         try:
-            expires, payload = decode_value(body)
+            expires, payload = decode_value(self._hidden(body[:_NONCE_LENGTH], body[_NONCE_LENGTH:]))
         except (MalformedMessage, TypeError, ValueError):
             raise _refusal("is malformed") from None
         if now >= expires:
@@ -770,6 +787,11 @@ class StateSealer:
         if not isinstance(payload, dict):
             raise _refusal("is malformed")
         return payload
+
+    def _hidden(self, nonce: bytes, data: bytes) -> bytes:
+        """Hides ``data``, or shows what was hidden with the same nonce."""
+        stream = hashlib.shake_256(self._hiding + nonce).digest(len(data))
+        return (int.from_bytes(data) ^ int.from_bytes(stream)).to_bytes(len(data))
 
     def _tag(self, body: bytes, method: str, target: Any, principal: Principal | None) -> bytes:
         mac = hmac.new(self._key, _PURPOSE, hashlib.sha256)

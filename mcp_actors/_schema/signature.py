@@ -35,9 +35,9 @@ from mcp_actors.types.content import BLOCKS
 from mcp_actors.types.media import MEDIA
 
 __all__ = [
+    "FilledParameter",
     "InvalidArguments",
     "JsonType",
-    "Provided",
     "Signature",
     "check_receiver",
     "function_hints",
@@ -408,27 +408,27 @@ def _is_narrower(hint: Any, injected: type) -> bool:
     return isinstance(cls, type) and cls is not injected
 
 
-class Provided:
+class FilledParameter:
     """Marks a parameter, in ``Annotated``, that the server fills and no peer: it is part of no schema."""
 
 
-def provided_parameters(call: Callable[..., Any]) -> dict[str, Provided]:
-    """Returns the parameters that are marked with `Provided`, each with its mark.
+def provided_parameters(call: Callable[..., Any]) -> dict[str, FilledParameter]:
+    """Returns the parameters that are marked with `FilledParameter`, each with its mark.
 
     Raises `TypeError` for a mark that is a default, and for two marks at one parameter.
     """
     # A class has its parameters in its __init__.
     target: Any = call.__init__ if isinstance(call, type) else call  # type: ignore[misc]
     where = getattr(call, "__qualname__", None) or repr(call)
-    found: dict[str, Provided] = {}
+    found: dict[str, FilledParameter] = {}
     for name, hint in function_hints(target).items():
-        marks = [each for each in strip(hint)[1] if isinstance(each, Provided)]
+        marks = [each for each in strip(hint)[1] if isinstance(each, FilledParameter)]
         if len(marks) > 1:
             raise TypeError(f"{where}: the parameter {name} is marked twice: {marks[0]!r} and {marks[1]!r}")
         if marks and name != "return":
             found[name] = marks[0]
     for name, each in _signature_of(call).items():
-        if isinstance(each.default, Provided):
+        if isinstance(each.default, FilledParameter):
             raise TypeError(f"{where}: write {name}: Annotated[<type>, {each.default!r}], without a default")
     return found
 

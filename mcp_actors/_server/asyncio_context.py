@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mcp_actors._server.context import Context, SyncContext
-from mcp_actors._server.invoke import current
+from mcp_actors._server.invoke import current, is_async
+from mcp_actors._server.once import Effect
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.bridges.asyncio_call import AsyncioCall, asyncio_loop_of, entered_in_loop
 from mcp_actors.supervision.containment import one_error
@@ -42,6 +43,34 @@ class AsyncioContext(SyncContext, kw_only=True):
             return super()._wait(method, *args, **options)
         awaited: Any = self._asyncio.in_trio(partial(method, *args, **options))
         return awaited  # type: ignore[no-any-return]
+
+    def _once(
+        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], retry_errors: bool
+    ) -> Any:
+        if not self._asyncio.is_here:
+            return super()._once(name, function, arguments, retry_errors)
+        return self._once_here(name, function, arguments, retry_errors)
+
+    async def _once_here(
+        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], retry_errors: bool
+    ) -> Any:
+        effect: Effect = await self._asyncio.in_trio(partial(self._effect, name, function))
+        if effect.is_over:
+            return effect.recall()
+        try:
+            if is_async(function):
+                value = await function(*arguments)
+            else:
+                run = partial(self._scope.threads.run, self, partial(function, *arguments))
+                value = await self._asyncio.in_trio(run)
+        except BaseException as error:
+            # A cancelled task can wait no more, and what is over then has no outcome.
+            if isinstance(error, Exception):
+                await self._asyncio.in_trio(partial(effect.raised, error, retry_errors))
+            else:
+                effect.lost()
+            raise
+        return await self._asyncio.in_trio(partial(effect.returned, value))
 
 
 def in_asyncio(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sized
+from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import attrs
 import msgspec
@@ -28,6 +29,7 @@ from mcp_actors._server.invoke import (
 from mcp_actors._server.prompts import Prompts
 from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.resources import Resources
+from mcp_actors._server.sources import with_entry
 from mcp_actors._server.text_arguments import TextArgument
 from mcp_actors.errors import LocalProtocolError, invalid_params
 
@@ -152,47 +154,54 @@ class Completions:
     def handlers(self) -> Mapping[str, Handler]:
         return {"completion/complete": self._complete}
 
-    def _complete(self, ctx: Context) -> t.CompleteResult | Continuation:
-        found, value = self._asked_for(ctx)
+    def _complete(self, ctx: Context) -> Any:
+        asked = _asked_for(ctx.params)
+        kind, target, _ = asked.key
+        use = partial(self._answer, ctx, asked)
+        if kind == "prompt":
+            return with_entry(self._prompts, ctx, "prompt", target, use)
+        return with_entry(self._resources, ctx, "template", target, use)
+
+    def _answer(self, ctx: Context, asked: _Asked, entry: Any) -> t.CompleteResult | Continuation:
+        kind, target, name = asked.key
+        if entry is None:
+            raise invalid_params(f"unknown {kind}: {target}")
+        is_resource = kind == "resource" and entry.template is None
+        declared = None if is_resource else entry.arguments.by_name.get(name)
+        if declared is None:
+            raise invalid_params(f"the {kind} {target} has no argument {name}")
+        found = self._entries.get(asked.key, declared)
         if isinstance(found, TextArgument):
-            return t.CompleteResult(_beginning_with(value, found.choices))
-        arguments = _arguments(found, ctx.params, value)
+            return t.CompleteResult(_beginning_with(asked.value, found.choices))
+        arguments = _arguments(found, ctx.params, asked.value)
         if not found.function.inline:
             return Continuation(_run, found, ctx, arguments)
         return t.CompleteResult(_completion(found.function.call(ctx, arguments)))
-
-    def _asked_for(self, ctx: Context) -> tuple[_CompletionEntry | TextArgument, str]:
-        params = ctx.params
-        ref = _object_param(params, "ref")
-        argument = _object_param(params, "argument")
-        name, value = string_param(argument, "name"), string_param(argument, "value")
-        kind = ref.get("type")
-        if kind == "ref/prompt":
-            target = string_param(ref, "name")
-            key: _Key = ("prompt", target, name)
-            prompt = self._prompts.find(ctx, target)
-            known = None if prompt is None else prompt.arguments.by_name
-        elif kind == "ref/resource":
-            target = uri_param(ref)
-            key = ("resource", target, name)
-            resource = self._resources.find(ctx, target)
-            known = None if resource is None else resource.arguments.by_name
-            if resource is not None and resource.template is None:
-                known = {}
-        else:
-            raise invalid_params("'ref.type' must be 'ref/prompt' or 'ref/resource'")
-        if known is None:
-            raise invalid_params(f"unknown {key[0]}: {target}")
-        declared = known.get(name)
-        if declared is None:
-            raise invalid_params(f"the {key[0]} {target} has no argument {name}")
-        return self._entries.get(key, declared), value
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __repr__(self) -> str:
         return f"<Completions of {len(self._entries)} arguments>"
+
+
+class _Asked(NamedTuple):
+    """The argument that is to be completed, and its value so far."""
+
+    key: _Key
+    value: str
+
+
+def _asked_for(params: Mapping[str, Any]) -> _Asked:
+    ref = _object_param(params, "ref")
+    argument = _object_param(params, "argument")
+    name, value = string_param(argument, "name"), string_param(argument, "value")
+    kind = ref.get("type")
+    if kind == "ref/prompt":
+        return _Asked(("prompt", string_param(ref, "name"), name), value)
+    if kind == "ref/resource":
+        return _Asked(("resource", uri_param(ref), name), value)
+    raise invalid_params("'ref.type' must be 'ref/prompt' or 'ref/resource'")
 
 
 async def _run(entry: _CompletionEntry, ctx: Context, arguments: dict[str, Any]) -> t.CompleteResult:

@@ -17,6 +17,7 @@ from mcp_actors.errors import LocalProtocolError
 
 __all__ = [
     "KINDS_OF_LISTS",
+    "KINDS_OF_NAMED_LISTS",
     "TAGS",
     "VERSION",
     "VERSIONS",
@@ -41,6 +42,14 @@ KINDS_OF_LISTS: Mapping[str, EventKind] = {
     "template": "resources",
 }
 """The list of whose changes clients are notified, for each kind."""
+
+KINDS_OF_NAMED_LISTS: Mapping[str, ComponentKind] = {
+    "tools": "tool",
+    "prompts": "prompt",
+    "resources": "resource",
+    "templates": "template",
+}
+"""The kind of what each list has."""
 
 TAGS = "mcp-actors/tags"
 """The member of a component's ``_meta`` that has its tags."""

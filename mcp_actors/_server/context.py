@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Generic, Self, TypeVar, overload
+from functools import partial
+from typing import Any, Generic, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 import msgspec
 import trio
@@ -11,7 +12,8 @@ import trio
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.era import Era, Peer
-from mcp_actors._server.invoke import current, on_loop
+from mcp_actors._server.invoke import current, is_async, on_loop
+from mcp_actors._server.once import Effect
 from mcp_actors._server.peer_session import PeerSession, is_wanted
 from mcp_actors._server.questions import FormResult, Questions
 from mcp_actors._server.scope import ServerScope, StateT
@@ -36,6 +38,9 @@ __all__ = [
     "scopes_suffice",
 ]
 
+
+T = TypeVar("T")
+ArgumentsT = TypeVarTuple("ArgumentsT")
 
 _TRACE_KEYS = ("traceparent", "tracestate", "baggage")
 
@@ -252,14 +257,85 @@ class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
         """
         self.call.close_stream()
 
+    # -- what happens once -----------------------------------------------------------------------------------------
+
+    @overload
+    async def once(
+        self,
+        name: str,
+        function: Callable[[Unpack[ArgumentsT]], Awaitable[T]],
+        *arguments: *ArgumentsT,
+        retry_errors: bool = False,
+    ) -> T: ...
+
+    @overload
+    async def once(
+        self,
+        name: str,
+        function: Callable[[Unpack[ArgumentsT]], T],
+        *arguments: *ArgumentsT,
+        retry_errors: bool = False,
+    ) -> T: ...
+
+    async def once(
+        self,
+        name: str,
+        function: Callable[[Unpack[ArgumentsT]], Any],
+        *arguments: *ArgumentsT,
+        retry_errors: bool = False,
+    ) -> Any:
+        """Runs a function once for this call, however often the call's own function runs; always a checkpoint.
+
+        A function that asks a stateless client runs again from its start for each answer (see `ask`), and that of a
+        restartable task where another process goes on with it. What has been done by ``once`` before is not done again
+        then: this returns what it returned. It is sealed in the state that the client sends back (MCP 2026-07-28,
+        Multi Round-Trip Requests), and kept in the shared state where that has no room, and where a retry or a task may
+        run twice. A call takes at most a day from its first question.
+
+        Cancelled, it cancels the function; then nobody knows what that has done, and a later run gets `OutcomeUnknown`.
+
+        Args:
+            name: The name of the effect, another one for each of a call. Effects come one after the other, before and
+                after the same questions in each run.
+            function: An ``async def``, or a plain function, which runs in a worker thread. What it returns is kept as
+                JSON, of the type that it declares.
+            arguments: Its arguments. They are not compared: those of the first run count.
+            retry_errors: Whether an exception of the function means that it has done nothing, so that a later run
+                begins it again. By default the exception is kept as a result is.
+
+        Raises:
+            OnceConflict: The effect does not fit to what this run or an earlier one has done; nothing was run.
+            OutcomeUnknown: It was begun by a run of which nobody knows the end.
+            OnceFailed: It has failed in an earlier run. A `ToolError` or `RpcError` is raised as it was.
+            SharedStateUnavailable: The shared state is needed and cannot be reached. Nothing was run, unless it is the
+                result that is too large for the seal.
+            TypeError: What the function returns has no form in JSON.
+            Exception: What the function raises.
+        """
+        effect = await self._effect(name, function)
+        if effect.is_over:
+            return effect.recall()
+        try:
+            if is_async(function):
+                value = await function(*arguments)
+            else:
+                value = await self._scope.threads.run(self, partial(function, *arguments))
+        except BaseException as error:
+            await effect.raised(error, retry_errors)
+            raise
+        return await effect.returned(value)
+
+    async def _effect(self, name: str, function: Callable[..., Any]) -> Effect:
+        scope = self._scope
+        assert scope.shared is not None
+        return await scope.effects_of(self.call).begin(scope.shared, scope.claims, name, function)
+
     def _key_of(self, question: t.InputRequest) -> str:
         self._asked += 1
         return f"{question.method.partition('/')[0]}-{self._asked}"
 
 
 # -- The context of a sync function: in a worker thread its methods wait, since there is nothing to be awaited ---
-
-T = TypeVar("T")
 
 
 class SyncContext(Context[StateT]):
@@ -362,6 +438,56 @@ class SyncContext(Context[StateT]):
     ) -> dict[str, Any]:
         """Asks the client several things at once; see `Context.ask`."""
         return self._wait(super().ask, questions, ttl=ttl)
+
+    @overload  # type: ignore[override]
+    def once(
+        self,
+        name: str,
+        function: Callable[[Unpack[ArgumentsT]], Awaitable[T]],
+        *arguments: *ArgumentsT,
+        retry_errors: bool = False,
+    ) -> T: ...
+
+    @overload
+    def once(
+        self,
+        name: str,
+        function: Callable[[Unpack[ArgumentsT]], T],
+        *arguments: *ArgumentsT,
+        retry_errors: bool = False,
+    ) -> T: ...
+
+    def once(
+        self,
+        name: str,
+        function: Callable[[Unpack[ArgumentsT]], Any],
+        *arguments: *ArgumentsT,
+        retry_errors: bool = False,
+    ) -> Any:
+        """Runs a function once for this call; see `Context.once`. A plain one runs in the thread that calls this."""
+        return self._once(name, function, arguments, retry_errors)
+
+    def _once(
+        self, name: str, function: Callable[..., Any], arguments: tuple[Any, ...], retry_errors: bool
+    ) -> Any:
+        if trio.lowlevel.in_trio_run():
+            return self._wait(super().once, name, function, *arguments, retry_errors=retry_errors)
+        effect: Effect = self._wait(self._effect, name, function)
+        if effect.is_over:
+            return effect.recall()
+        # What a thread has done is kept although its call may have ended meanwhile.
+        keep = partial(trio.from_thread.run, trio_token=self._scope.token)
+        try:
+            try:
+                value = self._wait(function, *arguments) if is_async(function) else function(*arguments)
+            except BaseException as error:
+                keep(effect.raised, error, retry_errors)
+                raise
+            return keep(effect.returned, value)
+        except trio.RunFinishedError:
+            raise CallCancelled(f"{self.method}: the server's event loop has ended") from None
+        finally:
+            effect.lost()
 
     def end(self) -> None:
         """The call no longer waits for the function: what its thread waits for ends with `CallCancelled`."""

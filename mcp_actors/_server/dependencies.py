@@ -30,7 +30,7 @@ from typing import Any, Literal, get_args
 import msgspec
 import trio
 
-from mcp_actors._schema.signature import Provided, injected_parameter, provided_parameters
+from mcp_actors._schema.signature import FilledParameter, injected_parameter, provided_parameters
 from mcp_actors._server import invoke
 from mcp_actors._server.context import Context
 from mcp_actors._server.failures import DependencyFailed
@@ -55,7 +55,7 @@ CLOSE_TIME = 10.0
 _AS_THEY_ARE = (ToolError, RpcError, CallCancelled, InputRequired, DependencyFailed)
 
 
-class Depends(Provided):
+class Depends(FilledParameter):
     """Marks a parameter that the server fills: ``database: Annotated[Database, Depends(open_database)]``.
 
     For functions of tools, resources, prompts, completions and notifications, and for those of other dependencies. The

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Set
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
+from itertools import count
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import attrs
@@ -33,7 +34,8 @@ from mcp_actors._server.middleware import Around, Middleware, NotificationMiddle
 from mcp_actors._server.options import ToolOptions
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.prompts import Prompts
-from mcp_actors._server.registry import NO_SCOPES, Registry
+from mcp_actors._server.provider import Provider, ProviderSource
+from mcp_actors._server.registry import NO_SCOPES, ComponentSource, Registry
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.scope import ServerScope
 from mcp_actors._server.subscriptions import ListenMember, listen_handler
@@ -100,7 +102,7 @@ class Features:
             known = ", ".join(get_args(FeatureName))
             raise ValueError(f"capabilities must be a list of names out of {known}, not {declared!r}")
         self.loop = ServingLoop(lambda: [each.host._features.loop for each in self.mounts])
-        threads = WorkerThreads(WORKER_THREADS, holder_of)
+        self.threads = threads = WorkerThreads(WORKER_THREADS, holder_of)
         same: dict[str, Any] = {
             "injected": Context,
             "for_sync": SyncContext.of,
@@ -133,6 +135,8 @@ class Features:
         self.layered = False
         self.topics: dict[str, ListenMember] = {}
         self.extensions: dict[str, OfferedExtension] = {}
+        self.sources: tuple[ComponentSource, ...] = ()
+        """What has components that are not registered, those of mounted servers included."""
         self.mounts: tuple[Any, ...] = ()
         """The `mcp_actors._server.mounts.Mount` of each server that shows these features, too."""
         self._served = 0
@@ -214,6 +218,77 @@ class Features:
         self._custom_scopes.pop(name, None)
         for each in self.mounts:
             each.remove_method(name)
+
+    def add_provider(self, provider: Provider, name: str, wait: float) -> ProviderSource:
+        """Shows what a provider has; raises `LocalProtocolError` for one that is there already."""
+        if any(each.provider is provider for each in self._provided()):
+            raise LocalProtocolError(f"{provider!r:.80} was added already")
+        taken = {each.name for each in self.sources}
+        named = (name if number == 1 else f"{name} {number}" for number in count(1))
+        unique = next(each for each in named if each not in taken)
+        makers: dict[ComponentKind, Callable[..., Any]] = {
+            "tool": self.tools.entry,
+            "prompt": self.prompts.entry,
+            "resource": self.resources.entry,
+            "template": self.resources.entry,
+        }
+        source = ProviderSource(provider, unique, wait, makers, self._provider_changed)
+        self.add_source(source)
+        source.begin()
+        return source
+
+    def remove_provider(self, provider: Provider) -> None:
+        """Shows no longer what a provider has; raises `LocalProtocolError` if it was not added."""
+        source = next((each for each in self._provided() if each.provider is provider), None)
+        if source is None:
+            raise LocalProtocolError(f"{provider!r:.80} was not added")
+        source.end()
+        self.remove_source(source)
+
+    def _provided(self) -> list[ProviderSource]:
+        return [each for each in self.sources if isinstance(each, ProviderSource)]
+
+    def _provider_changed(self, kind: EventKind) -> None:
+        if not self.is_replaced:
+            self.publish_lists((kind,))
+
+    def add_source(self, source: ComponentSource) -> None:
+        """Lists and finds what a source has behind everything else; raises `ValueError` for an unknown kind."""
+        for kind in source.kinds:
+            if kind not in KINDS_OF_LISTS:
+                raise ValueError(f"kinds of {source.name!r}: there is no kind {kind!r:.80}")
+        self.sources += (source,)
+        # Calls of what it has are checked when it was asked.
+        self.scoped = True
+        registries = self._registries_of(source)
+        for registry in registries.values():
+            registry.sources += (source,)
+        self._offered.update(registries)
+        if "prompt" in source.kinds or "template" in source.kinds:
+            self._offered.add("completions")
+        self._capabilities = self.declared = None
+        for each in self.mounts:
+            each.add_source(source)
+        self.publish_lists(registries)
+
+    def remove_source(self, source: ComponentSource) -> None:
+        """Removes a source, here and where it is shown."""
+        self.sources = tuple(each for each in self.sources if each is not source)
+        registries = self._registries_of(source)
+        for registry in registries.values():
+            registry.remove_source(source)
+        for each in self.mounts:
+            each.remove_source(source)
+        self.publish_lists(registries)
+
+    def _registries_of(self, source: ComponentSource) -> dict[EventKind, Registry[Any]]:
+        registries: dict[EventKind, Registry[Any]] = {
+            "prompts": self.prompts,
+            "resources": self.resources,
+            "tools": self.tools,
+        }
+        kinds = {KINDS_OF_LISTS[kind] for kind in source.kinds}
+        return {kind: registry for kind, registry in registries.items() if kind in kinds}
 
     def scopes_of_method(self, method: str) -> frozenset[str]:
         """The scopes that a caller needs for a method that `add_handler` has added."""
@@ -327,7 +402,8 @@ class Features:
             "prompts/get": self.prompts.counted_names(most),
         }
         named = {method: names for method, names in found.items() if names}
-        return {**named, "resources/read": ()} if len(self.resources) else named
+        has_resources = len(self.resources) or self.resources.sources
+        return {**named, "resources/read": ()} if has_resources else named
 
     def scopes_needed(self, method: str, params: Mapping[str, Any]) -> frozenset[str]:
         """Returns all scopes that a caller needs for a request; none for params that the method does not have."""
@@ -415,6 +491,13 @@ class Features:
             each not in self.resources and self.resources.covers(each) for each in switch.names
         ):
             kinds.add("resources")
+        # What a source has is known when it is listed.
+        kinds |= {
+            KINDS_OF_LISTS[kind]
+            for source in self.sources
+            for kind in source.kinds
+            if switch.kind in (None, kind)
+        }
         return sorted(kinds)
 
     def publish_lists(self, kinds: Iterable[EventKind] = ("prompts", "resources", "tools")) -> None:
@@ -431,9 +514,9 @@ class Features:
             return None
         match which:
             case "tools":
-                return self.tools.digest_for(caller, self.tools.listing())
+                return self.tools.digest_for(caller, self.tools.listing(), which)
             case "prompts":
-                return self.prompts.digest_for(caller, self.prompts.listing())
+                return self.prompts.digest_for(caller, self.prompts.listing(), which)
         # `Server.resources_changed` says what middleware does to the list.
         return None if self.middleware else self.resources.digest_of(caller, which)
 
@@ -479,7 +562,7 @@ class Features:
         self._served = former._served
         self._capabilities = self.declared = None
         kinds: tuple[EventKind, ...] = ("tools", "resources", "prompts")
-        if self.visibility.is_active or former.visibility.is_active:
+        if self.visibility.is_active or former.visibility.is_active or self.sources or former.sources:
             return list(kinds)
         return [kind for kind in kinds if self._listed(kind) != former._listed(kind)]
 

@@ -16,6 +16,7 @@ from mcp_actors._server.invoke import Handler
 from mcp_actors.errors import LocalProtocolError
 
 __all__ = [
+    "MOST_PAGES",
     "Around",
     "CallNext",
     "Middleware",
@@ -121,11 +122,11 @@ async def answer_within(features: Any, ctx: Context, method: str, params: dict[s
     return await through(features.middleware, within, features.handlers[method])
 
 
-async def pages_within(features: Any, ctx: Context, method: str) -> list[Any]:
-    """Returns all pages of a list that the caller of ``ctx`` is shown; see `answer_within`."""
+async def pages_within(features: Any, ctx: Context, method: str, most: int = MOST_PAGES) -> list[Any]:
+    """Returns the pages of a list that the caller of ``ctx`` is shown, ``most`` of them; see `answer_within`."""
     pages: list[Any] = []
     params: dict[str, Any] = {}
-    while len(pages) < MOST_PAGES:
+    while len(pages) < most:
         pages.append(await answer_within(features, ctx, method, params))
         if pages[-1].next_cursor is None:
             break

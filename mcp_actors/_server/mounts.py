@@ -14,7 +14,7 @@ last call that was in flight then has ended.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -26,13 +26,14 @@ import trio
 
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._eras.era import Method
-from mcp_actors._server.components import VERSION
+from mcp_actors._server.components import VERSION, ComponentKind
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import kept_values
 from mcp_actors._server.features import TASKS
 from mcp_actors._server.invoke import Function, Handler
 from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.names import NameTable
+from mcp_actors._server.registry import ComponentSource
 from mcp_actors._server.reshape import Reshape, reshaped_entry
 from mcp_actors._server.scope import OpenedBlock, ServerScope
 from mcp_actors._server.visibility import Caller, Exposure, ViewedEntry
@@ -84,6 +85,7 @@ class Mount:
             self._resources,
         )
         self._completions = _Completions(self)
+        self._sources: dict[ComponentSource, _MountedSource] = {}
         self._waiting = 0
         self._stop_forwarding: Callable[[], None] | None = None
 
@@ -177,6 +179,8 @@ class Mount:
         for name, entry in features.notifications.entries():
             self.add_notification(name, entry)
         features.mounts += (self,)
+        for source in features.sources:
+            self.add_source(source)
         if features.visibility.is_active:
             host.visibility.activate(same_for_all=features.visibility.is_same_for_all)
         host.declare_also(features.declared_names())
@@ -196,6 +200,17 @@ class Mount:
         for method in features.own_methods:
             self.remove_method(method)
         host.notifications.remove_of(self)
+        for source in features.sources:
+            self.remove_source(source)
+
+    def add_source(self, source: ComponentSource) -> None:
+        """Has the host show what a source of the server has."""
+        shown = self._sources[source] = _MountedSource(self, source)
+        self.host._features.add_source(shown)
+
+    def remove_source(self, source: ComponentSource) -> None:
+        """Has the host show no longer what a source of the server has."""
+        self.host._features.remove_source(self._sources.pop(source))
 
     def refresh(self) -> None:
         """Makes all views again: the server has its first middleware, through which they go from now on."""
@@ -260,9 +275,10 @@ class Mount:
 
     def _exposure(self, entry: Any, name: str) -> Exposure:
         exposure: Exposure = entry.exposure
-        return exposure.named(name, ViewedEntry(self.server._features.visibility, exposure, self._entered_by))
+        return exposure.named(name, ViewedEntry(self.server._features.visibility, exposure, self.entered_by))
 
-    def _entered_by(self, caller: Caller) -> Caller | None:
+    def entered_by(self, caller: Caller) -> Caller | None:
+        """Returns a caller as it is in the server, ``None`` if its lifespan has failed."""
         inner = caller._scope.mounted.get(self)
         return None if inner is None else msgspec.structs.replace(caller, _scope=inner)
 
@@ -335,6 +351,37 @@ class Mount:
             scopes=entry.scopes | self.scopes,
             exposure=self._exposure(entry, uri),
         )
+
+    # -- what only a source of the server has --------------------------------------------------------------------------
+
+    def own(self, kind: ComponentKind, outside: str) -> str | None:
+        """Returns the name in the server of what only a source of it may have, ``None`` if it cannot be that."""
+        features = self.server._features
+        if kind in ("resource", "template"):
+            own = outside if self.names.is_offered(outside) else None
+            is_own = own is not None and (own in features.resources or features.resources.covers(own))
+        else:
+            own = (self.names.tools if kind == "tool" else self.names).own(outside)
+            is_own = own in (features.tools if kind == "tool" else features.prompts)
+        return None if is_own else own
+
+    def view(self, kind: ComponentKind, entry: Any) -> Any | None:
+        """Returns the view of an entry that a source has made, ``None`` if it is not shown."""
+        own: str = entry.key
+        if kind in ("resource", "template"):
+            is_shown = self.names.is_offered(own) and own not in self.server._features.resources
+            return self._resource(entry, own, 0) if is_shown else None
+        names = self.names.tools if kind == "tool" else self.names
+        outside = names.outside(own)
+        if outside is None or self.own(kind, outside) is None:
+            return None
+        try:
+            return (self._tool if kind == "tool" else self._prompt)(entry, outside, 0)
+        except (TypeError, ValueError) as error:
+            log.error(
+                "a tool is not shown: it cannot be reshaped", mount=self.name, tool=own, error=str(error)
+            )
+            return None
 
     # -- what has no name ----------------------------------------------------------------------------------------------
 
@@ -446,6 +493,45 @@ class _Views:
         # The program may have removed it from the host itself.
         if outside is not None and outside in self._target:
             self._target.remove(outside)
+
+
+class _MountedSource:
+    """Shows in the host what a source of a mounted server has."""
+
+    def __init__(self, mount: Mount, inner: ComponentSource) -> None:
+        self._mount = mount
+        self._inner = inner
+        self.name = f"{mount.name}/{inner.name}"
+        self.kinds = inner.kinds
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it was too slow lately."""
+        return self._inner.is_late
+
+    async def page(
+        self, caller: Caller, kind: ComponentKind, cursor: str | None, limit: int
+    ) -> tuple[list[Any], str | None]:
+        """See `mcp_actors._server.registry.ComponentSource`."""
+        inside = self._mount.entered_by(caller)
+        if inside is None:
+            return [], None
+        entries, following = await self._inner.page(inside, kind, cursor, limit)
+        views = (self._mount.view(kind, each) for each in entries)
+        return [each for each in views if each is not None], following
+
+    async def get(self, caller: Caller, kind: ComponentKind, key: str) -> Any | None:
+        """See `mcp_actors._server.registry.ComponentSource`."""
+        own, inside = self._mount.own(kind, key), self._mount.entered_by(caller)
+        if own is None or inside is None:
+            return None
+        entry = await self._inner.get(inside, kind, own)
+        return None if entry is None else self._mount.view(kind, entry)
+
+    def fingerprint(self, caller: Caller, kind: ComponentKind) -> Hashable | None:
+        """See `mcp_actors._server.registry.ComponentSource`."""
+        inside = self._mount.entered_by(caller)
+        return "left" if inside is None else self._inner.fingerprint(inside, kind)
 
 
 class _Completions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,7 +16,8 @@ from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
 from mcp_actors._server.invoke import Function, Handler, Loop, name_of, string_param
-from mcp_actors._server.registry import Registry, page
+from mcp_actors._server.registry import Registry
+from mcp_actors._server.sources import list_result, with_entry
 from mcp_actors._server.text_arguments import TextArgument, TextArguments
 from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors.errors import invalid_params
@@ -40,10 +42,20 @@ class Prompts(Registry[_PromptEntry]):
     what = "prompt"
     shown_as = "prompt"
 
-    def add(
+    def add(self, call: Callable[..., Any], **options: Any) -> t.Prompt:
+        """Adds ``call`` as a prompt and returns how clients see it; see `entry` for the options.
+
+        Raises what `entry` does, and `LocalProtocolError` for a name that is taken.
+        """
+        entry = self.entry(call, serial=self.next_serial(), **options)
+        self.insert(entry)
+        return entry.prompt
+
+    def entry(
         self,
         call: Callable[..., Any],
         *,
+        serial: int = 0,
         name: str | None = None,
         title: str | None = None,
         description: str | None = None,
@@ -53,16 +65,15 @@ class Prompts(Registry[_PromptEntry]):
         loop: Loop = None,
         scopes: Iterable[str] = (),
         **exposed: Any,
-    ) -> t.Prompt:
-        """Adds ``call`` as a prompt and returns how clients see it.
+    ) -> _PromptEntry:
+        """Makes the entry of a prompt.
 
         Its parameters are the prompt's arguments, optional when they have a default, described by the docstring. They
         come as text, which is read for parameters of other types. It returns a string or a content block (one message
         of the user), a `PromptMessage`, a list of these, or a whole `GetPromptResult`. A caller needs all ``scopes``.
         What is ``exposed`` says who sees it: see `make_exposure`.
 
-        Raises `TypeError` for a parameter that nothing can be written for, `LocalProtocolError` for a name that is
-        taken.
+        Raises `TypeError` for a parameter that nothing can be written for.
         """
         name = name_of(call) if name is None else name
         signature = read_signature(call, injected=self._injected)
@@ -84,10 +95,7 @@ class Prompts(Registry[_PromptEntry]):
             threads=self._threads,
             loop=loop,
         )
-        self.insert(
-            _PromptEntry(name, self.next_serial(), prompt, arguments, ready, frozenset(scopes), exposure)
-        )
-        return prompt
+        return _PromptEntry(name, serial, prompt, arguments, ready, frozenset(scopes), exposure)
 
     def get(self, name: str) -> t.Prompt | None:
         """The prompt as clients see it, or ``None``."""
@@ -97,17 +105,17 @@ class Prompts(Registry[_PromptEntry]):
     def handlers(self) -> Mapping[str, Handler]:
         return {"prompts/list": self._list, "prompts/get": self._get}
 
-    def _list(self, ctx: Context) -> t.ListPromptsResult:
-        entries, cursor = page(
-            self.seen_by(ctx, self.listing(), "prompts"), ctx.params, kind="prompts", size=self._page_size
-        )
-        return t.ListPromptsResult(
-            [entry.prompt for entry in entries], cursor, cache_scope=self.list_cache_scope
-        )
+    def _list(self, ctx: Context) -> t.ListPromptsResult | Continuation:
+        rows = self.seen_by(ctx, self.listing(), "prompts")
+        return list_result(self, ctx, "prompts", rows, t.ListPromptsResult)
 
-    def _get(self, ctx: Context) -> t.GetPromptResult | Continuation:
+    def _get(self, ctx: Context) -> Any:
         name = string_param(ctx.params, "name")
-        entry = self.find(ctx, name)
+        return with_entry(self, ctx, "prompt", name, partial(self._answer, ctx, name))
+
+    def _answer(
+        self, ctx: Context, name: str, entry: _PromptEntry | None
+    ) -> t.GetPromptResult | Continuation:
         if entry is None:
             raise invalid_params(f"unknown prompt: {name}")
         arguments = _bound(entry, ctx.params)

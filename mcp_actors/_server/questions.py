@@ -348,7 +348,8 @@ async def ask_by_retry(
     missing = {key: each for key, each in questions.items() if answers[key] is None}
     if missing:
         kept.update((key, recorded[key]) for key in questions if key in recorded)
-        await call.replace(input_required(missing, scope.seal_answers(call.invocation, kept), era))
+        state = scope.seal_answers(call.invocation, kept, scope.effects_of(call))
+        await call.replace(input_required(missing, state, era))
     await trio.lowlevel.checkpoint()
     kept.update((key, recorded[key]) for key in questions)
     return answers

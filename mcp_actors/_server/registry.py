@@ -5,14 +5,20 @@ from __future__ import annotations
 import base64
 import binascii
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Required, TypedDict, TypeVar
 
 import attrs
 import msgspec
 
-from mcp_actors._server.components import VERSION, VERSIONS, version_order
+from mcp_actors._server.components import (
+    KINDS_OF_NAMED_LISTS,
+    VERSION,
+    VERSIONS,
+    ComponentKind,
+    version_order,
+)
 from mcp_actors._server.context import Context, check_scopes, note_listing, scopes_suffice
 from mcp_actors._server.invoke import ForSync, WorkerThreads
 from mcp_actors._server.visibility import Caller, Exposure, Visibility, caller_of, note_list
@@ -22,6 +28,7 @@ from mcp_actors.types import CacheScope
 __all__ = [
     "DEFAULT_PAGE_SIZE",
     "NO_SCOPES",
+    "ComponentSource",
     "Follower",
     "Listed",
     "ListedElsewhere",
@@ -35,6 +42,8 @@ __all__ = [
 # Enough for nearly every server to answer in one page, and some 50 KiB of tools at most.
 DEFAULT_PAGE_SIZE = 100
 NO_SCOPES: frozenset[str] = frozenset()
+# Names of sources that are remembered, for telemetry and to ask the right one first, and their characters.
+MOST_LEARNED, LONGEST_LEARNED = 1_000, 256
 
 
 class Listed(Protocol):
@@ -67,6 +76,31 @@ class Follower(Protocol):
         """An entry has the place of the former one with its key; clients see no difference."""
 
     def removed(self, key: str) -> None: ...
+
+
+class ComponentSource(Protocol):
+    """Has entries that a registry does not keep; see `mcp_actors._server.provider` and `mcp_actors._server.mounts`.
+
+    Its methods raise `UpstreamUnavailable` if it fails or is too slow.
+    """
+
+    name: str
+    kinds: Collection[ComponentKind]
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it was too slow lately, so that lists do not wait for it."""
+
+    async def page(
+        self, caller: Caller, kind: ComponentKind, cursor: str | None, limit: int
+    ) -> tuple[Sequence[Any], str | None]:
+        """Returns the entries of one page, and the cursor of the next one."""
+
+    async def get(self, caller: Caller, kind: ComponentKind, key: str) -> Any | None:
+        """Returns one entry, ``None`` if it has none."""
+
+    def fingerprint(self, caller: Caller, kind: ComponentKind) -> Hashable | None:
+        """Returns a value for what a caller is listed, ``None`` if that is not known."""
 
 
 class ListedElsewhere(NamedTuple):
@@ -146,6 +180,10 @@ class Registry(Generic[E]):
         self._versions: dict[str, tuple[E, ...]] = {}
         self.followers: tuple[Follower, ...] = ()
         """Other registries that show these entries, too."""
+        self.sources: tuple[ComponentSource, ...] = ()
+        """What has entries that are not kept here, in the order in which they are listed and asked."""
+        self.learned: dict[str, ComponentSource] = {}
+        """The sources of the first `MOST_LEARNED` keys that they had."""
         self._next_serial = 1
         self._listing: tuple[int, tuple[E, ...]] = (0, ())
 
@@ -162,7 +200,7 @@ class Registry(Generic[E]):
         return self._settings.threads
 
     @property
-    def _page_size(self) -> int:
+    def page_size(self) -> int:
         return self._settings.page_size
 
     @property
@@ -171,12 +209,22 @@ class Registry(Generic[E]):
 
     def is_listed_elsewhere(self, name: str) -> bool:
         """Whether a name is one of a bounded number that a server behind this one has listed."""
-        return self.listed_elsewhere is not None and self.listed_elsewhere.has(name)
+        return name in self.learned or (self.listed_elsewhere is not None and self.listed_elsewhere.has(name))
 
     def counted_names(self, most: int) -> tuple[str, ...]:
         """Returns the first ``most`` names by which telemetry tells calls apart."""
         elsewhere = () if self.listed_elsewhere is None else self.listed_elsewhere.names()
-        return tuple(islice(chain(self.by_key, elsewhere), most))
+        return tuple(islice(chain(self.by_key, self.learned, elsewhere), most))
+
+    def learn(self, key: str, source: ComponentSource) -> None:
+        """Takes note that a source has an entry, if there is room."""
+        if len(key) <= LONGEST_LEARNED and (key in self.learned or len(self.learned) < MOST_LEARNED):
+            self.learned[key] = source
+
+    def remove_source(self, source: ComponentSource) -> None:
+        """Removes a source."""
+        self.sources = tuple(each for each in self.sources if each is not source)
+        self.learned = {key: each for key, each in self.learned.items() if each is not source}
 
     def next_serial(self) -> int:
         """A number that no other entry has, greater than all before: the place of the next entry in the list."""
@@ -289,27 +337,40 @@ class Registry(Generic[E]):
         if not self.is_same_for_all:
             note_listing(ctx)
             if which:
-                note_list(caller, which, _digest(self, found))
+                note_list(caller, which, self._digest(caller, found, which))
         if not self._versions:
             return found
         return tuple(self._with_versions(caller, each) for each in found)
 
-    def digest_for(self, caller: Caller, entries: Sequence[Registered]) -> int | None:
-        """A number for what a caller is listed of ``entries``; ``None`` if any change counts for everybody."""
+    def digest_for(self, caller: Caller, entries: Sequence[Registered], which: str) -> int | None:
+        """A number for what a caller is listed of ``entries``; ``None`` if any change counts for everybody.
+
+        ``which`` is the list of these entries, to which sources may add others.
+        """
         if self.is_same_for_all or self.listed_elsewhere is not None:
             return None
-        return _digest(self, self._listed_to(caller, entries))
+        return self._digest(caller, self._listed_to(caller, entries), which)
+
+    def _digest(self, caller: Caller, entries: Iterable[Registered], which: str) -> int | None:
+        kind = KINDS_OF_NAMED_LISTS[which]
+        added = [each.fingerprint(caller, kind) for each in self.sources if kind in each.kinds]
+        if None in added:
+            return None
+        # The registry counts, too: after a reload another one has entries of the same numbers.
+        own = ((each.serial, each.exposure.component.version) for each in entries)
+        return hash((id(self), *own, *added))
 
     def _listed_to(self, caller: Caller, entries: Sequence[R]) -> tuple[R, ...]:
         if not self._versions:
-            return tuple(each for each in entries if self._lists(caller, each))
+            return tuple(each for each in entries if self.lists(caller, each))
         # Other versions are of the same class.
         several: Mapping[str, tuple[Any, ...]] = self._versions
         versions = (several.get(each.key, (each,)) for each in entries)
-        newest = (next((each for each in some if self._lists(caller, each)), None) for some in versions)
+        newest = (next((each for each in some if self.lists(caller, each)), None) for some in versions)
         return tuple(each for each in newest if each is not None)
 
-    def _lists(self, caller: Caller, entry: Registered) -> bool:
+    def lists(self, caller: Caller, entry: Registered) -> bool:
+        """Whether a caller is listed an entry."""
         if not self.visibility.sees(caller, entry.exposure):
             return False
         return self._lists_all or (
@@ -319,7 +380,7 @@ class Registry(Generic[E]):
 
     def _with_versions(self, caller: Caller, entry: R) -> R:
         """The entry with the versions that a caller can ask for, if there are several."""
-        several = [each for each in self.versions(entry.key) if self._lists(caller, each)]
+        several = [each for each in self.versions(entry.key) if self.lists(caller, each)]
         if len(several) < 2:
             return entry
         shown = getattr(entry, self.shown_as)
@@ -339,9 +400,10 @@ class Registry(Generic[E]):
         """
         if self.is_plain:
             return self.by_key.get(key)
-        return self._chosen(ctx, self.versions(key))
+        return self.chosen(ctx, self.versions(key))
 
-    def _chosen(self, ctx: Context, versions: Sequence[E]) -> E | None:
+    def chosen(self, ctx: Context, versions: Sequence[E]) -> E | None:
+        """The first one of some versions that a caller may use and asks for; see `find`."""
         caller, refusal = caller_of(ctx), None
         wanted = ctx.params.get(VERSION, ctx.meta.get(VERSION))
         for each in versions:
@@ -356,8 +418,12 @@ class Registry(Generic[E]):
                 refusal = refusal or error
             else:
                 return each
-        if refusal is not None:
-            raise refusal
+        try:
+            if refusal is not None:
+                raise refusal
+        finally:
+            # Its traceback has this frame, which the collector would have to free.
+            del refusal
         return None
 
     def names_seen_by(self, ctx: Context) -> Iterator[str]:
@@ -370,7 +436,7 @@ class Registry(Generic[E]):
     @property
     def is_same_for_all(self) -> bool:
         """Whether all callers are listed the same."""
-        return (not self.scoped or self._lists_all) and self.visibility.is_same_for_all
+        return (not self.scoped or self._lists_all) and self.visibility.is_same_for_all and not self.sources
 
     @property
     def list_cache_scope(self) -> CacheScope | None:
@@ -403,11 +469,6 @@ def _owner(entry: Registered) -> object:
 
 def _newest_first(entry: Registered) -> tuple[tuple[int, int, str], ...]:
     return version_order(entry.exposure.component.version or "")
-
-
-def _digest(registry: object, entries: Iterable[Registered]) -> int:
-    # The registry counts, too: after a reload another one has entries of the same numbers.
-    return hash((id(registry), *((each.serial, each.exposure.component.version) for each in entries)))
 
 
 # -- Pages of a list and the cursors between them (MCP 2026-07-28, Pagination) ---

@@ -11,14 +11,15 @@ from urllib.parse import unquote
 import msgspec
 
 from mcp_actors import types as t
-from mcp_actors._actors.inbound_call import Continuation
+from mcp_actors._actors.inbound_call import Continuation, finished
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._schema.fields import strip
 from mcp_actors._schema.signature import InvalidArguments, function_hints, read_signature
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
 from mcp_actors._server.invoke import Function, Handler, Loop, is_async, name_of, uri_param
-from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions, page
+from mcp_actors._server.registry import NO_SCOPES, Registry, RegistryOptions
+from mcp_actors._server.sources import found_in_sources, list_result
 from mcp_actors._server.text_arguments import TextArgument, TextArguments
 from mcp_actors._server.visibility import Caller, Exposure, caller_of, make_exposure
 from mcp_actors._wire.codec import encode_value
@@ -84,11 +85,21 @@ class Resources(Registry[_ResourceEntry]):
         # The listing that was split, and its parts.
         self._parts: tuple[tuple[_ResourceEntry, ...], ...] = ((), (), ())
 
-    def add(
+    def add(self, uri: str, call: Callable[..., Any], **options: Any) -> Resource | t.ResourceTemplate:
+        """Adds what ``call`` reads under ``uri`` and returns how clients see it; see `entry` for the options.
+
+        Raises what `entry` does, and `LocalProtocolError` for a uri that is taken.
+        """
+        entry = self.entry(uri, call, serial=self.next_serial(), **options)
+        self.insert(entry)
+        return entry.listed
+
+    def entry(
         self,
         uri: str,
         call: Callable[..., Any],
         *,
+        serial: int = 0,
         name: str | None = None,
         title: str | None = None,
         description: str | None = None,
@@ -102,8 +113,8 @@ class Resources(Registry[_ResourceEntry]):
         scopes: Iterable[str] = (),
         list: Callable[..., Any] | None = None,
         **exposed: Any,
-    ) -> Resource | t.ResourceTemplate:
-        """Adds what ``call`` reads under ``uri`` and returns how clients see it.
+    ) -> _ResourceEntry:
+        """Makes the entry of what ``call`` reads under ``uri``.
 
         A ``uri`` with ``{`` in it is a template: ``call`` takes its variables by name; what is not text is read from
         it. What it returns is text, bytes, contents, a list of contents, or any typed value, which is sent as JSON. It
@@ -115,7 +126,7 @@ class Resources(Registry[_ResourceEntry]):
         needs all ``scopes``. What is ``exposed`` says who sees it: see `make_exposure`.
 
         Raises `TypeError` when the parameters of ``call`` are not the variables of ``uri``, `ValueError` for a bad
-        template, `LocalProtocolError` for a uri that is taken.
+        template.
         """
         check_uri(uri)
         template = UriTemplate(uri) if "{" in uri else None
@@ -148,22 +159,19 @@ class Resources(Registry[_ResourceEntry]):
             threads=self._threads,
             loop=loop,
         )
-        self.insert(
-            _ResourceEntry(
-                key=uri,
-                serial=self.next_serial(),
-                listed=listed,
-                template=template,
-                arguments=arguments,
-                function=ready,
-                encode=signature.encode_output,
-                lister=None if list is None else self._lister(list, uri, loop),
-                scopes=frozenset(scopes),
-                unscreened=unscreened_parameters(call),
-                exposure=exposure,
-            )
+        return _ResourceEntry(
+            key=uri,
+            serial=serial,
+            listed=listed,
+            template=template,
+            arguments=arguments,
+            function=ready,
+            encode=signature.encode_output,
+            lister=None if list is None else self._lister(list, uri, loop),
+            scopes=frozenset(scopes),
+            unscreened=unscreened_parameters(call),
+            exposure=exposure,
         )
-        return listed
 
     def covers(self, uri: str) -> bool:
         """Whether a resource or a template serves ``uri``. A template's function may still find nothing there."""
@@ -241,10 +249,14 @@ class Resources(Registry[_ResourceEntry]):
         rows, _ = self._split()
         if self.has_listers:
             return Continuation(self._list_dynamic, ctx)
-        return self._page(self.seen_by(ctx, rows, "resources"), ctx)
+        return self._page(ctx, self.seen_by(ctx, rows, "resources"))
 
     async def _list_dynamic(self, ctx: Context) -> t.ListResourcesResult:
-        return self._page(await self.rows(ctx), ctx)
+        result: t.ListResourcesResult = await finished(self._page(ctx, await self.rows(ctx)))
+        return result
+
+    def _page(self, ctx: Context, rows: Sequence[_Row]) -> t.ListResourcesResult | Continuation:
+        return list_result(self, ctx, "resources", rows, t.ListResourcesResult)
 
     async def rows(self, ctx: Context) -> Sequence[_Row]:
         """Returns the lines of ``resources/list`` that a caller sees, with those that functions list at run time."""
@@ -276,40 +288,47 @@ class Resources(Registry[_ResourceEntry]):
         """As `digest_for`, for the resources or the templates."""
         rows, templates = self._split()
         if which == "templates":
-            return self.digest_for(caller, templates)
-        return None if self.has_listers else self.digest_for(caller, rows)
+            return self.digest_for(caller, templates, which)
+        return None if self.has_listers else self.digest_for(caller, rows, which)
 
-    def _page(self, rows: Sequence[_Row], ctx: Context) -> t.ListResourcesResult:
-        shown, cursor = page(rows, ctx.params, kind="resources", size=self._page_size)
-        return t.ListResourcesResult(
-            [row.listed for row in shown if isinstance(row.listed, Resource)],
-            cursor,
-            cache_scope=self.list_cache_scope,
-        )
+    def _list_templates(self, ctx: Context) -> t.ListResourceTemplatesResult | Continuation:
+        return list_result(self, ctx, "templates", self.templates_seen_by(ctx), t.ListResourceTemplatesResult)
 
-    def _list_templates(self, ctx: Context) -> t.ListResourceTemplatesResult:
-        shown, cursor = page(self.templates_seen_by(ctx), ctx.params, kind="templates", size=self._page_size)
-        templates = [entry.listed for entry in shown if isinstance(entry.listed, t.ResourceTemplate)]
-        return t.ListResourceTemplatesResult(templates, cursor, cache_scope=self.list_cache_scope)
+    async def check_provided(self, ctx: Context, uri: str) -> tuple[_ResourceEntry, dict[str, Any]]:
+        """Returns what a source has for ``uri``, with the values of its variables, as `check_seen`.
+
+        Raises:
+            ResourceNotFound, InsufficientScope, NotAllowed: As `check_seen` does.
+            UpstreamUnavailable: A source cannot be asked.
+        """
+        entry = await found_in_sources(self, ctx, "resource", uri)
+        variables = None if entry is None else _variables(entry, uri)
+        if entry is None or variables is None:
+            raise ResourceNotFound(uri)
+        self._check_of_template(ctx, entry, uri)
+        return entry, variables
+
+    async def _read_provided(self, ctx: Context, uri: str) -> t.ReadResourceResult:
+        entry, variables = await self.check_provided(ctx, uri)
+        result: t.ReadResourceResult = await finished(_answer(entry, ctx, _bound(entry, variables, uri), uri))
+        return result
 
     def _read(self, ctx: Context) -> t.ReadResourceResult | Continuation:
         uri = uri_param(ctx.params)
+        if self.sources and self._find(uri) is None:
+            return Continuation(self._read_provided, ctx, uri)
         entry, arguments = self._found(uri, ctx)
-        if not entry.function.inline:
-            return Continuation(_run, entry, ctx, arguments, uri)
-        return _result(entry.function.call(ctx, arguments), uri, entry)
+        return _answer(entry, ctx, arguments, uri)
 
     def _find(self, uri: str) -> tuple[_ResourceEntry, dict[str, Any]] | None:
         entry = self.by_key.get(uri)
         if entry is not None and entry.template is None:
             return entry, {}
         for entry in self._split()[1]:
-            if entry.template is not None and (variables := entry.template.match(uri)) is not None:
-                for name, each in variables.items():
-                    if leads_away(each) and name not in entry.unscreened:
-                        # No template further down is asked either: its function would be handed the same.
-                        return None
-                return entry, dict(variables)
+            if entry.template is not None and (found := entry.template.match(uri)) is not None:
+                # No template further down is asked either: its function would be handed the same.
+                variables = _screened(entry, found)
+                return None if variables is None else (entry, variables)
         return None
 
     def check_seen(self, ctx: Context, uri: str) -> None:
@@ -328,7 +347,7 @@ class Resources(Registry[_ResourceEntry]):
             return True
         versions = self.versions(found[0].key)
         return any(
-            self._lists(caller, each)
+            self.lists(caller, each)
             and (each.template is None or self.visibility.sees(caller, each.exposure.of_resource(uri)))
             for each in versions
         )
@@ -343,20 +362,20 @@ class Resources(Registry[_ResourceEntry]):
         entry = self.find(ctx, found[0].key)
         if entry is None:
             raise ResourceNotFound(uri)
+        self._check_of_template(ctx, entry, uri)
+        return entry, found[1]
+
+    def _check_of_template(self, ctx: Context, entry: _ResourceEntry, uri: str) -> None:
+        """Checks that a caller may use a resource, if a template serves it."""
         if entry.template is not None:
             caller, exposure = caller_of(ctx), entry.exposure.of_resource(uri)
             if not self.visibility.sees(caller, exposure):
                 raise ResourceNotFound(uri)
             self.visibility.check(caller, exposure)
-        return entry, found[1]
 
     def _found(self, uri: str, ctx: Context) -> tuple[_ResourceEntry, dict[str, Any]]:
         entry, variables = self._served(ctx, uri)
-        try:
-            return entry, entry.arguments.bind(variables)
-        except InvalidArguments:
-            # A variable that the function cannot take names nothing that exists.
-            raise ResourceNotFound(uri) from None
+        return entry, _bound(entry, variables, uri)
 
 
 def check_uri(uri: Any) -> None:
@@ -367,6 +386,38 @@ def check_uri(uri: Any) -> None:
         raise TypeError(
             f'{uri!r} has no scheme, without which it is no URI: write for example "data://{uri}"'
         )
+
+
+def _variables(entry: _ResourceEntry, uri: str) -> dict[str, Any] | None:
+    """The variables of an entry in a URI that it serves, ``None`` if it does not serve that."""
+    if entry.template is None:
+        return {}
+    found = entry.template.match(uri)
+    return None if found is None else _screened(entry, found)
+
+
+def _screened(entry: _ResourceEntry, variables: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The variables of a template, ``None`` if one of them leads away."""
+    for name, each in variables.items():
+        if leads_away(each) and name not in entry.unscreened:
+            return None
+    return dict(variables)
+
+
+def _bound(entry: _ResourceEntry, variables: dict[str, Any], uri: str) -> dict[str, Any]:
+    try:
+        return entry.arguments.bind(variables)
+    except InvalidArguments:
+        # A variable that the function cannot take names nothing that exists.
+        raise ResourceNotFound(uri) from None
+
+
+def _answer(
+    entry: _ResourceEntry, ctx: Context, arguments: dict[str, Any], uri: str
+) -> t.ReadResourceResult | Continuation:
+    if not entry.function.inline:
+        return Continuation(_run, entry, ctx, arguments, uri)
+    return _result(entry.function.call(ctx, arguments), uri, entry)
 
 
 async def _run(

@@ -14,7 +14,7 @@ from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.connectionless import ConnectionlessSession, StatelessCalls
 from mcp_actors._actors.dispatcher import SessionStatistics, Totals, ignore
 from mcp_actors._actors.event_bus import EventBus, EventBusStatistics
-from mcp_actors._actors.inbound_call import CallStatistics, DispatchRules, InboundCall
+from mcp_actors._actors.inbound_call import CallStatistics, Continuation, DispatchRules, InboundCall
 from mcp_actors._actors.limits import (
     Budgets,
     ClientMemory,
@@ -440,12 +440,19 @@ class ServerRuntime:
 
     # -- legacy subscriptions ----------------------------------------------------------------------------------------
 
-    def subscribe(self, ctx: Context) -> dict[str, Any]:
+    def subscribe(self, ctx: Context) -> Any:
         """``resources/subscribe``; raises `ResourceNotFound` for what the server does not have."""
         uri = uri_param(ctx.params)
         if not self.features.resources.covers(uri):
+            if self.features.resources.sources:
+                return Continuation(self._subscribe_provided, ctx, uri)
             raise ResourceNotFound(uri)
         self.features.resources.check_seen(ctx, uri)
+        self.subscribe_to(ctx, uri)
+        return {}
+
+    async def _subscribe_provided(self, ctx: Context, uri: str) -> dict[str, Any]:
+        await self.features.resources.check_provided(ctx, uri)
         self.subscribe_to(ctx, uri)
         return {}
 

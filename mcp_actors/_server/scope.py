@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import math
 import os
 import re
 import secrets
@@ -17,10 +18,12 @@ import msgspec
 import trio
 from typing_extensions import TypeVar
 
-from mcp_actors._actors.inbound_call import CallOwner
+from mcp_actors._actors.inbound_call import CallOwner, InboundCall, SupportsKept
 from mcp_actors._actors.limits import Limits
 from mcp_actors._eras.era import Invocation
 from mcp_actors._eras.modern import StateSealer
+from mcp_actors._server.invoke import WorkerThreads
+from mcp_actors._server.once import Claims, Effects
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors.abc import OpenState
 from mcp_actors.bridges.bridged_call import Bridge
@@ -47,6 +50,8 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
     """The event loop."""
     bridge: Bridge | None
     """The program's loop or thread that called `serve`, if that is not the one that runs the engine."""
+    threads: WorkerThreads
+    """The threads of the server's functions."""
     detached: set[object] = msgspec.field(default_factory=set)
     """The calls that were answered, and whose functions run on."""
     mounted: dict[Any, ServerScope] = msgspec.field(default_factory=dict)
@@ -55,6 +60,8 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
     """The shared state that the `serve` has opened."""
     kept: Any = None
     """The `mcp_actors._server.dependencies.ServeValues` of the server."""
+    claims: Claims = msgspec.field(default_factory=Claims)
+    """What calls do once at present."""
 
     # The scope of a detached call is a copy, and belongs to the same `serve`.
     def __hash__(self) -> int:
@@ -74,13 +81,45 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
         """The answers that `seal_answers` has packed for this retry, without those of the client; raises as above."""
         if invocation.state is None:
             return {}
-        opened = self.sealer.open(invocation.state, now=time.time(), **self._binding(invocation))
-        answers: dict[str, Any] = opened["answers"]
+        answers: dict[str, Any] = self._opened(invocation)["answers"]
         return answers
 
-    def seal_answers(self, invocation: Invocation, answers: dict[str, Any]) -> str:
-        """Packs the answers that were used, so that the next round need not ask for them again."""
-        return self.sealer.seal({"answers": answers}, now=time.time(), **self._binding(invocation))
+    def seal_answers(
+        self, invocation: Invocation, answers: dict[str, Any], effects: Effects | None = None
+    ) -> str:
+        """Packs the answers that were used, so that the next round need not ask for them again, and what was done.
+
+        Raises `OnceConflict` as `Effects.sealed`.
+        """
+        state, until = {"answers": answers}, math.inf
+        if effects is not None:
+            state |= effects.sealed()
+            until = effects.until
+        return self.sealer.seal(state, now=time.time(), until=until, **self._binding(invocation))
+
+    def effects_of(self, call: InboundCall) -> Effects:
+        """Returns what a call does once. Raises `RpcError` -32602 as `recorded_answers`."""
+        if call.effects is None:
+            invocation = call.invocation
+            voice = call.client_link
+            if voice is not None:
+                kept = voice.kept if isinstance(voice, SupportsKept) else None
+                call.effects = Effects(None, 0.0, False) if kept is None else Effects(*kept, is_claimed=True)
+            elif not invocation.era.asks_by_retry or not invocation.method.may_ask:
+                call.effects = Effects(None, 0.0, False)
+            elif invocation.state is None:
+                call.effects = Effects.of_new_call()
+            else:
+                call.effects = Effects.of_retry(self._opened(invocation))
+        effects: Effects = call.effects
+        return effects
+
+    def _opened(self, invocation: Invocation) -> dict[str, Any]:
+        if invocation.opened is None:
+            assert invocation.state is not None
+            now = time.time()
+            invocation.opened = self.sealer.open(invocation.state, now=now, **self._binding(invocation))
+        return invocation.opened
 
     def _binding(self, invocation: Invocation) -> dict[str, Any]:
         """A state is good for the same request by the same principal only."""

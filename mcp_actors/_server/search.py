@@ -29,7 +29,7 @@ from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.context import Context, check_scopes
 from mcp_actors._server.failures import failed
 from mcp_actors._server.features import Features
-from mcp_actors._server.middleware import Around, CallNext, pages_within
+from mcp_actors._server.middleware import MOST_PAGES, Around, CallNext, pages_within
 from mcp_actors._server.tools import RepairedArguments
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError
@@ -56,6 +56,8 @@ MOST_FOUND = 20
 LONGEST_QUERY, MOST_WORDS = 1_000, 50
 # Tools that are remembered as used for one session, and characters of their names: middleware may answer any name.
 MOST_USED, LONGEST_USED = 50, 256
+# Pages of a list that are searched where providers have a part of it, which may be without an end, and slow.
+MOST_OF_PROVIDERS = 20
 # Tools in the index beyond twice those of one caller, after which it is made anew: upstreams list other ones each time.
 MOST_STALE = 10_000
 
@@ -340,8 +342,9 @@ class ToolSearch:
         return ListToolsResult(self._shown(ctx, tools), cache_scope="private")
 
     async def _seen(self, ctx: Context) -> list[Tool]:
-        """Returns all tools that the caller would be listed, page by page."""
-        pages = await pages_within(self._features, ctx, "tools/list")
+        """Returns the tools that the caller would be listed, page by page; of providers not more than can be read."""
+        most = MOST_OF_PROVIDERS if self._features.tools.sources else MOST_PAGES
+        pages = await pages_within(self._features, ctx, "tools/list", most)
         found: list[Tool] = [each for page in pages for each in page.tools]
         for each in found:
             if each.name in self._own and each.name not in self._warned:
@@ -397,8 +400,10 @@ class ToolSearch:
     async def _call_found(
         self, ctx: Context, call_next: CallNext, name: str, arguments: dict[str, Any]
     ) -> Any:
-        seen = {each.name for each in await self._seen(ctx)}
-        if name not in seen:
+        # A provider knows its own, also those that are beyond what is read of it.
+        known = bool(self._features.tools.sources)
+        seen = set() if known else {each.name for each in await self._seen(ctx)}
+        if not known and name not in seen:
             hint = did_you_mean(name, seen) or "; search_tools finds those that there are"
             return failed(ToolError(f"there is no tool {name!r:.200}{hint}"))
         check_scopes(ctx.call, ctx._scope, self._features.tools.scopes_of(name))

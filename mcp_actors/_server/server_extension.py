@@ -11,7 +11,14 @@ from typing import Any, NamedTuple, TypeVar
 import attrs
 import msgspec
 
-from mcp_actors._actors.inbound_call import CallOwner, Continuation, DetachedCall, InboundCall, Voice
+from mcp_actors._actors.inbound_call import (
+    CallOwner,
+    Continuation,
+    DetachedCall,
+    InboundCall,
+    SupportsKept,
+    Voice,
+)
 from mcp_actors._actors.outbound import KINDS
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._eras.era import Invocation, Method, Peer, check_id, declared_names, structured
@@ -36,6 +43,7 @@ __all__ = [
     "OperatedTasks",
     "ServerExtension",
     "Serving",
+    "SupportsKept",
     "TaskStatistics",
     "Voice",
     "ask_client",

@@ -20,13 +20,16 @@ from mcp_actors._eras.modern import SUBSCRIPTION_ID
 from mcp_actors._server.context import Context, principal_of
 from mcp_actors._server.invoke import Handler
 from mcp_actors._server.visibility import ListWatch, caller_of
-from mcp_actors.errors import ConnectionLost, MissingCapability, SessionExpired, invalid_params
+from mcp_actors.errors import ConnectionLost, MissingCapability, RpcError, SessionExpired, invalid_params
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import masked_uri
 from mcp_actors.supervision.task_kinds import CHANGE_DELIVERY
 from mcp_actors.types import ServerCapabilities
 
 __all__ = ["ListenMember", "SessionSubscriber", "listen_handler"]
+
+# URIs of one subscription that sources are asked about, and seconds for all of them.
+MOST_URIS, MOST_WAIT = 256, 5.0
 
 
 def _params(event: Event) -> dict[str, Any]:
@@ -72,6 +75,11 @@ def listen_handler(bus: EventBus, topics: Mapping[str, ListenMember]) -> Handler
         memory = ctx.call.owner.limiters.memory
         account = None if memory is None else memory.new_account(ctx.call.invocation)
         features = ctx.server._features
+        if features.resources.sources and granted.resource_subscriptions:
+            granted.resource_subscriptions = await _granted_uris(
+                ctx, features, granted.resource_subscriptions
+            )
+            asked.resource_subscriptions = granted.resource_subscriptions
         watch = ListWatch(caller_of(ctx))
         if features.scoped:
             watch.begin(features.digest_of)
@@ -103,6 +111,20 @@ def listen_handler(bus: EventBus, topics: Mapping[str, ListenMember]) -> Handler
         return t.SubscriptionsListenResult(meta=tag)
 
     return lambda ctx: Continuation(listen, ctx)
+
+
+async def _granted_uris(ctx: Context, features: Any, uris: Sequence[str]) -> list[str]:
+    """Returns those URIs whose updates a caller may hear of, as far as only sources know that."""
+    found: list[str] = []
+    with trio.move_on_after(MOST_WAIT):
+        for uri in uris[:MOST_URIS]:
+            if not features.resources.covers(uri):
+                try:
+                    await features.resources.check_provided(ctx, uri)
+                except RpcError:
+                    continue
+            found.append(uri)
+    return found
 
 
 def _asked_keys(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, TypeVar, get_args
 
 import attrs
@@ -24,7 +24,8 @@ from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
-from mcp_actors._server.registry import Registry, page
+from mcp_actors._server.registry import Registry
+from mcp_actors._server.sources import list_result, with_provided
 from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import RpcError, ToolError, invalid_params
@@ -133,10 +134,21 @@ class Tools(Registry[_ToolEntry]):
         """Counts calls with repaired arguments, those of tools elsewhere included."""
         return RepairCount()
 
-    def add(
+    def add(self, call: Callable[..., Any], **options: Any) -> Tool:
+        """Adds ``call`` as a tool and returns how clients see it; see `entry` for the options.
+
+        Raises what `entry` does, and `LocalProtocolError` for a name that is taken.
+        """
+        entry = self.entry(call, serial=self.next_serial(), **options)
+        warn_of_tool_name(entry.key)
+        self.insert(entry)
+        return entry.tool
+
+    def entry(
         self,
         call: Callable[..., Any],
         *,
+        serial: int = 0,
         name: str | None = None,
         title: str | None = None,
         description: str | None = None,
@@ -153,8 +165,8 @@ class Tools(Registry[_ToolEntry]):
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
         **exposed: Any,
-    ) -> Tool:
-        """Adds ``call`` as a tool and returns how clients see it.
+    ) -> _ToolEntry:
+        """Makes the entry of a tool.
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
@@ -162,12 +174,10 @@ class Tools(Registry[_ToolEntry]):
         needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. What is ``exposed``
         says who sees it: see `make_exposure`.
 
-        Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used, `LocalProtocolError` for a
-        name that is taken.
+        Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
         """
         name = name_of(call) if name is None else name
         rules = TaskRules.of(task, restartable, before_task, inline)
-        warn_of_tool_name(name)
         if input_schema is None:
             signature = read_signature(call, injected=self._injected)
             schema, bind = self._published(signature.input_schema, name), signature.bind
@@ -205,13 +215,9 @@ class Tools(Registry[_ToolEntry]):
             content=signature.returns_content,
         )
         mirrored = annotated_params(schema)
-        serial = self.next_serial()
         repair = None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs)
         needed = frozenset(scopes)
-        self.insert(
-            _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, needed, rules, repair, exposure)
-        )
-        return tool
+        return _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, needed, rules, repair, exposure)
 
     def _returned(
         self, signature: Signature, given: Mapping[str, Any] | None, tool: str
@@ -263,11 +269,9 @@ class Tools(Registry[_ToolEntry]):
     def handlers(self) -> Mapping[str, Handler]:
         return {"tools/list": self._list, "tools/call": self._call}
 
-    def _list(self, ctx: Context) -> ListToolsResult:
-        entries, cursor = page(
-            self.seen_by(ctx, self.listing(), "tools"), ctx.params, kind="tools", size=self._page_size
-        )
-        return ListToolsResult([entry.tool for entry in entries], cursor, cache_scope=self.list_cache_scope)
+    def _list(self, ctx: Context) -> ListToolsResult | Continuation:
+        rows = self.seen_by(ctx, self.listing(), "tools")
+        return list_result(self, ctx, "tools", rows, ListToolsResult)
 
     def unknown(self, ctx: Context, name: str) -> RpcError:
         """Returns the error for a name that a caller sees no tool under."""
@@ -282,8 +286,18 @@ class Tools(Registry[_ToolEntry]):
             raise invalid_params("'name' must be a string")
         entry = self.by_key.get(name) if self.is_plain else self.find(ctx, name)
         if entry is None:
+            if self.sources:
+                return Continuation(with_provided, self, ctx, "tool", name, partial(self._called, ctx, name))
             raise self.unknown(ctx, name)
-        arguments = params.get("arguments")
+        return self._answer(ctx, entry)
+
+    def _called(self, ctx: Context, name: str, entry: _ToolEntry | None) -> ToolAnswer | Continuation:
+        if entry is None:
+            raise self.unknown(ctx, name)
+        return self._answer(ctx, entry)
+
+    def _answer(self, ctx: Context, entry: _ToolEntry) -> ToolAnswer | Continuation:
+        arguments = ctx.params.get("arguments")
         if type(arguments) is not dict:
             if arguments is not None:
                 raise invalid_params("'arguments' must be an object")

@@ -1,6 +1,6 @@
 """``ctx.user_state``: what is kept for the caller of a call, over stateless calls and over processes.
 
-Everything of one user is one value in the `mcp_actors.abc.UserStore` of the server, which is replaced as a whole where
+Everything of one user is one value in the `mcp_actors.abc.ValueStore` of the server, which is replaced as a whole where
 no other call was faster. Whose it is follows from what the transport has authenticated, and from nothing that a client
 says. In a server without authentication it belongs to the session, and is in its memory.
 """
@@ -49,11 +49,11 @@ class _InShared(msgspec.Struct, frozen=True):
     user: str
 
     async def load(self) -> bytes | None:
-        found: bytes | None = await self.shared.users.load(self.user)
+        found: bytes | None = await self.shared.values.load(self.user)
         return found
 
     async def replace(self, before: bytes | None, after: bytes | None, seconds: float) -> bool:
-        done: bool = await self.shared.users.replace(self.user, before, after, seconds)
+        done: bool = await self.shared.values.replace(self.user, before, after, seconds)
         return done
 
 
@@ -253,4 +253,4 @@ def _pauses() -> list[Callable[[], Awaitable[None]]]:
 
 
 def _too_many_changes() -> SharedStateUnavailable:
-    return SharedStateUnavailable("users", "other calls of the same user change it all the time")
+    return SharedStateUnavailable("values", "other calls of the same user change it all the time")

@@ -307,7 +307,7 @@ class ListWatch:
         return changed
 
 
-def note_list(caller: Caller, which: str, digest: int) -> None:
+def note_list(caller: Caller, which: str, digest: int | None) -> None:
     """Takes note that a caller with a session was listed something that differs by caller."""
     session = caller.session
     if session is not None:

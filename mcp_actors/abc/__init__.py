@@ -20,7 +20,7 @@ from mcp_actors.abc.shared import (
     TaskRecord,
     TaskState,
     TaskStore,
-    UserStore,
+    ValueStore,
 )
 from mcp_actors.abc.telemetry import Telemetry
 from mcp_actors.abc.transport import (
@@ -79,6 +79,6 @@ __all__ = [
     "TaskState",
     "TaskStore",
     "Telemetry",
-    "UserStore",
+    "ValueStore",
     "Waiting",
 ]

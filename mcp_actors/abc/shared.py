@@ -8,7 +8,7 @@ A server opens one `SharedState` for the time of its ``serve``; what comes out, 
 `Bus`              tells every node what has changed, and carries messages to one node
 `TaskStore`        the tasks, which outlive their callers
 `ReplayGuard`      remembers what may be used once only
-`UserStore`        a value for each user, which outlives calls and sessions
+`ValueStore`       values by keys, which outlive calls and sessions, such as one for each user
 ================== ================================================================================================
 
 A *node* is one process that serves, while it serves; its name is new each time. A node that ends, or that its peers
@@ -43,7 +43,7 @@ __all__ = [
     "TaskRecord",
     "TaskState",
     "TaskStore",
-    "UserStore",
+    "ValueStore",
 ]
 
 
@@ -417,28 +417,28 @@ class ReplayGuard(Protocol):
         """
 
 
-# -- users ---------------------------------------------------------------------------------------------------------
+# -- values --------------------------------------------------------------------------------------------------------
 
 
-class UserStore(Protocol):
-    """Keeps one value for each user. It knows nothing of what is in it."""
+class ValueStore(Protocol):
+    """Keeps values by keys. It knows nothing of what is in it."""
 
     @property
     def spans_processes(self) -> bool:
         """Whether other processes see the same values."""
 
-    async def load(self, user: str) -> bytes | None:
-        """Returns the value of a user, ``None`` without one and once its time is over.
+    async def load(self, key: str) -> bytes | None:
+        """Returns the value of a key, ``None`` without one and once its time is over.
 
         Raises:
             SharedStateUnavailable: The state cannot be reached.
         """
 
-    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+    async def replace(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
         """Puts a value in the place of another one, in one atomic step, if no node was faster.
 
         Args:
-            user: The user.
+            key: The key.
             before: The value that has to be there, ``None`` for none.
             after: The next one, which is not empty; ``None`` for none.
             seconds: How long it is kept.
@@ -482,8 +482,8 @@ class OpenState(Protocol):
         """The memory of what was used already."""
 
     @property
-    def users(self) -> UserStore:
-        """The values of users."""
+    def values(self) -> ValueStore:
+        """The values."""
 
     @property
     def failure(self) -> str | None:

@@ -5,6 +5,7 @@
     McpError
     ├── ProtocolError             a rule of the protocol was broken
     │   ├── LocalProtocolError    by the program that uses this package; nothing was sent
+    │   │   └── OnceConflict      what a call does once does not fit to what it has done before
     │   └── RemoteProtocolError   by the peer
     │       ├── MalformedMessage  with bytes that are not JSON-RPC
     │       └── Unavailable       or a proxy before it: it cannot serve us at present
@@ -17,6 +18,7 @@
     │   ├── TaskNotFound          -32602, a task is unknown, has expired, or is somebody else's
     │   ├── Overloaded            429, a limit on concurrent requests is reached
     │   ├── NotAllowed            403, `auth=` of a tool, prompt or resource refuses
+    │   ├── OutcomeUnknown        409, what may be done once was begun, and its outcome is not known
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
     │   ├── ServerStopping        503, the server stops: not begun, or begun and cancelled
@@ -27,6 +29,7 @@
     ├── ToolFailed                a tool of the server failed, and the caller wanted its value
     ├── UnexpectedResult          a tool's value is not of the class that the caller named
     ├── WrongArguments            arguments do not fit what the server has listed; nothing was sent
+    ├── OnceFailed                what a call has done once has failed in an earlier run
     ├── InputRequired             the server asks for input, and automatic answers are switched off
     ├── TaskCancelled             a task whose result is waited for was cancelled by somebody else
     ├── CallTimeout               a call ran out of its idle or its total time
@@ -106,6 +109,9 @@ from mcp_actors.errors.protocol import (
     MissingCapability,
     MissingVariable,
     NotAllowed,
+    OnceConflict,
+    OnceFailed,
+    OutcomeUnknown,
     Overloaded,
     ProtocolError,
     RemoteProtocolError,
@@ -155,6 +161,9 @@ __all__ = [
     "MissingCapability",
     "MissingVariable",
     "NotAllowed",
+    "OnceConflict",
+    "OnceFailed",
+    "OutcomeUnknown",
     "Overloaded",
     "ProtocolError",
     "RegistrationFailed",

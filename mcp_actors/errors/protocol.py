@@ -25,6 +25,9 @@ __all__ = [
     "MissingCapability",
     "MissingVariable",
     "NotAllowed",
+    "OnceConflict",
+    "OnceFailed",
+    "OutcomeUnknown",
     "Overloaded",
     "ProtocolError",
     "RemoteProtocolError",
@@ -88,6 +91,25 @@ class LocalProtocolError(ProtocolError):
     """The program asked for something that the protocol does not allow in this state or revision. Nothing was sent."""
 
 
+class OnceConflict(LocalProtocolError):
+    """A use of `Context.once` that does not fit to what the call has done: the text says to what."""
+
+    PAGE: ClassVar[str] = "once"
+
+
+class OnceFailed(McpError):
+    """An effect of `Context.once` has failed with an exception, in an earlier run of the call.
+
+    Args:
+        name: The name that `Context.once` was given.
+        error: The type and the text of the exception.
+    """
+
+    def __init__(self, name: str, error: str) -> None:
+        super().__init__(f"{name!r} has failed before: {error}")
+        self.error = error
+
+
 class ClosedElsewhere(LocalProtocolError):
     """A `Client` or a `ClientPool` was closed in another task, or in another order, than it was opened in.
 
@@ -142,7 +164,7 @@ class Unavailable(RemoteProtocolError):
 
 # -- error responses: one class for each code that a program may want to catch -------------------------------------
 
-SharedRole = Literal["sessions", "events", "bus", "tasks", "replays", "users"]
+SharedRole = Literal["sessions", "events", "bus", "tasks", "replays", "values"]
 """A part of the state that several processes share; see `mcp_actors.abc`."""
 
 
@@ -169,7 +191,7 @@ class RpcError(McpError):
         """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
         kind = _RPC_CLASS_BY_CODE.get(code, RpcError)
         if isinstance(data, dict):
-            for each in (ServerStopping, NotAllowed):
+            for each in (ServerStopping, NotAllowed, OutcomeUnknown):
                 if (code, data.get("reason")) == (each.CODE, each.REASON):
                     kind = each
         return kind._rebuild(code, message, data)
@@ -355,6 +377,28 @@ class Overloaded(RpcError):
         )
         assert isinstance(error, Overloaded)
         return error
+
+
+class OutcomeUnknown(RpcError):
+    """Something that may be done once only was begun, and nobody knows what came of it: it is not begun again.
+
+    The process that ran it has ended in between, or its call was cancelled: look at what it has changed.
+    The code is outside of the range that JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+
+    Args:
+        what: What was begun, such as the name that `Context.once` was given.
+    """
+
+    CODE: ClassVar[int] = 409
+    REASON: ClassVar[str] = "outcome_unknown"
+    PAGE: ClassVar[str] = "once"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            self.CODE,
+            f"{what!r} was begun before, and its outcome is not known: find out what it has done before you call again",
+            {"reason": self.REASON, "what": what},
+        )
 
 
 class InsufficientScope(RpcError):

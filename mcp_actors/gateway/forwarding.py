@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mcp_actors._actors.inbound_call import Continuation, Deferred
+from mcp_actors._actors.inbound_call import Continuation, Deferred, finished
 from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall
 from mcp_actors._client.repetition import may_be_repeated
@@ -115,8 +115,7 @@ class ForwardedCall(Deferred):
         except BaseException:
             self.abandon()
             raise
-        result = self.outcome()
-        return await result() if isinstance(result, Continuation) else result
+        return await finished(self.outcome())
 
     def outcome(self) -> Any:
         if self._pending.is_open:

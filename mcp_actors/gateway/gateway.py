@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.event_bus import DEFAULT_MAX_URIS
-from mcp_actors._actors.inbound_call import Continuation
+from mcp_actors._actors.inbound_call import Continuation, finished
 from mcp_actors._client.options import Access
 from mcp_actors._eras.era import ValueResult
 from mcp_actors._server.features import FeatureName, Features
@@ -444,8 +444,7 @@ class Gateway(Server[StateT]):
             if shape is None:
                 raise invalid_params(f"unknown tool: {name:.200}")
             arguments = ctx.params.get("arguments") if repaired is None else repaired[0]
-            result = self._forward_reshaped(ctx, route, shape, arguments)
-            result = await result() if isinstance(result, Continuation) else result
+            result = await finished(self._forward_reshaped(ctx, route, shape, arguments))
             return result if repaired is None else self._noted(ctx, result, repaired[1])
         if repaired is not None:
             return await self._forward_repaired(ctx, route, *repaired)
@@ -464,7 +463,11 @@ class Gateway(Server[StateT]):
                 return await forward(ctx, route, ctx.params)
             except RpcError as error:
                 refusal = refusal or error
-        raise refusal or ResourceNotFound(uri)
+        try:
+            raise refusal or ResourceNotFound(uri)
+        finally:
+            # Its traceback has this frame, which the collector would have to free.
+            del refusal
 
     def _complete(self, ctx: Context[StateT]) -> Any:
         ref: Any = ctx.params.get("ref")

@@ -165,7 +165,11 @@ class UpstreamSubscriptions:
                 return
             except RpcError as error:
                 refusal = refusal or error
-        raise refusal or ResourceNotFound(uri)
+        try:
+            raise refusal or ResourceNotFound(uri)
+        finally:
+            # Its traceback has this frame, which the collector would have to free.
+            del refusal
 
     async def _follow(self, ctx: Context[Any], actor: UpstreamActor, uri: str) -> None:
         async with actor.borrowed(ctx) as connection:

@@ -41,7 +41,7 @@ __all__ = [
     "MemoryShared",
     "MemoryState",
     "MemoryTaskStore",
-    "MemoryUserStore",
+    "MemoryValueStore",
     "make_event_id",
     "new_node_name",
 ]
@@ -628,19 +628,19 @@ class MemoryReplayGuard:
         return True
 
 
-MAX_USERS = 10_000
-"""Users whose values are remembered."""
-MAX_USER_BYTES = 64 * 1024 * 1024
-"""Bytes of the values of all users together."""
+MAX_VALUES = 100_000
+"""Values that are kept."""
+MAX_VALUE_BYTES = 64 * 1024 * 1024
+"""Bytes of the values of all keys together."""
 # What an entry takes beside its value, about.
-_USER_OVERHEAD = 256
+_VALUE_OVERHEAD = 256
 
 
-class MemoryUserStore:
-    """A `mcp_actors.abc.UserStore` of one process. With too much to remember it takes no further users.
+class MemoryValueStore:
+    """A `mcp_actors.abc.ValueStore` of one process. With too much to remember it takes no further keys.
 
     Args:
-        max_users: The number of users.
+        max_values: The number of keys.
         max_bytes: The bytes of all values.
         clock: Returns seconds since the epoch.
     """
@@ -650,64 +650,69 @@ class MemoryUserStore:
     def __init__(
         self,
         *,
-        max_users: int = MAX_USERS,
-        max_bytes: int = MAX_USER_BYTES,
+        max_values: int = MAX_VALUES,
+        max_bytes: int = MAX_VALUE_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._max_users = max_users
+        self._max_values = max_values
         self._max_bytes = max_bytes
         self._clock = clock
         self._values: dict[str, tuple[bytes, float]] = {}
         self._bytes = 0
 
     def __repr__(self) -> str:
-        return f"<MemoryUserStore {len(self._values)}/{self._max_users}>"
+        return f"<MemoryValueStore {len(self._values)}/{self._max_values}>"
 
-    async def load(self, user: str) -> bytes | None:
-        """See `mcp_actors.abc.UserStore.load`."""
+    async def load(self, key: str) -> bytes | None:
+        """See `mcp_actors.abc.ValueStore.load`."""
         await trio.lowlevel.checkpoint()
-        return self._found(user)
+        return self.found(key)
 
-    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
-        """See `mcp_actors.abc.UserStore.replace`.
+    async def replace(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        """See `mcp_actors.abc.ValueStore.replace`.
 
         Raises:
-            SharedStateUnavailable: Too many users, or bytes of them, are remembered.
+            SharedStateUnavailable: Too many values, or bytes of them, are remembered.
         """
         await trio.lowlevel.checkpoint()
-        if self._found(user) != before:
+        return self.put(key, before, after, seconds)
+
+    def put(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        """Does what `replace` does, and does not wait; raises as that does."""
+        if self.found(key) != before:
             return False
         if after is not None:
-            self._make_room(user, len(after))
-        self._drop(user)
+            self._make_room(key, len(after))
+        self._drop(key)
         if after is not None:
-            self._values[user] = (after, self._clock() + seconds)
-            self._bytes += len(after) + _USER_OVERHEAD
+            self._values[key] = (after, self._clock() + seconds)
+            self._bytes += len(after) + _VALUE_OVERHEAD
         return True
 
-    def _found(self, user: str) -> bytes | None:
-        value, until = self._values.get(user, (None, 0.0))
+    def found(self, key: str) -> bytes | None:
+        """Does what `load` does, and does not wait."""
+        value, until = self._values.get(key, (None, 0.0))
         return value if until > self._clock() else None
 
-    def _make_room(self, user: str, size: int) -> None:
-        if self._fits(user, size):
+    def _make_room(self, key: str, size: int) -> None:
+        if self._fits(key, size):
             return
         now = self._clock()
         for each in [each for each, (_, until) in self._values.items() if until <= now]:
             self._drop(each)
-        if not self._fits(user, size):
-            raise SharedStateUnavailable("users", f"{len(self._values)} users are remembered")
+        if not self._fits(key, size):
+            raise SharedStateUnavailable("values", f"{len(self._values)} values are kept")
 
-    def _fits(self, user: str, size: int) -> bool:
-        own = self._values.get(user)
+    def _fits(self, key: str, size: int) -> bool:
+        own = self._values.get(key)
         number = len(self._values) + (own is None)
-        freed = 0 if own is None else len(own[0]) + _USER_OVERHEAD
-        return number <= self._max_users and self._bytes - freed + size + _USER_OVERHEAD <= self._max_bytes
+        freed = 0 if own is None else len(own[0]) + _VALUE_OVERHEAD
+        return number <= self._max_values and self._bytes - freed + size + _VALUE_OVERHEAD <= self._max_bytes
 
-    def _drop(self, user: str) -> None:
-        found = self._values.pop(user, None)
+    def _drop(self, key: str) -> None:
+        found = self._values.pop(key, None)
         if found is not None:
-            self._bytes -= len(found[0]) + _USER_OVERHEAD
+            self._bytes -= len(found[0]) + _VALUE_OVERHEAD
 
 
 class MemoryState:
@@ -716,14 +721,14 @@ class MemoryState:
     Args:
         events: The log of events; by default a `MemoryEventLog` with its defaults.
         clock: Returns seconds since the epoch, for the times of tasks.
-        users: The values of users; by default a `MemoryUserStore` with its defaults.
+        values: The values; by default a `MemoryValueStore` with its defaults.
     """
 
     def __init__(
         self,
         events: EventLog | None = None,
         clock: Callable[[], float] = time.time,
-        users: MemoryUserStore | None = None,
+        values: MemoryValueStore | None = None,
     ) -> None:
         self.node = new_node_name()
         self.sessions = MemorySessionDirectory()
@@ -731,7 +736,7 @@ class MemoryState:
         self.bus = MemoryBus(self.node)
         self.tasks = MemoryTaskStore(clock=clock)
         self.replays = MemoryReplayGuard()
-        self.users = MemoryUserStore(clock=clock) if users is None else users
+        self.values = MemoryValueStore(clock=clock) if values is None else values
         self.failure = None
 
     def __repr__(self) -> str:
@@ -741,7 +746,7 @@ class MemoryState:
 class MemoryShared:
     """State in the memory of this process, for servers that are one process. A `mcp_actors.abc.SharedState`.
 
-    Servers of one name that are given the same object have the values of users in common; all else is one server's own.
+    Servers of one name that are given the same object have the values in common; all else is one server's own.
 
     Args:
         events: The log of events; by default a `MemoryEventLog` with its defaults.
@@ -752,7 +757,7 @@ class MemoryShared:
         self._events = events
         self._clock = clock
         # They outlive a `serve`, by the name of the server.
-        self._users: dict[str, MemoryUserStore] = {}
+        self._stores: dict[str, MemoryValueStore] = {}
 
     def __repr__(self) -> str:
         return "<MemoryShared>"
@@ -760,9 +765,9 @@ class MemoryShared:
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[MemoryState]:
         """See `mcp_actors.abc.SharedState.open`."""
-        if name not in self._users:
-            self._users[name] = MemoryUserStore(clock=self._clock)
-        yield MemoryState(self._events, self._clock, self._users[name])
+        if name not in self._stores:
+            self._stores[name] = MemoryValueStore(clock=self._clock)
+        yield MemoryState(self._events, self._clock, self._stores[name])
 
 
 def from_url(url: str) -> MemoryShared:

@@ -1,4 +1,4 @@
-"""Shared state in a SQLite file: tasks and values of users, of all processes of one machine. The rest is in memory.
+"""Shared state in a SQLite file: tasks and values, of all processes of one machine. The rest is in memory.
 
 Steps (`mcp_actors.shared.sqlite_steps`) that wait for a connection are run together: by one thread at a time, in one
 transaction, with one write to the disk.
@@ -39,7 +39,7 @@ __all__ = [
     "SqliteShared",
     "SqliteState",
     "SqliteTaskStore",
-    "SqliteUserStore",
+    "SqliteValueStore",
 ]
 
 
@@ -322,8 +322,8 @@ class SqliteTaskStore:
         )
 
 
-class SqliteUserStore:
-    """A `mcp_actors.abc.UserStore` in a file. The arguments are those of `SqliteTaskStore`."""
+class SqliteValueStore:
+    """A `mcp_actors.abc.ValueStore` in a file. The arguments are those of `SqliteTaskStore`."""
 
     spans_processes = True
 
@@ -341,31 +341,31 @@ class SqliteUserStore:
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"<SqliteUserStore {self._place.node}>"
+        return f"<SqliteValueStore {self._place.node}>"
 
-    async def load(self, user: str) -> bytes | None:
-        """See `mcp_actors.abc.UserStore.load`."""
+    async def load(self, key: str) -> bytes | None:
+        """See `mcp_actors.abc.ValueStore.load`."""
         return await self._reading.run(
-            lambda connection: sqlite_steps.load_user(connection, self._place, self._clock(), user)
+            lambda connection: sqlite_steps.load_value(connection, self._place, self._clock(), key)
         )
 
-    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
-        """See `mcp_actors.abc.UserStore.replace`."""
+    async def replace(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        """See `mcp_actors.abc.ValueStore.replace`."""
 
         def step(connection: sqlite3.Connection) -> bool:
             now = self._clock()
-            return sqlite_steps.replace_user(connection, self._place, now, user, before, after, now + seconds)
+            return sqlite_steps.replace_value(connection, self._place, now, key, before, after, now + seconds)
 
         return await self._writing.run(step, len(before or b"") + len(after or b""))
 
 
 class SqliteState:
-    """The state that `SqliteShared` opens: tasks and values of users are in the file, all else is in memory.
+    """The state that `SqliteShared` opens: tasks and values are in the file, all else is in memory.
 
     Args:
         memory: The node and its other roles.
         tasks: The tasks.
-        users: The values of users.
+        values: The values.
         connections: What they are written and read with.
     """
 
@@ -373,7 +373,7 @@ class SqliteState:
         self,
         memory: MemoryState,
         tasks: SqliteTaskStore,
-        users: SqliteUserStore,
+        values: SqliteValueStore,
         connections: Sequence[BatchedConnection],
     ) -> None:
         self.node = memory.node
@@ -382,7 +382,7 @@ class SqliteState:
         self.bus = memory.bus
         self.replays = memory.replays
         self.tasks = tasks
-        self.users = users
+        self.values = values
         self._connections = connections
 
     @property
@@ -396,7 +396,7 @@ class SqliteState:
 
 
 class SqliteShared:
-    """Tasks and values of users in a file, for the processes of one machine. A `mcp_actors.abc.SharedState`.
+    """Tasks and values in a file, for the processes of one machine. A `mcp_actors.abc.SharedState`.
 
     They survive the death of all processes, and with it a loss of power: a change is on the disk before anyone
     learns of it. Sessions, events, the bus and the memory of what was used are those of each process alone. The file is
@@ -448,8 +448,8 @@ class SqliteShared:
         memory = MemoryState(self._events)
         place = Place(name, memory.node, await trio.to_thread.run_sync(_boot_id))
         writing, reading = await self._connect(place)
-        users = SqliteUserStore(place, writing, reading)
-        state = SqliteState(memory, SqliteTaskStore(place, writing, reading), users, (writing, reading))
+        values = SqliteValueStore(place, writing, reading)
+        state = SqliteState(memory, SqliteTaskStore(place, writing, reading), values, (writing, reading))
         try:
             async with outliving(SHARED_STATE) as nursery:
                 start_again(nursery, SQLITE_WORKER, writing.work, about="writing")

@@ -28,7 +28,7 @@ __all__ = [
     "drop_expired",
     "get",
     "leave",
-    "load_user",
+    "load_value",
     "now_of_machine",
     "open_connection",
     "open_database",
@@ -37,7 +37,7 @@ __all__ = [
     "read_records",
     "renew",
     "replace",
-    "replace_user",
+    "replace_value",
     "stored_record",
 ]
 
@@ -73,8 +73,8 @@ def read_records(found: Iterable[object]) -> list[TaskRecord]:
 
 # -- the file ----------------------------------------------------------------------------------------------------------
 
-_USERS = """
-CREATE TABLE IF NOT EXISTS users (
+_VALUES = """
+CREATE TABLE IF NOT EXISTS stored_values (
     server TEXT NOT NULL, name TEXT NOT NULL, value BLOB NOT NULL, expires REAL NOT NULL, PRIMARY KEY (server, name)
 ) WITHOUT ROWID
 """
@@ -188,7 +188,7 @@ def _set_up(connection: sqlite3.Connection) -> None:
         if _is_new(connection):
             _create(connection)
         # A file that an earlier version has made has no such table.
-        connection.execute(_USERS)
+        connection.execute(_VALUES)
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -371,37 +371,39 @@ def renew(connection: sqlite3.Connection, place: Place, now: float, lease: float
         (now, DROPPED_AT_ONCE),
     )
     connection.execute(
-        "DELETE FROM users WHERE (server, name) IN (SELECT server, name FROM users WHERE expires <= ? LIMIT ?)",
+        "DELETE FROM stored_values WHERE (server, name) IN "
+        "(SELECT server, name FROM stored_values WHERE expires <= ? LIMIT ?)",
         (now, DROPPED_AT_ONCE),
     )
     return drop_expired(connection, now)
 
 
-def load_user(connection: sqlite3.Connection, place: Place, now: float, user: str) -> bytes | None:
-    """Returns the value of a user."""
+def load_value(connection: sqlite3.Connection, place: Place, now: float, key: str) -> bytes | None:
+    """Returns the value of a key."""
     found = connection.execute(
-        "SELECT value FROM users WHERE server = ? AND name = ? AND expires > ?", (place.server, user, now)
+        "SELECT value FROM stored_values WHERE server = ? AND name = ? AND expires > ?",
+        (place.server, key, now),
     ).fetchone()
     return None if found is None else bytes(found[0])
 
 
-def replace_user(
+def replace_value(
     connection: sqlite3.Connection,
     place: Place,
     now: float,
-    user: str,
+    key: str,
     before: bytes | None,
     after: bytes | None,
     until: float,
 ) -> bool:
     """Puts a value in the place of another one, if that is there."""
-    if load_user(connection, place, now, user) != before:
+    if load_value(connection, place, now, key) != before:
         return False
     if after is None:
-        connection.execute("DELETE FROM users WHERE server = ? AND name = ?", (place.server, user))
+        connection.execute("DELETE FROM stored_values WHERE server = ? AND name = ?", (place.server, key))
     else:
         connection.execute(
-            "INSERT OR REPLACE INTO users VALUES (?, ?, ?, ?)", (place.server, user, after, until)
+            "INSERT OR REPLACE INTO stored_values VALUES (?, ?, ?, ?)", (place.server, key, after, until)
         )
     return True
 

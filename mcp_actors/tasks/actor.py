@@ -26,6 +26,8 @@ __all__ = ["TaskActor"]
 MESSAGE_EVERY = 1.0
 # Seconds for which questions may take to be withdrawn when the function that asked them no longer waits.
 WITHDRAW_BOUND = 2.0
+# Seconds for which the effects of a task without an end are kept.
+LONGEST_TASK = 7 * 86400.0
 # Seconds between two attempts to keep the outcome of a task, at first and at last.
 RETRY_FIRST, RETRY_LAST = 0.1, 5.0
 
@@ -57,6 +59,14 @@ class TaskActor:
 
     def __repr__(self) -> str:
         return f"<TaskActor {self.record.id[:6]}… {self.record.tool} {self.record.state}>"
+
+    @property
+    def kept(self) -> tuple[str, float] | None:
+        """See `mcp_actors.extensions.SupportsKept`."""
+        record = self.record
+        if not record.restartable:
+            return None
+        return record.id, record.created + (LONGEST_TASK if record.ttl is None else record.ttl)
 
     # -- the actor ---------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode
 from typing import Any
 
 import msgspec
@@ -287,6 +288,16 @@ def test_it_opens_for_the_same_call() -> None:
     assert SEALER.open(STATE, **CALL) == PAYLOAD
 
 
+def test_nothing_of_it_can_be_read_and_no_two_states_are_alike() -> None:
+    state, again = (SEALER.seal({"answers": "A" * 300}, **CALL) for _ in range(2))
+    assert state != again
+    seen = urlsafe_b64decode(state + "=" * (-len(state) % 4))
+    assert not any(part in seen for part in (b"answers", b"AAAA"))
+    # A stream of its own for each state: what two states have in common cannot be found out from both together.
+    other = urlsafe_b64decode(again + "=" * (-len(again) % 4))
+    assert len({a ^ b for a, b in zip(seen[48:], other[48:], strict=True)}) > 100
+
+
 def test_it_opens_in_another_process_with_the_same_key() -> None:
     assert StateSealer(b"0123456789abcdef0123456789abcdef").open(STATE, **CALL) == PAYLOAD
 
@@ -381,7 +392,7 @@ def test_a_short_key_is_refused() -> None:
 
 
 def test_the_state_is_small_and_travels_in_json_and_headers() -> None:
-    assert len(STATE) < 200
+    assert len(STATE) < 220
     assert set(STATE) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
 
 

@@ -15,7 +15,7 @@ from mcp_actors import Client, Context, Server, SyncContext
 from mcp_actors.abc import SharedState
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared import MemoryShared
-from mcp_actors.shared.memory import MemoryUserStore
+from mcp_actors.shared.memory import MemoryValueStore
 from mcp_actors.shared.redis import RedisShared
 from mcp_actors.shared.sqlite import SqliteShared
 from mcp_actors.supervision.principal import Principal
@@ -188,10 +188,10 @@ async def test_it_is_bounded_for_each_user() -> None:
 
 async def test_memory_takes_so_many_users_and_bytes_and_forgets_what_is_over() -> None:
     now = 0.0
-    store = MemoryUserStore(max_users=2, max_bytes=2_000, clock=lambda: now)
+    store = MemoryValueStore(max_values=2, max_bytes=2_000, clock=lambda: now)
     assert await store.replace("a", None, b"x", 10)
     assert await store.replace("b", None, b"x", 20)
-    with pytest.raises(SharedStateUnavailable, match="2 users are remembered"):
+    with pytest.raises(SharedStateUnavailable, match="2 values are kept"):
         await store.replace("c", None, b"x", 10)
     now = 11.0
     assert await store.replace("c", None, b"x", 10)
@@ -207,6 +207,6 @@ async def test_what_another_program_has_written_counts_as_nothing() -> None:
     shared = MemoryShared()
     async with client_of(make_server(shared), ANN, ERAS[1]) as client:
         async with shared.open("notes") as state:
-            await state.users.replace('["notes","ann"]', None, b"garbage", 60)
+            await state.values.replace('["notes","ann"]', None, b"garbage", 60)
         assert await value(client, "get", key="a") == "nothing"
         assert await value(client, "count") == 1

@@ -21,6 +21,7 @@ from mcp_actors.testing import connected_pair
 from mcp_actors.types import PromptReference, Resource, ResourceTemplateReference
 from mcp_transports.memory import MemoryTransport
 from tests.server.test_access import Authenticating
+from tests.transports.test_every_binding import ALLOWED, garbage
 
 ERAS = ["2025-11-25", "2026-07-28"]
 EACH_ERA = pytest.mark.parametrize("era", ERAS)
@@ -801,3 +802,16 @@ async def test_no_task_begins_for_what_is_hidden(how: str) -> None:
     async with client_of(server, "ann", "2025-11-25") as ann:
         assert "task" in await ann.request("tools/call", params)
     assert ran[0] == "before"
+
+
+@EACH_ERA
+async def test_a_call_that_is_refused_is_freed_at_once(era: str) -> None:
+    server = Server("s")
+    server.add_tool(lambda: None, name="refused", auth=lambda caller, component: False)
+
+    async def use() -> None:
+        async with Client(server, era=era) as client:
+            with pytest.raises(NotAllowed):
+                await client.call_tool("refused")
+
+    assert await garbage(use) < ALLOWED

@@ -11,7 +11,7 @@ import trio
 from mcp_actors.abc.shared import Replay, SessionPlace, TaskBounds, TaskRecord
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared import MemoryEventLog, MemoryTaskStore
-from mcp_actors.shared.memory import MemoryReplayGuard, MemoryUserStore, new_node_name
+from mcp_actors.shared.memory import MemoryReplayGuard, MemoryValueStore, new_node_name
 from mcp_actors.testing import SharedStateSubject
 
 LEASE = 10.0
@@ -28,7 +28,7 @@ class Place:
             "bus": EventBus,
             "tasks": Tasks,
             "replays": Replays,
-            "users": Users,
+            "values": Values,
             "node": Node,
             "content": Content,
         } | parts
@@ -106,7 +106,7 @@ class Content:
         self.log = MemoryEventLog()
         self.tasks = MemoryTaskStore(clock=trio.current_time)
         self.replays = MemoryReplayGuard()
-        self.users = MemoryUserStore(clock=trio.current_time)
+        self.values = MemoryValueStore(clock=trio.current_time)
         for node in self.nodes.values():
             self.sessions |= node.own_sessions
 
@@ -124,7 +124,7 @@ class Node:
         self.bus = place.parts["bus"](self)
         self.tasks = place.parts["tasks"](self)
         self.replays = place.parts["replays"](self)
-        self.users = place.parts["users"](self)
+        self.values = place.parts["values"](self)
 
     async def reach(self, role: Any) -> None:
         await trio.lowlevel.checkpoint()
@@ -327,12 +327,12 @@ class Replays(Role):
         return bool(await self.of.content.replays.first_use(name, seconds))
 
 
-class Users(Role):
-    async def load(self, user: str) -> bytes | None:
-        await self.of.reach("users")
-        found: bytes | None = await self.of.content.users.load(user)
+class Values(Role):
+    async def load(self, key: str) -> bytes | None:
+        await self.of.reach("values")
+        found: bytes | None = await self.of.content.values.load(key)
         return found
 
-    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
-        await self.of.reach("users")
-        return bool(await self.of.content.users.replace(user, before, after, seconds))
+    async def replace(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        await self.of.reach("values")
+        return bool(await self.of.content.values.replace(key, before, after, seconds))

@@ -11,7 +11,7 @@ import trio
 from mcp_actors.abc import OpenState, Replay, SessionPlace
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.shared import MemoryEventLog, MemoryTaskStore
-from mcp_actors.shared.memory import MemoryReplayGuard, MemoryUserStore, new_node_name
+from mcp_actors.shared.memory import MemoryReplayGuard, MemoryValueStore, new_node_name
 
 
 class Spanning:
@@ -70,7 +70,7 @@ class SpanningNode:
         self.events = SpanningLog(self)
         self.tasks = shared.tasks
         self.replays = MemoryReplayGuard()
-        self.users = MemoryUserStore()
+        self.values = MemoryValueStore()
         self.mailboxes: dict[str, Callable[[bytes], None]] = {}
         self.takes: dict[object, tuple[Callable[[str, str], None], Callable[[], None]]] = {}
         self.into, self.out = trio.open_memory_channel[tuple[str, bytes]](1_000_000)

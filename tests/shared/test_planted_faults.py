@@ -15,7 +15,7 @@ from mcp_actors.abc.shared import Replay, SessionPlace, TaskBounds, TaskRecord
 from mcp_actors.testing import SharedStateBreach, check_shared_state
 from mcp_actors.testing.shared_state import subject
 
-from .cluster import Content, EventBus, Events, Node, Place, Replays, Sessions, Tasks, Users
+from .cluster import Content, EventBus, Events, Node, Place, Replays, Sessions, Tasks, Values
 
 LARGE = 1 << 60
 
@@ -490,25 +490,25 @@ class RemembersAFew(Replays):
         return await super().first_use(name, seconds)
 
 
-# -- users
-class ReplacesAnyValue(Users):
-    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
-        return await super().replace(user, await self.load(user), after, seconds)
+# -- values
+class ReplacesAnyValue(Values):
+    async def replace(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        return await super().replace(key, await self.load(key), after, seconds)
 
 
-class ComparesTooEarly(Users):
-    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
-        if await self.load(user) != before:
+class ComparesTooEarly(Values):
+    async def replace(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        if await self.load(key) != before:
             return False
         await trio.sleep(0.1)
-        while not await super().replace(user, await self.load(user), after, seconds):
+        while not await super().replace(key, await self.load(key), after, seconds):
             pass
         return True
 
 
-class KeepsValuesForEver(Users):
-    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
-        return await super().replace(user, before, after, LARGE)
+class KeepsValuesForEver(Values):
+    async def replace(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        return await super().replace(key, before, after, LARGE)
 
 
 # (the fault, what it is put in place of, the check that finds it, the rule that the message names)
@@ -587,9 +587,9 @@ FAULTS: list[tuple[type[Any], str, str, str]] = [
     (NeverFreesNames, "replays", "names_are_free_after_their_time", subject.USED_ONCE),
     (RemembersAFew, "replays", "many_names_are_remembered", subject.USED_ONCE),
     (TakesEveryName, "replays", "cancelled_uses_are_first_uses_or_none", subject.CANCELLED),
-    (ReplacesAnyValue, "users", "values_of_users_are_compared", subject.VALUES),
-    (ComparesTooEarly, "users", "values_of_users_are_compared", subject.VALUES),
-    (KeepsValuesForEver, "users", "values_of_users_end_with_their_time", subject.VALUES_END),
+    (ReplacesAnyValue, "values", "values_are_compared", subject.VALUES),
+    (ComparesTooEarly, "values", "values_are_compared", subject.VALUES),
+    (KeepsValuesForEver, "values", "values_end_with_their_time", subject.VALUES_END),
     (SharesBetweenServers, "place", "servers_share_nothing", subject.NAMES_APART),
     (OpensDuringOutages, "place", "unreachable_state_says_so", subject.OPENED),
     (LosesMailboxesInOutages, "place", "outages_end_by_themselves", subject.REACHED),

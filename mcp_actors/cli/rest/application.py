@@ -403,12 +403,20 @@ async def _stream(caller: _CallerConnection, name: str, arguments: dict[str, Any
         except trio.WouldBlock:
             log.debug("a report of progress was left out: its client reads slowly", tool=name)
 
+    left: OSError | None = None
+
     async def show() -> None:
-        async for each in taken:
-            shown = {"progress": each.progress, "total": each.total, "message": each.message}
-            await _send_event(
-                send, "progress", {key: each for key, each in shown.items() if each is not None}
-            )
+        nonlocal left
+        try:
+            async for each in taken:
+                shown = {"progress": each.progress, "total": each.total, "message": each.message}
+                await _send_event(
+                    send, "progress", {key: each for key, each in shown.items() if each is not None}
+                )
+        except OSError as error:
+            # The client has left, or takes nothing: so has the listener to learn it, and not in a group.
+            left = error
+            nursery.cancel_scope.cancel()
 
     await send({"type": "http.response.start", "status": 200, "headers": _headers(_EVENTS, ())})
     # The client learns at once that the call has begun.
@@ -421,6 +429,8 @@ async def _stream(caller: _CallerConnection, name: str, arguments: dict[str, Any
         except _RestRefusal as refused:
             event, data = "error", {"status": refused.status, "detail": refused.detail}
         reports.close()
+    if left is not None:
+        raise left
     await _send_event(send, event, data)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -2,7 +2,7 @@
 
 The roles of a state that its server has anyhow are kept where they span processes, as those of Redis do. In place of
 the others a worker has those of its supervisor, so that any worker serves the sessions of any other one, and a worker
-that is replaced leaves its own to them. Tasks and values of users stay where the server has them.
+that is replaced leaves its own to them. Tasks stay where the server has them.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class WorkerSharedState:
         self.events = inner.events if inner.events.spans_processes else _WorkerEventLog(link)
         self.replays = inner.replays if inner.replays.spans_processes else _WorkerReplayGuard(link)
         self.tasks = inner.tasks
-        self.users = inner.users
+        self.values = inner.values if inner.values.spans_processes else _WorkerValueStore(link)
 
     def __repr__(self) -> str:
         return f"<WorkerSharedState {self.node}>"
@@ -432,6 +432,23 @@ class _WorkerReplayGuard:
     async def first_use(self, name: bytes, seconds: float) -> bool:
         [is_first] = await self._link.ask("replays", "use", name, seconds)
         return bool(is_first)
+
+
+class _WorkerValueStore:
+    """A `mcp_actors.abc.ValueStore`."""
+
+    spans_processes = True
+
+    def __init__(self, link: _Link) -> None:
+        self._link = link
+
+    async def load(self, key: str) -> bytes | None:
+        [found] = await self._link.ask("values", "load", _encoded(key))
+        return None if found is None else bytes(found)
+
+    async def replace(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        [is_replaced] = await self._link.ask("values", "replace", _encoded(key), before, after, seconds)
+        return bool(is_replaced)
 
 
 def _encoded(text: str) -> bytes:

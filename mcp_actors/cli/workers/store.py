@@ -22,7 +22,7 @@ import trio
 
 from mcp_actors.errors import SharedStateUnavailable
 from mcp_actors.errors.protocol import SharedRole
-from mcp_actors.shared.memory import MemoryEventLog, MemoryReplayGuard
+from mcp_actors.shared.memory import MemoryEventLog, MemoryReplayGuard, MemoryValueStore
 from mcp_actors.supervision.containment import one_error, start
 from mcp_actors.supervision.task_kinds import WORKER_STORE
 
@@ -219,6 +219,7 @@ class _Content:
         self._places: dict[str, _StoredPlace] = {}
         self._events = MemoryEventLog()
         self._replays = MemoryReplayGuard()
+        self._values = MemoryValueStore(clock=trio.current_time)
         # Topic and key, and how many there ever were.
         self._published: deque[tuple[bytes, bytes]] = deque(maxlen=MAX_PUBLISHED)
         self._position = 0
@@ -240,6 +241,8 @@ class _Content:
             "send": self._send,
             "shut": self._shut,
             "use": self._use,
+            "load": self._load,
+            "replace": self._replace,
         }
 
     def __repr__(self) -> str:
@@ -390,6 +393,20 @@ class _Content:
 
     def _use(self, node: _Node, name: bytes, seconds: float) -> bool:
         return self._replays.use(name, seconds)
+
+    # -- values ----------------------------------------------------------------------------------------
+
+    def _load(self, node: _Node, key: bytes) -> bytes | None:
+        return self._values.found(_key(key))
+
+    def _replace(
+        self, node: _Node, key: bytes, before: bytes | None, after: bytes | None, seconds: float
+    ) -> bool:
+        return self._values.put(_key(key), before, after, seconds)
+
+
+def _key(key: bytes) -> str:
+    return key.decode("utf-8", "surrogatepass")
 
 
 def _refuse(role: SharedRole, cause: str) -> NoReturn:

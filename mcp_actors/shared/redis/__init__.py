@@ -23,7 +23,7 @@ key                    content                                                  
 ``heads:SESSION``      the last id of each of its open streams                        the same, or with its node
 ``returning``          the mark that a node has found its lease missing               half a lease after that
 ``used:NAME``          a name that was used                                           after its time
-``user:USER``          the value of a user                                            after its time
+``value:KEY``          a value, such as that of a user                                after its time
 see `.stored_tasks`    tasks                                                          after their time
 ====================== ============================================================== ==============================
 

@@ -91,9 +91,9 @@ class Keys:
         """The mark of something that was used."""
         return f"{self.root}used:{short(name)}"
 
-    def user(self, user: str) -> str:
-        """The value of a user."""
-        return f"{self.root}user:{short(user)}"
+    def value(self, key: str) -> str:
+        """A value by its key."""
+        return f"{self.root}value:{short(key)}"
 
 
 # -- the connection ----------------------------------------------------------------------------------------------------

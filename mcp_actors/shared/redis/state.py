@@ -21,7 +21,7 @@ from mcp_actors.supervision.containment import outliving, start_again
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import SHARED_STATE, STORE_UPKEEP
 
-__all__ = ["RedisReplayGuard", "RedisShared", "RedisState", "RedisUserStore"]
+__all__ = ["RedisReplayGuard", "RedisShared", "RedisState", "RedisValueStore"]
 
 # Seconds. The others believe for so long that a node is there which they do not hear of.
 DEFAULT_LEASE = 10.0
@@ -53,7 +53,7 @@ class RedisReplayGuard:
         return await self._link.request("replays", b"SET", key, b"1", b"NX", b"PX", milliseconds) is not None
 
 
-_REPLACE_USER = Script("""
+_REPLACE_VALUE = Script("""
 local key, before, after = ARGV[1], ARGV[2], ARGV[3]
 if (redis.call('GET', key) or '') ~= before then return 0 end
 if after == '' then redis.call('DEL', key) else redis.call('SET', key, after, 'PX', ARGV[4]) end
@@ -61,8 +61,8 @@ return 1
 """)
 
 
-class RedisUserStore:
-    """A `mcp_actors.abc.UserStore` in Redis: a key that ends by itself for each user.
+class RedisValueStore:
+    """A `mcp_actors.abc.ValueStore` in Redis: a key that ends by itself for each value.
 
     Args:
         link: The connection.
@@ -76,19 +76,19 @@ class RedisUserStore:
         self._keys = keys
 
     def __repr__(self) -> str:
-        return "<RedisUserStore>"
+        return "<RedisValueStore>"
 
-    async def load(self, user: str) -> bytes | None:
-        """See `mcp_actors.abc.UserStore.load`."""
-        found: bytes | None = await self._link.request("users", b"GET", self._keys.user(user))
+    async def load(self, key: str) -> bytes | None:
+        """See `mcp_actors.abc.ValueStore.load`."""
+        found: bytes | None = await self._link.request("values", b"GET", self._keys.value(key))
         return found
 
-    async def replace(self, user: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
-        """See `mcp_actors.abc.UserStore.replace`."""
+    async def replace(self, key: str, before: bytes | None, after: bytes | None, seconds: float) -> bool:
+        """See `mcp_actors.abc.ValueStore.replace`."""
         milliseconds = max(1, int(seconds * 1000))
-        arguments = (self._keys.user(user), before or b"", after or b"", milliseconds)
+        arguments = (self._keys.value(key), before or b"", after or b"", milliseconds)
         weight = len(before or b"") + len(after or b"")
-        return bool(await self._link.run_script("users", _REPLACE_USER, *arguments, weight=weight))
+        return bool(await self._link.run_script("values", _REPLACE_VALUE, *arguments, weight=weight))
 
 
 class RedisState:
@@ -109,7 +109,7 @@ class RedisState:
                 redis,
                 name,
                 keys.root,
-                (RENEW, *directory.SCRIPTS, *bus.SCRIPTS, *stored_tasks.SCRIPTS, _REPLACE_USER),
+                (RENEW, *directory.SCRIPTS, *bus.SCRIPTS, *stored_tasks.SCRIPTS, _REPLACE_VALUE),
             ),
             RedisLink(redis, name, keys.root, events.SCRIPTS),
             RedisLink(redis, name, keys.root),
@@ -120,7 +120,7 @@ class RedisState:
         self.bus = RedisBus(link, reading, keys, self.node)
         self.tasks = RedisTaskStore(link, keys, lease)
         self.replays = RedisReplayGuard(link, keys)
-        self.users = RedisUserStore(link, keys)
+        self.values = RedisValueStore(link, keys)
         # Two attempts that take all the time they have, and the pauses between them.
         found_within = 2 * (CONNECTING * redis.timeout + LAST_PAUSE)
         self._lease = NodeLease(link, keys, self.node, lease, found_within)

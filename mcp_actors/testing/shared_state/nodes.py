@@ -35,7 +35,7 @@ async def states_describe_themselves(tested: StateUnderTest) -> None:
     """The name of a node and the properties of the roles have their types, and stay."""
     async with tested.node() as node:
         expect(isinstance(node.node, str) and bool(node.node), DESCRIBED, f"the node's name is {node.node!r}")
-        for role in (node.sessions, node.events, node.bus, node.tasks, node.replays, node.users):
+        for role in (node.sessions, node.events, node.bus, node.tasks, node.replays, node.values):
             spans: object = role.spans_processes
             expect(isinstance(spans, bool), DESCRIBED, f"{role!r}.spans_processes is {spans!r}")
         survives: object = node.tasks.survives
@@ -247,47 +247,47 @@ REPLAYS = (
 )
 
 
-# -- the values of users -------------------------------------------------------------------------------
+# -- the values -------------------------------------------------------------------------------
 
 
-async def values_of_users_are_compared(tested: StateUnderTest) -> None:
+async def values_are_compared(tested: StateUnderTest) -> None:
     """A value is made, replaced and dropped, at the same and at another node, and by 20 at once."""
     async with tested.nodes() as nodes:
-        used = nodes if nodes[0].users.spans_processes else nodes[:1]
-        first, last = used[0].users, used[-1].users
-        for user in ("", "alice", "a b", "ü*", "x" * 500):
-            expect(await last.load(user) is None, VALUES, f"{user!r} has a value from the start")
-            expect(not await first.replace(user, b"0", b"1", 60), VALUES, "what was not there was replaced")
-            expect(await first.replace(user, None, b"\x00\xff", 60), VALUES, "the first value was refused")
-            expect(await last.load(user) == b"\x00\xff", VALUES, f"the value of {user!r} is another one")
-            expect(not await last.replace(user, None, b"2", 60), VALUES, "a value counted as missing")
-            expect(await last.replace(user, b"\x00\xff", b"2", 60), VALUES, "the next value was refused")
-            expect(not await first.replace(user, b"\x00\xff", b"3", 60), VALUES, "a value was replaced twice")
-            expect(await first.replace(user, b"2", None, 60), VALUES, "a value could not be dropped")
-            expect(await last.load(user) is None, VALUES, "a dropped value is there")
+        used = nodes if nodes[0].values.spans_processes else nodes[:1]
+        first, last = used[0].values, used[-1].values
+        for key in ("", "alice", "a b", "ü*", "x" * 500):
+            expect(await last.load(key) is None, VALUES, f"{key!r} has a value from the start")
+            expect(not await first.replace(key, b"0", b"1", 60), VALUES, "what was not there was replaced")
+            expect(await first.replace(key, None, b"\x00\xff", 60), VALUES, "the first value was refused")
+            expect(await last.load(key) == b"\x00\xff", VALUES, f"the value of {key!r} is another one")
+            expect(not await last.replace(key, None, b"2", 60), VALUES, "a value counted as missing")
+            expect(await last.replace(key, b"\x00\xff", b"2", 60), VALUES, "the next value was refused")
+            expect(not await first.replace(key, b"\x00\xff", b"3", 60), VALUES, "a value was replaced twice")
+            expect(await first.replace(key, b"2", None, 60), VALUES, "a value could not be dropped")
+            expect(await last.load(key) is None, VALUES, "a dropped value is there")
         acts = [
-            partial(used[number % len(used)].users.replace, "all", None, b"%d" % number, 60)
+            partial(used[number % len(used)].values.replace, "all", None, b"%d" % number, 60)
             for number in range(20)
         ]
         won = sum(await all_at_once(acts))
         expect(won == 1, VALUES, f"of 20 that replaced a value at the same time {won} did")
 
 
-async def values_of_users_end_with_their_time(tested: StateUnderTest) -> None:
+async def values_end_with_their_time(tested: StateUnderTest) -> None:
     """A value is there until its seconds are over, and a longer one beside it stays."""
     seconds = tested.quiet * 5
     async with tested.node() as node:
-        users = node.users
-        await users.replace("short", None, b"1", seconds)
-        await users.replace("long", None, b"2", 3600.0)
-        expect(await users.load("short") == b"1", VALUES_END, "a value was not there at once")
+        values = node.values
+        await values.replace("short", None, b"1", seconds)
+        await values.replace("long", None, b"2", 3600.0)
+        expect(await values.load("short") == b"1", VALUES_END, "a value was not there at once")
         await tested.subject.pass_time(seconds * 1.2)
-        expect(await users.load("short") is None, VALUES_END, "a value was there after its time")
-        expect(await users.replace("short", None, b"3", 60), VALUES_END, "an old value was in the way")
-        expect(await users.load("long") == b"2", VALUES_END, "a value was gone before its time")
+        expect(await values.load("short") is None, VALUES_END, "a value was there after its time")
+        expect(await values.replace("short", None, b"3", 60), VALUES_END, "an old value was in the way")
+        expect(await values.load("long") == b"2", VALUES_END, "a value was gone before its time")
 
 
 USERS = (
-    Check(values_of_users_are_compared, VALUES),
-    Check(values_of_users_end_with_their_time, VALUES_END),
+    Check(values_are_compared, VALUES),
+    Check(values_end_with_their_time, VALUES_END),
 )

@@ -224,8 +224,8 @@ async def unreachable_state_says_so(tested: StateUnderTest) -> None:
             ("replace", node.tasks.spans_processes, lambda: node.tasks.replace(next_value(record))),
             ("page", node.tasks.spans_processes, lambda: node.tasks.page("alice", None, 10)),
             ("abandoned", node.tasks.spans_processes, lambda: node.tasks.abandoned(10)),
-            ("load", node.users.spans_processes, lambda: node.users.load("alice")),
-            ("replace_user", node.users.spans_processes, lambda: node.users.replace("a", None, b"1", 60)),
+            ("load", node.values.spans_processes, lambda: node.values.load("alice")),
+            ("replace_value", node.values.spans_processes, lambda: node.values.replace("a", None, b"1", 60)),
             ("first_use", node.replays.spans_processes, lambda: node.replays.first_use(b"n", 60)),
         ]
         for _ in range(2):

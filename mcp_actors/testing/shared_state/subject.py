@@ -134,9 +134,9 @@ USED_ONCE = (
     "first_use is true once in so many seconds for a name, at all nodes together, and true again after them"
 )
 
-# -- users
+# -- values
 VALUES = "a value replaces the one that is named, at all nodes together, and only one of several does"
-VALUES_END = "a value is there for its seconds, no longer, and no other user has it"
+VALUES_END = "a value is there for its seconds, no longer, and no other key has it"
 
 
 Act = Callable[[], Awaitable[object]]

@@ -306,6 +306,50 @@ async def test_a_change_in_a_named_folder_counts_whatever_it_is(project: Project
         assert "reloaded" in await project.hears("reloaded")
 
 
+MODULES = """
+from mcp_actors import Server
+
+server = Server("project", capabilities=["tools"])
+server.add_modules({folder!r})
+"""
+
+
+NUMBER_OF_MODULES = """
+from mcp_actors import tool
+from ._numbers import NUMBER
+
+@tool
+async def number() -> int:
+    return NUMBER
+"""
+
+
+async def test_a_file_of_a_folder_of_modules_is_a_file_of_the_server(project: Project) -> None:
+    folder = project.folder / "tools"
+    folder.mkdir()
+    project.write("tools/_numbers.py", "NUMBER = 1\n")
+    project.write("tools/number.py", NUMBER_OF_MODULES)
+    project.write("main.py", MODULES.format(folder=str(folder)))
+    async with project.served(str(folder)) as (client, _):
+        # Both who watch the folder may see one change.
+        for name, text, number in (
+            ("tools/_numbers.py", "NUMBER = 22\n", 22),
+            ("tools/number.py", NUMBER_OF_MODULES.replace("return NUMBER", "return NUMBER + 1"), 23),
+        ):
+            project.write(name, text)
+            while await number_of(client) != number:
+                await project.hears("reloaded in")
+        project.write("tools/number.py", "number = 1 / 0\n")
+        assert "ZeroDivisionError" in await project.hears("was not reloaded")
+        assert await number_of(client) == 23
+        project.write("tools/number.py", NUMBER_OF_MODULES)
+        while await number_of(client) != 22:
+            await project.hears("reloaded in")
+        project.write("tools/more.py", NUMBER_OF_MODULES)
+        while [tool.name async for tool in client.tools()] != ["more_number", "number"]:
+            await project.hears("reloaded in")
+
+
 async def test_what_the_file_prints_and_runs_is_no_matter(project: Project) -> None:
     async with project.served() as (client, _):
         project.put("main.py", f"{SERVER}\nprint('printed')\nserver.run()\n")

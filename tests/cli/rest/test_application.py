@@ -40,6 +40,7 @@ class Rest:
         self.server = server = Server("shop", version="7", instructions="Sells books.")
         self.http = httpx2.AsyncClient(timeout=30)
         self.url = ""
+        self.api = RestApplication()
         self.begun = trio.Event()
         self.ends: list[str] = []
 
@@ -89,11 +90,11 @@ class Rest:
 
 @asynccontextmanager
 async def served(rest: Rest, keys: Any = None, **options: Any) -> AsyncIterator[Rest]:
-    rest_api = RestApplication(keys)
-    settings = {"routes": {"/": rest_api}, "authenticate": keys, **options}
+    rest.api = RestApplication(keys)
+    settings = {"routes": {"/": rest.api}, "authenticate": keys, **options}
     transport = HttpServerTransport("http://127.0.0.1:0/mcp", **settings)
     async with trio.open_nursery() as nursery, rest.http:
-        url, _ = await nursery.start(rest.server.serve, transport, rest_api)
+        url, _ = await nursery.start(rest.server.serve, transport, rest.api)
         rest.url = url.removesuffix("/mcp")
         yield rest
         nursery.cancel_scope.cancel()
@@ -315,6 +316,35 @@ async def test_a_client_that_leaves_cancels_its_call(rest: Rest, accept: str) ->
         await peer.aclose()
         await eventually(lambda: rest.ends == ["cancelled"])
     assert await rest.call("/add", {"a": 1}) == (200, 3)
+
+
+async def test_a_client_that_takes_no_events_ends_its_call(rest: Rest) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        if b"progress" in message.get("body", b""):
+            raise OSError("the client has left, or takes nothing")
+
+    @rest.server.tool
+    async def begins(ctx: Context) -> None:
+        await ctx.progress(1, 2)
+        try:
+            await trio.sleep_forever()
+        finally:
+            rest.ends.append("cancelled")
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "raw_path": b"/begins",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"accept", b"text/event-stream")],
+    }
+    with pytest.raises(OSError, match="takes nothing"):
+        await rest.api(scope, receive, send)
+    await eventually(lambda: rest.ends == ["cancelled"])
 
 
 # -- resources, prompts, the document, the page ---------------------------------------------------------------------

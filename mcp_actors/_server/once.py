@@ -1,0 +1,482 @@
+"""``ctx.once``: what a call does once, in however many runs its function begins again.
+
+A function runs again from its start for each question that a stateless client has answered (MCP 2026-07-28, Multi
+Round-Trip Requests), and at another node when that of a restartable task has gone. Where an outcome is kept:
+
+===================================  ===================================================================================
+the call                             its outcomes
+===================================  ===================================================================================
+waits while its client is asked      are nowhere: its function has one run
+is stateless, in its first run       are in the ``requestState``, sealed
+is stateless, in a later run         are there too, and in the shared state: a client may send one retry twice
+is a restartable task                are in the shared state
+===================================  ===================================================================================
+
+The seal has room for `MOST_SEALED` bytes of them, and for others a note that they are in the shared state. There an
+effect is claimed in one atomic step before it begins. A run that finds the claim of another one
+
+- takes the outcome, if it is there;
+- waits for it, while the node that claimed it says that it runs;
+- raises `OutcomeUnknown` otherwise. It never begins what may have been done.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import msgspec
+import trio
+
+from mcp_actors._schema.convert import ConversionError
+from mcp_actors._schema.returned import conversion, output_encoder
+from mcp_actors._schema.signature import function_hints
+from mcp_actors._server.invoke import body_of
+from mcp_actors._wire.codec import encode_value
+from mcp_actors.abc import OpenState
+from mcp_actors.errors import (
+    OnceConflict,
+    OnceFailed,
+    OutcomeUnknown,
+    RpcError,
+    SharedStateUnavailable,
+    ToolError,
+)
+from mcp_actors.supervision.containment import is_cancelled
+from mcp_actors.supervision.logging import log
+
+__all__ = ["LONGEST_CALL", "MOST_SEALED", "Claims", "Effect", "Effects"]
+
+MOST_SEALED = 4096
+"""Bytes of all outcomes of a call that its ``requestState`` has; others are in the shared state."""
+LONGEST_CALL = 86400.0
+"""Seconds from the first question of a stateless call to the last retry that is taken: so long are its effects kept."""
+MOST_EFFECTS = 256
+"""Effects of one call, which all are in its ``requestState``."""
+LONGEST_NAME = 200
+# Characters of an exception's text that are kept.
+_LONGEST_TEXT = 1000
+# Seconds between two looks at an effect that another run has claimed, at first and at last.
+_FIRST_PAUSE, _LAST_PAUSE = 0.01, 1.0
+
+# An outcome, as JSON has it: ["value", V], ["tool", TEXT], ["rpc", CODE, MESSAGE, DATA], ["error", TEXT], or
+# ["stored"], which says that it is in the shared state.
+_Outcome = list[Any]
+_STORED: _Outcome = ["stored"]
+
+
+class _Met(NamedTuple):
+    """An effect that an earlier run of the call has met."""
+
+    name: str
+    function: str
+    outcome: _Outcome
+
+
+class _Stored(msgspec.Struct, omit_defaults=True):
+    """An effect in the shared state. Without an outcome it is claimed, and lost once its claim is nobody's."""
+
+    claim: tuple[str, str]
+    """The address of the node, and the name of the claim there."""
+    outcome: _Outcome | None = None
+
+
+_read_stored = msgspec.json.Decoder(_Stored).decode
+
+
+# The claims of this process: of all its servers, and of one that was reloaded in between.
+_running: set[str] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_running.clear)
+
+
+class Claims:
+    """Makes the claims of one `serve`, by which other runs know whether an outcome may still come."""
+
+    def __init__(self) -> None:
+        self._address = ""
+
+    def __repr__(self) -> str:
+        return f"<Claims {self._address}>"
+
+    def begin(self, shared: OpenState) -> tuple[str, str]:
+        """Returns a new claim, which counts until `end`."""
+        if not self._address:
+            # Messages to it say nothing but that somebody asks whether this node is there. It ends with the node.
+            self._address, _ = shared.bus.open_mailbox(lambda message: None)
+        name = secrets.token_urlsafe(12)
+        _running.add(name)
+        return self._address, name
+
+    def end(self, claim: tuple[str, str]) -> None:
+        """Its effect runs no longer. Idempotent, and allowed in any thread."""
+        _running.discard(claim[1])
+
+    async def is_running(self, shared: OpenState, claim: tuple[str, str]) -> bool:
+        """Whether the outcome of a claim may still come; raises `SharedStateUnavailable`."""
+        address, name = claim
+        return name in _running or (address != self._address and await shared.bus.send(address, b""))
+
+
+class Effects:
+    """The effects of one call.
+
+    Args:
+        id: The unguessable id of the call, which is the same in all its runs; ``None`` for a call that has one run.
+        until: The time in seconds since the epoch until which a later run may begin.
+        is_claimed: Whether effects are claimed in the shared state before they begin.
+        met: The effects that earlier runs have met, as `sealed` has them.
+    """
+
+    __slots__ = ("_is_claimed", "_met", "_position", "_running", "_sealed", "id", "until")
+
+    def __init__(self, id: str | None, until: float, is_claimed: bool, met: Sequence[_Met] = ()) -> None:
+        self.id = id
+        self.until = until
+        self._is_claimed = is_claimed
+        self._met = [*met]
+        # Those that this run has met; the others behind them are still expected, in this order.
+        self._position = 0
+        self._running = ""
+        self._sealed = -1
+
+    @classmethod
+    def of_new_call(cls) -> Effects:
+        """Returns those of a stateless call that has just begun."""
+        return cls(secrets.token_urlsafe(16), time.time() + LONGEST_CALL, False)
+
+    @classmethod
+    def of_retry(cls, state: Mapping[str, Any]) -> Effects:
+        """Returns those of a retry with what `sealed` has put into its state, if that is from a function."""
+        if "call" not in state:
+            return cls.of_new_call()
+        return cls(state["call"], state["until"], True, [_Met(*each) for each in state.get("once", ())])
+
+    def sealed(self) -> dict[str, Any]:
+        """Returns what a retry needs to go on.
+
+        Raises:
+            OnceConflict: The function asks, and has not come to an effect that an earlier run had met before.
+        """
+        if self._position < len(self._met):
+            name = self._met[self._position].name
+            raise OnceConflict(
+                f"an earlier run of this call had run {name!r} once before it asked, and this run has not"
+            )
+        state: dict[str, Any] = {"call": self.id, "until": self.until}
+        if self._met:
+            state["once"] = self._met
+        return state
+
+    async def begin(
+        self, shared: OpenState, claims: Claims, name: str, function: Callable[..., Any]
+    ) -> Effect:
+        """Returns the effect of a name, which either is to be run now, or `is_over`.
+
+        Raises:
+            OnceConflict: It does not fit to what this run or an earlier one has done.
+            OutcomeUnknown: It was begun, and nobody knows what came of it.
+            SharedStateUnavailable: The state cannot be reached; it was not begun.
+            TypeError: JSON cannot have what the function returns.
+        """
+        effect = Effect(self, shared, claims, name, function)
+        met = self._next(name, effect.function)
+        if met is not None and met.outcome != _STORED:
+            effect.outcome = met.outcome
+            await trio.lowlevel.checkpoint()
+        elif met is not None or self._is_claimed:
+            await effect.claim(may_begin=met is None)
+        else:
+            await trio.lowlevel.checkpoint()
+        if effect.outcome is None:
+            self._running = name
+        elif met is None:
+            self.meet(effect, len(encode_value(effect.outcome)))
+        return effect
+
+    def _next(self, name: str, function: str) -> _Met | None:
+        """Returns what an earlier run has met in this place."""
+        _check(name)
+        if self._running:
+            raise OnceConflict(
+                f"ctx.once({name!r}) begins while {self._running!r} runs: the effects of a call have one order, so "
+                "await one after the other, or put both into one function"
+            )
+        if any(each.name == name for each in self._met[: self._position]):
+            raise OnceConflict(
+                f"ctx.once({name!r}) is used twice in one call: give each effect a name of its own"
+            )
+        if self._position == len(self._met):
+            if len(self._met) == MOST_EFFECTS:
+                raise OnceConflict(
+                    f"a call has at most {MOST_EFFECTS} effects: put several into one function"
+                )
+            return None
+        met = self._met[self._position]
+        if met.name != name:
+            raise OnceConflict(
+                f"ctx.once({name!r}) comes where an earlier run of this call had {met.name!r}: what is before a "
+                "question must be the same in each run"
+            )
+        if met.function != function:
+            raise OnceConflict(
+                f"ctx.once({name!r}) has {function}, and an earlier run of this call had {met.function}: the server has"
+                " changed in between; call again"
+            )
+        self._position += 1
+        return met
+
+    def ended(self) -> None:
+        """The effect that ran runs no longer."""
+        self._running = ""
+
+    def meet(self, effect: Effect, size: int) -> None:
+        """Takes note of an effect that is over, with an outcome of so many bytes."""
+        assert effect.outcome is not None
+        is_sealed = self.has_room(size)
+        self._met.append(_Met(effect.name, effect.function, effect.outcome if is_sealed else _STORED))
+        self._position += 1
+        self._sealed += size if is_sealed else 0
+
+    def has_room(self, size: int) -> bool:
+        """Whether an outcome of so many bytes is sealed; if not, it belongs into the shared state."""
+        if self._sealed < 0:
+            self._sealed = sum(len(encode_value(each.outcome)) for each in self._met)
+        return self.id is None or self._sealed + size <= MOST_SEALED
+
+
+class Effect:
+    """One effect in one run of a call."""
+
+    __slots__ = (
+        "_claim",
+        "_claims",
+        "_decode",
+        "_effects",
+        "_encode",
+        "_shared",
+        "function",
+        "name",
+        "outcome",
+    )
+
+    def __init__(
+        self, effects: Effects, shared: OpenState, claims: Claims, name: str, function: Callable[..., Any]
+    ) -> None:
+        self._effects = effects
+        self._shared = shared
+        self._claims = claims
+        self._claim: tuple[str, str] | None = None
+        self.name = name
+        # Before it begins: a type that JSON does not have is no reason to lose an outcome.
+        self.function, self._encode, self._decode = _described(function)
+        self.outcome: _Outcome | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether an earlier run has its outcome."""
+        return self.outcome is not None
+
+    def recall(self) -> Any:
+        """Returns what the function has returned, or raises for what it has raised, in an earlier run.
+
+        Raises:
+            ToolError, RpcError: It raised this.
+            OnceFailed: It raised anything else.
+            OnceConflict: What it returned is not of the type that it returns now.
+        """
+        assert self.outcome is not None
+        kind, *rest = self.outcome
+        if kind == "value":
+            return self._made(rest[0])
+        if kind == "tool":
+            raise ToolError(rest[0])
+        if kind == "rpc":
+            raise RpcError.from_wire(rest[0], rest[1], rest[2])
+        raise OnceFailed(self.name, rest[0])
+
+    def _made(self, value: Any) -> Any:
+        try:
+            return self._decode(value)
+        except ConversionError as error:
+            raise OnceConflict(
+                f"ctx.once({self.name!r}): what it returned before is not what {self.function} returns: {error}"
+            ) from None
+
+    async def returned(self, value: Any) -> Any:
+        """Keeps what the function has returned, and returns it as each later run gets it.
+
+        Raises:
+            TypeError: JSON cannot have it, or it is of another type than declared. That is kept as the outcome.
+            SharedStateUnavailable: It is too large for the seal, and the shared state cannot be reached.
+        """
+        try:
+            content = self._encode(value)
+            # Once there and back, so that the first run does not see another value than the later ones.
+            kept = msgspec.json.decode(encode_value(content))
+        except (TypeError, ValueError) as error:
+            problem = TypeError(
+                f"ctx.once({self.name!r}): {self.function} returned what cannot be kept: {error}"
+            )
+            await self._keep(["error", f"TypeError: {problem}"])
+            raise problem from None
+        await self._keep(["value", kept])
+        return self._made(kept)
+
+    async def raised(self, error: BaseException, retry_errors: bool) -> None:
+        """Keeps what the function has raised.
+
+        Args:
+            error: What it has raised.
+            retry_errors: Whether an exception means that nothing was done, so that a later run may begin it again.
+        """
+        if is_cancelled() or not isinstance(error, Exception):
+            self.lost()
+        elif retry_errors:
+            await self._release()
+        elif isinstance(error, ToolError):
+            await self._keep(["tool", str(error)[:_LONGEST_TEXT]])
+        elif isinstance(error, RpcError):
+            await self._keep(["rpc", error.code, error.message, error.data])
+        else:
+            await self._keep(["error", f"{type(error).__qualname__}: {error}"[:_LONGEST_TEXT]])
+
+    def lost(self) -> None:
+        """Ends an effect of which nobody knows what it has done, as it was cancelled.
+
+        A claim that has ended says so to later runs. Idempotent, and allowed in any thread.
+        """
+        self._end()
+
+    # -- in the shared state ---------------------------------------------------------------------------------------
+
+    async def claim(self, may_begin: bool) -> None:
+        """Claims the effect for this run, or finds or waits for the outcome of another one; raises as `Effects.begin`.
+
+        Args:
+            may_begin: Whether it may be begun; if not, its outcome has to be there.
+        """
+        claim = self._claims.begin(self._shared)
+        try:
+            # Not cancelled in between: it would not be known whose claim there is. The state bounds how long it takes.
+            with trio.CancelScope(shield=True):
+                if may_begin and await self._replace(None, _Stored(claim)):
+                    self._claim = claim
+                    return
+            self.outcome = await self._outcome_of_another_run()
+        finally:
+            if self._claim is None:
+                self._claims.end(claim)
+
+    async def _outcome_of_another_run(self) -> _Outcome:
+        pause, seen = _FIRST_PAUSE, None
+        while True:
+            data = await self._shared.values.load(self._key)
+            if data is None or (data == seen):
+                raise OutcomeUnknown(self.name)
+            stored = _read_stored(data)
+            if stored.outcome is not None:
+                return stored.outcome
+            if await self._claims.is_running(self._shared, stored.claim):
+                await trio.sleep(pause)
+                pause = min(2 * pause, _LAST_PAUSE)
+            else:
+                # Its outcome may have come after it was read: then it is another value now.
+                seen = data
+
+    async def _keep(self, outcome: _Outcome) -> None:
+        self.outcome = outcome
+        size = len(encode_value(outcome))
+        effects, claim = self._effects, self._claim
+        is_large = not effects.has_room(size)
+        if claim is not None or is_large:
+            before = None if claim is None else _Stored(claim)
+            try:
+                # The effect is done, so that its outcome is kept whether its call is cancelled or not.
+                with trio.CancelScope(shield=True):
+                    await self._replace(before, _Stored(claim or ("", ""), outcome))
+            except SharedStateUnavailable as error:
+                if is_large:
+                    self._end()
+                    raise
+                log.warning(
+                    "the outcome of an effect is not in the shared state", effect=self.name, cause=error.cause
+                )
+        effects.meet(self, size)
+        self._end()
+
+    async def _release(self) -> None:
+        claim, self._claim = self._claim, None
+        self._effects.ended()
+        if claim is None:
+            return
+        try:
+            with trio.CancelScope(shield=True):
+                await self._replace(_Stored(claim), None)
+        except SharedStateUnavailable as error:
+            log.warning(
+                "the claim of an effect that failed is not released", effect=self.name, cause=error.cause
+            )
+        finally:
+            self._claims.end(claim)
+
+    def _end(self) -> None:
+        self._effects.ended()
+        if self._claim is not None:
+            self._claims.end(self._claim)
+
+    @property
+    def _key(self) -> str:
+        return encode_value(["once", self._effects.id, self.name]).decode()
+
+    async def _replace(self, before: _Stored | None, after: _Stored | None) -> bool:
+        seconds = max(self._effects.until - time.time(), 1.0)
+        encoded = [None if each is None else msgspec.json.encode(each) for each in (before, after)]
+        return await self._shared.values.replace(self._key, encoded[0], encoded[1], seconds)
+
+
+def _check(name: object) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        raise TypeError(f"ctx.once takes a name of 1 to {LONGEST_NAME} characters, and then a function")
+
+
+class _Described(NamedTuple):
+    """A function with everything decided that can be decided before it is called."""
+
+    name: str
+    """The same one while the server is the same."""
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+# By what has the annotations of a function, for as long as that is there.
+_known: weakref.WeakKeyDictionary[Any, _Described] = weakref.WeakKeyDictionary()
+
+
+def _described(function: Callable[..., Any]) -> _Described:
+    """Raises `TypeError` for what is no function, and for a result that has no form in JSON."""
+    if not callable(function):
+        raise TypeError(f"ctx.once takes a name and then a function, not {function!r:.80}")
+    body = inspect.unwrap(body_of(function))
+    body = getattr(body, "__func__", body)
+    try:
+        found = _known.get(body)
+    except TypeError:  # some callables of C cannot be referred to weakly
+        found = None
+    if found is None:
+        name = f"{getattr(body, '__module__', '')}.{getattr(body, '__qualname__', type(body).__qualname__)}"
+        try:
+            hint = function_hints(function).get("return", Any)
+        except (TypeError, NameError, AttributeError):
+            hint = Any
+        hint = type(None) if hint is None else hint
+        found = _Described(name, output_encoder(hint, lambda: None), conversion(hint))
+        with suppress(TypeError):
+            _known[body] = found
+    return found
