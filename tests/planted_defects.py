@@ -317,6 +317,13 @@ DEFECTS = (
         ("cli/test_top.py",),
     ),
     Defect(
+        "a REST API calls with the scopes of another key of the same subject",
+        "mcp_actors/cli/rest/application.py",
+        "None if principal is None else (principal.key, principal.scopes)",
+        'None if principal is None else (principal.key, frozenset[str](""))',
+        ("cli/rest/test_application.py",),
+    ),
+    Defect(
         "the pause before a worker is started again does not grow",
         "mcp_actors/cli/workers/supervisor.py",
         "min(slot.pause * 2 or self._times.pause, self._times.longest_pause)",

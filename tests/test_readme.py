@@ -199,14 +199,21 @@ def borrowed(page: str) -> set[str]:
     return {name for path, text in PAGES.items() if Path(path).name in linked for name in programs(text)}
 
 
+def _root(address: str) -> str:
+    return "/".join(address.split("/")[:3])
+
+
 def complaints_about_commands(page: str) -> list[str]:
     """The addresses that a command talks to before one has served there, and files that a reader does not have."""
     wrong, served = [], set[str]()
     for words in commands(page):
         if is_server(words):
             served.update(local_addresses(words))
+            if {"rest", "--rest"} & set(words):
+                # A REST API has every path of its addresses.
+                served.update(address.removesuffix("/mcp") for address in local_addresses(words))
         else:
-            wrong += sorted(set(local_addresses(words)) - served)
+            wrong += sorted(each for each in set(local_addresses(words)) if not served & {each, _root(each)})
         for name in re.findall(r"[\w/]+\.py\b", " ".join(words)):
             known = name in programs(page) or (name in borrowed(page))
             wrong += [] if known else [name]
@@ -224,6 +231,9 @@ def test_a_command_that_talks_to_nobody_is_seen() -> None:
     assert complaints_about_commands(talks) == ["http://127.0.0.1:8000/mcp"]
     assert complaints_about_commands(serves + talks) == ["weather.py"]
     assert complaints_about_commands(serves + talks + "[another page](functions.md)") == []
+    asks = "```\n$ curl http://127.0.0.1:8000/tools/add\n```\n[another page](functions.md)"
+    assert complaints_about_commands(serves + asks) == ["http://127.0.0.1:8000/tools/add"]
+    assert complaints_about_commands(serves.replace("/mcp\n", "/mcp --rest\n") + asks) == []
 
 
 # Those that other tests run: with the blocks of the README, with Redis, with a collector.
@@ -238,7 +248,7 @@ SHORTER = ["--duration", "0.5", "--warm-up", "0"]
     [
         "start/ten-minutes.md",
         "start/server.md",
-        *(f"how-to/{each}.md" for each in ("bench", "live-view", "sockets", "tasks", "telemetry")),
+        *(f"how-to/{each}.md" for each in ("bench", "live-view", "rest", "sockets", "tasks", "telemetry")),
     ],
 )
 def test_the_commands_of_a_page_work(name: str, folder: Path, environment: dict[str, str]) -> None:

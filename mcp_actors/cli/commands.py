@@ -2,8 +2,8 @@
 
 `_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `from_openapi`, `listing`, `call` (with
 ``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs` and `login` (with ``logout`` and ``whoami``) are
-files; `bench`, `demo`, `inspect`, `install` and `top` are folders, and so is what two options of ``serve`` do: `reload`
-and `workers`.
+files; `bench`, `demo`, `inspect`, `install`, `rest` and `top` are folders, and so is what two options of ``serve`` do:
+`reload` and `workers`.
 
 The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
 `arguments` (``key=text``), `output` (results -> text or JSON), `progress` (the bar), `failures` (exceptions -> one line
@@ -55,6 +55,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("serve", "command", "Serve a Server from a file or a module, over stdio or at URLs."),
     "gateway": ("gateway", "command", "Serve the servers of a configuration as one."),
     "from-openapi": ("from_openapi", "command", "Serve an API that an OpenAPI document describes."),
+    "rest": ("rest", "command", "Serve any server as a REST API, with a page to try it."),
     "bridge": ("gateway", "bridge_command", "Serve a server at another address, over another binding."),
     "top": ("top", "command", "Show what runs in a server, live; end calls and sessions."),
     "install": (

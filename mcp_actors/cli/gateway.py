@@ -64,6 +64,7 @@ __all__ = [
     "check_servers",
     "command",
     "load_access",
+    "serve_bridge",
     "stored_access",
 ]
 
@@ -412,21 +413,36 @@ def bridge_command(
     A server that keeps sessions has a connection, and over stdio a process, for each session of a client. Ends as
     mcp-actors serve does, with the processes that it started.
     """
-    options = ServeOptions(listen=(to,), **given)
+    with reported(show_traceback):
+        serve_bridge(connection, ServeOptions(listen=(to,), **given), sessions)
+
+
+def serve_bridge(connection: ConnectionOptions, options: ServeOptions, sessions: SessionPolicy) -> None:
+    """Serves one server at another address until a signal ends it.
+
+    Args:
+        connection: The server.
+        options: Those of the command line, with the one address.
+        sessions: As `mcp_actors.gateway.Upstream` has it.
+
+    Raises:
+        click.ClickException: The server cannot be connected to so, or not be served there.
+    """
     require_fitting(options)
     set_log(options)
-    with reported(show_traceback):
-        if is_own_address(connection.url, [to]):
-            raise WrongUsage(f"the server and the bridge are both at {to}: it would ask itself for ever")
-        settings: dict[str, Any] = {
-            "era": connection.era,
-            "timeout": connection.timeout,
-            "cap": connection.cap,
-        }
-        settings_of_upstream = settings | upstream_limits(options)
-        bridge = bridge_to(_target(connection, settings), sessions=sessions, settings=settings_of_upstream)
-        equip(bridge, options)
-        serve_here(bridge, options, None, f"a bridge to {connection.url.partition(':')[0]}:")
+    if is_own_address(connection.url, options.listen):
+        raise WrongUsage(
+            f"the server and the bridge are both at {options.listen[0]}: it would ask itself for ever"
+        )
+    settings: dict[str, Any] = {
+        "era": connection.era,
+        "timeout": connection.timeout,
+        "cap": connection.cap,
+    }
+    settings_of_upstream = settings | upstream_limits(options)
+    bridge = bridge_to(_target(connection, settings), sessions=sessions, settings=settings_of_upstream)
+    equip(bridge, options)
+    serve_here(bridge, options, None, f"a bridge to {connection.url.partition(':')[0]}:")
 
 
 def _target(connection: ConnectionOptions, settings: dict[str, Any]) -> UpstreamTarget:

@@ -29,6 +29,7 @@ from mcp_actors.cli.serve_options import (
     offer,
     options_of,
     require_fitting,
+    rest_application,
     routes_beside,
     sections_of,
     serving_transports,
@@ -258,6 +259,11 @@ def serve_here(
     """
     several = worker is not None and worker.of > 1
     routes = routes_beside(server, options, worker)
+    if options.rest:
+        application = rest_application(options)
+        # What has a path of its own goes on to answer there.
+        routes = {**routes, "/": application}
+        companions = [*companions, application]
     if worker is not None:
         server.shared = worker.share(server.shared)
         # Its supervisor looks at it.

@@ -40,6 +40,7 @@ __all__ = [
     "offer",
     "options_of",
     "require_fitting",
+    "rest_application",
     "routes_beside",
     "sections_of",
     "serving_transports",
@@ -57,7 +58,7 @@ WITH_HOST = (*HTTP, "ws:", "wss:")
 """Bindings in which a request names its host and its origin."""
 
 
-EVERY = ("serve", "gateway", "bridge", "from-openapi")
+EVERY = ("serve", "gateway", "bridge", "from-openapi", "rest")
 _DECLARED = "option"
 
 
@@ -93,6 +94,8 @@ _LIMITS, _PROCESSES = "Limits and middleware", "Several processes"
 _ENDING, _DEVELOPMENT = "The end", "Development"
 _SERVE = ("serve",)
 _SERVE_AND_GATEWAY = ("serve", "gateway")
+# A REST API is beside MCP in each of them, and takes no access tokens.
+_BUT_REST = ("serve", "gateway", "bridge", "from-openapi")
 _FILE = click.Path(exists=True, dir_okay=False)
 
 
@@ -222,15 +225,27 @@ class ServeOptions:
         multiple=True,
         help="For HTTP and WebSocket: a web site whose pages may use it, such as https://app.example.org.",
     )
+    rest: bool = _option(
+        "--rest",
+        _ADDRESSES,
+        on=_BUT_REST,
+        is_flag=True,
+        help="For HTTP: serve the same as a REST API too, at every path but that of MCP; / is a page to try it.",
+    )
     issuer: Sequence[str] = _option(
         "--issuer",
         _TOKENS,
+        on=_BUT_REST,
         metavar="URL",
         multiple=True,
         help="Demand access tokens, of this authorization server; may be repeated.",
     )
     resource: str | None = _option(
-        "--resource", _TOKENS, metavar="URL", help="With --issuer: the URL that clients know the server by."
+        "--resource",
+        _TOKENS,
+        on=_BUT_REST,
+        metavar="URL",
+        help="With --issuer: the URL that clients know the server by.",
     )
     scope: Sequence[str] = _option(
         "--scope",
@@ -435,7 +450,7 @@ def _without_tokens(options: ServeOptions) -> _Found:
 
 def _without_http(options: ServeOptions) -> _Found:
     if not options.serves(HTTP):
-        for option in options.paths():
+        for option in (*options.paths(), *(["--rest"] if options.rest else [])):
             yield {"option": option}
 
 
@@ -450,6 +465,12 @@ def _path_of_mcp(options: ServeOptions) -> _Found:
     for option, path in options.paths().items():
         if any(urlsplit(url).path == path for url in options.listen):
             yield {"option": option, "example": f"/{option[2:]}", "path": path}
+
+
+def _no_place_for_rest(options: ServeOptions) -> _Found:
+    for url in options.listen if options.rest else ():
+        if url.lower().startswith(HTTP) and urlsplit(url).path in ("", "/"):
+            yield {"url": url, "example": f"{url.rstrip('/')}/mcp"}
 
 
 def _without_host(options: ServeOptions) -> _Found:
@@ -510,6 +531,11 @@ RULES: Sequence[tuple[Callable[[ServeOptions], _Found], str]] = (
     ),
     (_no_path, "{option} takes a path that nothing else has, such as {example}, not {path}"),
     (_path_of_mcp, "{option}: {path} is the path of MCP itself; take another, such as {example}"),
+    (_no_place_for_rest, "a REST API is beside MCP: serve at {example}, not at {url}"),
+    (
+        lambda given: _if(given.rest and given.issuer),
+        "--rest takes no access tokens, so --issuer cannot protect it: demand keys, by --api-keys",
+    ),
     (lambda given: _if(given.reload_dir and not given.reload), "--reload-dir needs --reload"),
     (
         lambda given: _if(given.reload and given.workers is not None),
@@ -642,15 +668,36 @@ def _settings(options: ServeOptions) -> dict[str, object]:
     """Returns the settings of addresses of HTTP and WebSocket: who may call there."""
     named = {"allowed_hosts": options.allow_host, "allowed_origins": options.allow_origin}
     settings: dict[str, object] = {name: each for name, each in named.items() if each}
-    scopes = [word for each in options.scope for word in each.split()]
+    scopes = _scopes(options)
     if options.resource is not None:
         settings["auth"] = _protection(options.resource, options.issuer, scopes)
     if options.api_keys is not None:
-        try:
-            settings["authenticate"] = _credentials().ApiKeys(options.api_keys, scopes)
-        except ValueError as error:
-            raise WrongUsage(f"--api-keys {error}") from error
+        settings["authenticate"] = _keys(options.api_keys, scopes)
     return settings
+
+
+def _keys(path: str, scopes: Sequence[str]) -> Any:
+    try:
+        return _credentials().ApiKeys(path, scopes)
+    except ValueError as error:
+        raise WrongUsage(f"--api-keys {error}") from error
+
+
+def rest_application(options: ServeOptions) -> Any:
+    """Returns the `mcp_actors.cli.rest.application.RestApplication` of a server, for the route ``/``.
+
+    Args:
+        options: Those of the command line, with ``--rest``.
+
+    Raises:
+        WrongUsage: The file of the keys cannot be used.
+    """
+    keys = None if options.api_keys is None else _keys(options.api_keys, _scopes(options))
+    return importlib.import_module("mcp_actors.cli.rest.application").RestApplication(keys)
+
+
+def _scopes(options: ServeOptions) -> list[str]:
+    return [word for each in options.scope for word in each.split()]
 
 
 def _tls(options: ServeOptions) -> dict[str, object]:

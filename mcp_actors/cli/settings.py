@@ -38,7 +38,7 @@ from mcp_actors.supervision.arguments import did_you_mean
 
 __all__ = ["CommandSettings", "Positions", "SettingsFile", "command", "settings_of"]
 
-CONFIGURABLE = ("serve", "gateway", "bridge", "from-openapi", "bench")
+CONFIGURABLE = ("serve", "gateway", "bridge", "from-openapi", "rest", "bench")
 """The commands that have a table in the file."""
 # Bytes: a file with every option has some thousand.
 MAX_SETTINGS_BYTES = 1024 * 1024
@@ -543,9 +543,9 @@ def api_key_command(subject: str, scope: tuple[str, ...], show_traceback: bool) 
 def show_command(name: str, words: tuple[str, ...], show_traceback: bool) -> None:
     """Show the value of each option of a command, and where it comes from.
 
-    COMMAND is serve, gateway, bridge, from-openapi or bench; WORDS are what would be written behind it. What is shown
-    is TOML, and the origin of each value is its comment: option, the variable of the environment, FILE:LINE or default.
-    Secrets are masked, variables of a file are shown by their names, and no command of it is run.
+    COMMAND is serve, gateway, bridge, from-openapi, rest or bench; WORDS are what would be written behind it. What is
+    shown is TOML, and the origin of each value is its comment: option, the variable of the environment, FILE:LINE or
+    default. Secrets are masked, variables of a file are shown by their names, and no command of it is run.
     """
     with reported(show_traceback):
         shown: Any = command_of(name)

@@ -39,7 +39,7 @@ EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 # What a shell reports for a program that SIGHUP has ended.
 _HUNG_UP = 129
 # The commands that these signals are meant to end, and the option that makes another command of one of them.
-_SERVING = ("serve", "gateway", "bridge", "from-openapi")
+_SERVING = ("serve", "gateway", "bridge", "from-openapi", "rest")
 _CHECK = "--check"
 # What makes a process a supervisor; and what makes it a worker, see `mcp_actors.cli.workers.worker`.
 _WORKERS = "--workers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -86,6 +87,16 @@ class Tab:
         answer = await self._call("Runtime.evaluate", expression=script)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
+
+    async def until(self, condition: str) -> None:
+        """Waits until a condition holds in the page."""
+        while not await self.evaluate(condition):
+            await trio.lowlevel.checkpoint()
+
+    async def picture(self) -> bytes:
+        """Returns what the window shows, as PNG."""
+        taken = await self._call("Page.captureScreenshot", format="png")
+        return base64.b64decode(taken["data"])
 
     async def _attach(self) -> None:
         targets = (await self._call("Target.getTargets"))["targetInfos"]

@@ -84,6 +84,13 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("{served} --listen http://127.0.0.1:0/mcp --allow-host 'a b'", 2),
         ("{served} --listen ws://127.0.0.1:0/mcp --allow-origin nonsense", 2),
         ("{served} --listen http://127.0.0.1:0/mcp --health '/a b'", 2),
+        ("{served} --rest", 2),
+        ("{served} --rest --listen http://127.0.0.1:0/", 2),
+        (
+            "{served} --rest --listen http://127.0.0.1:0/mcp --resource http://127.0.0.1/mcp"
+            " --issuer https://login.example.org",
+            2,
+        ),
         ("{served} --allow-host example.org", 2),
         ("{served} --listen tcp://127.0.0.1:0 --allow-origin https://example.org", 2),
         ("{served} --listen http://127.0.0.1:0/mcp --admin ftp:/x", 2),
@@ -111,6 +118,13 @@ CASES: dict[str, list[tuple[str, int]]] = {
         (f"{NOBODY} stdio: --issuer https://login.example.org", 2),
         (f"{NOBODY} stdio:python", 2),
         (f"{NOBODY} unix:/no/such/folder/socket", 1),
+    ],
+    "rest": [
+        ("htp://x", 2),
+        (f"{NOBODY} stdio:", 2),
+        (f"{NOBODY} http://127.0.0.1:0", 2),
+        (f"{NOBODY} http://127.0.0.1:0/mcp --api-keys nowhere", 2),
+        (f"{NOBODY} http://127.0.0.1:0/mcp", 1),
     ],
     "top": [("htp://x", 2), ("nonsense", 2), ("unix:/nowhere", 1)],
     "install": [

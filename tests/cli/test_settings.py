@@ -407,6 +407,7 @@ def test_each_option_of_the_page_is_read_back(
             masked = {
                 "bridge": ["X-Tenant: ***"],
                 "from-openapi": ["X-Key: ***"],
+                "rest": ["X-Tenant: ***"],
                 "bench": {"Authorization": "***"},
             }
             assert value == masked[name]

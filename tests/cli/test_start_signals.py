@@ -118,6 +118,7 @@ OTHERS = {
     "gateway": Command("gateway {at}/mcp.json {http}"),
     "check": Command("gateway {at}/mcp.json --check", frozenset({0, 130})),
     "bridge": Command("bridge {stdio} http://127.0.0.1:0/mcp"),
+    "rest": Command("rest {stdio} http://127.0.0.1:0/mcp"),
     "top": Command("top unix:{at}/nothing", frozenset({1, 130})),
     "list": Command("list {stdio}", frozenset({0, 130})),
     "call": Command("call {stdio} add a=1", frozenset({0, 130})),

@@ -140,6 +140,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "from-openapi --check": ("from-openapi", "{document}", "--check"),
     "from-openapi of what is none": ("from-openapi", "{config}", "--check"),
     "bridge": ("bridge", "{server}", "stdio:"),
+    "rest": ("rest", "{server}", "http://127.0.0.1:0/mcp"),
     "serve": ("serve", "{file}", "--listen", "tcp://127.0.0.1:0"),
     "install": ("install", "{file}", "--client", "cursor", "--config", "{settings}", "--yes"),
     "install of a gateway": ("install", "{config}", "--client", "cursor", "--config", "{settings}", "--yes"),
@@ -256,7 +257,7 @@ def converse(session: Terminal, words: tuple[str, ...]) -> None:
         session.type(b"another\n")
         session.until(lambda: "write one of" in session.text)
         session.type(b"\x04")
-    elif words[0] == "serve":
+    elif words[0] in ("serve", "rest"):
         session.until(lambda: "serving" in session.text)
         session.type(CTRL_C)
     elif words[0] in ("bridge", "gateway") and "--check" not in words:

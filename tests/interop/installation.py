@@ -109,6 +109,9 @@ SEPARATE_PACKAGES = {
     "langchain": Packages(("langchain==1.5.2", "langchain-mcp-adapters==0.3.2")),
     # They need the first generation of the SDK, and do not say so.
     "databases": Packages(("mcp-server-duckdb==1.1.0", "mcp-server-sqlite==2025.4.25", "mcp==1.30.0")),
+    # It serves a server as a REST API, for Open WebUI. It needs the first generation of the SDK and a FastAPI of those
+    # days, and does not say so. The last package says whether a document is one of OpenAPI.
+    "mcpo": Packages(("mcpo==0.0.20", "mcp==1.30.0", "fastapi==0.136.0", "openapi-spec-validator==0.9.0")),
     "openai-agents": Packages(("openai-agents==0.24.0",)),
     "pydantic-ai": Packages(("pydantic-ai-slim[mcp]==2.68.0",)),
     # Schemas of Kubernetes, and what reads a compose.yaml.

@@ -34,6 +34,8 @@ DEAD_KEPT = 600.0
 SWEEP = 30.0
 # Sessions of all workers together, those of dead ones too.
 MAX_SESSIONS = 100_000
+# Bytes of the sessions that wait for another worker. One that finds no room ends, and its client begins a new one.
+MAX_HANDED_OVER = 256 * 1024 * 1024
 # Published events that are remembered for `Bus.since`.
 MAX_PUBLISHED = 10_000
 # Bytes that wait for one worker. It gets no message then, and learns that it missed events.
@@ -318,6 +320,9 @@ class _Content:
 
     def _hand_over(self, node: _Node, records: dict[str, bytes], seconds: float) -> None:
         until = trio.current_time() + seconds
+        held = sum(len(each.record) for each in self._places.values() if each.record is not None)
+        if held + sum(map(len, records.values())) > MAX_HANDED_OVER:
+            _refuse("sessions", f"{MAX_HANDED_OVER} bytes of sessions wait for another worker")
         for session, record in records.items():
             place = self._places.get(session)
             if place is not None and place.node == node.name:
