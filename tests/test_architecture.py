@@ -548,6 +548,6 @@ def test_an_arrow_is_counted_once() -> None:
 
 def test_the_tests_stay_few() -> None:
     # What runs in an environment of somebody else has to be a file of its own there, an application of FastAPI for one.
-    # A REST API is a folder of two, as it is in the product, and mcpo beside it is a program of others. What happens once
-    # has its rules in one, and calls with seeds in another, which can be a hundred thousand.
+    # A REST API is a folder of two, as it is in the product, and mcpo beside it is a program of others. What happens
+    # once has its rules in one, and calls with seeds in another, which can be a hundred thousand.
     assert len(list((ROOT / "tests").rglob("*.py"))) <= 494
