@@ -384,7 +384,7 @@ def test_a_run_in_bad_surroundings_is_like_any_other() -> None:
             "TZ": "Asia/Kathmandu",
             **dict.fromkeys(PROXIES, "socks5://127.0.0.1:9"),
         },
-        cwd=Path(__file__).parent.parent,
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=60,
