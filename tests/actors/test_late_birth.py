@@ -11,10 +11,10 @@ functions begin, the lines of the log, and what is left at the end.
 from __future__ import annotations
 
 import json
-import re
 import math
 import os
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Callable
