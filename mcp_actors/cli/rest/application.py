@@ -70,6 +70,9 @@ _NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 _EVENTS = "text/event-stream"
 # Reports of progress that wait for a client that reads slowly; the newest ones are left out beyond that.
 _MOST_REPORTS = 64
+# Seconds without an event after which a comment shows proxies that the stream is in use: they cut after 60 s or 100 s.
+_SILENCE = 15.0
+_COMMENT = b":\n\n"
 # Callers that have a connection to the server. The one that was away longest loses it to a new one.
 _MOST_CALLERS = 100
 # What pages of other origins may send, where --allow-origin lets them in. The listener writes which origins these are.
@@ -408,11 +411,19 @@ async def _stream(caller: _CallerConnection, name: str, arguments: dict[str, Any
     async def show() -> None:
         nonlocal left
         try:
-            async for each in taken:
+            while True:
+                each = None
+                with trio.move_on_after(_SILENCE):
+                    each = await taken.receive()
+                if each is None:
+                    await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
+                    continue
                 shown = {"progress": each.progress, "total": each.total, "message": each.message}
                 await _send_event(
                     send, "progress", {key: each for key, each in shown.items() if each is not None}
                 )
+        except trio.EndOfChannel:
+            pass
         except OSError as error:
             # The client has left, or takes nothing: so has the listener to learn it, and not in a group.
             left = error
@@ -420,7 +431,7 @@ async def _stream(caller: _CallerConnection, name: str, arguments: dict[str, Any
 
     await send({"type": "http.response.start", "status": 200, "headers": _headers(_EVENTS, ())})
     # The client learns at once that the call has begun.
-    await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+    await send({"type": "http.response.body", "body": _COMMENT, "more_body": True})
     async with trio.open_nursery() as nursery:
         nursery.start_soon(show)
         try:

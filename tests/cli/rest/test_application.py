@@ -318,6 +318,38 @@ async def test_a_client_that_leaves_cancels_its_call(rest: Rest, accept: str) ->
     assert await rest.call("/add", {"a": 1}) == (200, 3)
 
 
+async def test_a_silent_stream_has_comments(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "_SILENCE", 0.001)
+    bodies: list[bytes] = []
+    seen = trio.Event()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        bodies.append(message.get("body", b""))
+        # The first one is there at once.
+        if bodies.count(b":\n\n") == 3:
+            seen.set()
+
+    @rest.server.tool
+    async def silent() -> str:
+        await seen.wait()
+        return "said"
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "raw_path": b"/silent",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [(b"accept", b"text/event-stream")],
+    }
+    with trio.fail_after(30):
+        await rest.api(scope, receive, send)
+    assert b'"said"' in b"".join(bodies)
+
+
 async def test_a_client_that_takes_no_events_ends_its_call(rest: Rest) -> None:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"{}", "more_body": False}
