@@ -154,7 +154,7 @@ class Provider(abc.ABC):
     goes first where two have the same name.
     """
 
-    kinds: Collection[ComponentKind] = ("tool", "prompt", "resource", "template")
+    kinds: tuple[ComponentKind, ...] = ("tool", "prompt", "resource", "template")
     """What it has; it is not asked for other kinds, which clients are not told of either."""
 
     _followers: tuple[Callable[[EventKind], None], ...] = ()
