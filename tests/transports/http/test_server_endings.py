@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -347,6 +348,28 @@ async def test_a_graceful_stop() -> None:
         with trio.fail_after(10):
             await served.done.wait()
         assert app.cancelled == []
+
+
+async def test_a_request_that_has_arrived_when_the_stop_comes_is_answered() -> None:
+    async with serving(echo) as served:
+        peers = [await served.connect() for _ in range(20)]
+        for peer in peers:
+            await peer.send(post(b"first"))
+            assert (await peer.answer()).body == b"POST / first"
+        # In one turn of the loop, in which the server reads nothing: the requests wait in its sockets.
+        for peer in peers:
+            assert isinstance(peer.stream, trio.SocketStream)
+            request = post(b"last")
+            assert os.write(peer.stream.socket.fileno(), request) == len(request)
+        # As the stop does, which comes before the sockets are looked at, or behind it.
+        for member in list(served.server._state.ticker.members):
+            member.stop()
+        served.stopping.set()
+        for peer in peers:
+            assert (await peer.answer()).body == b"POST / last"
+            assert await peer.ended()
+        with trio.fail_after(30):
+            await served.done.wait()
 
 
 async def test_streams_that_were_open_when_the_stop_came() -> None:

@@ -50,6 +50,11 @@ class ByteStream(ABC):
     def stop_reading(self) -> None:
         """Makes `read` return without taking another byte."""
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes of the peer are known to have arrived that were not read."""
+        return False
+
     @abstractmethod
     def send_now(self, data: bytes) -> int:
         """Sends as many bytes as can be sent without waiting, and returns their number.
@@ -122,6 +127,13 @@ class SocketByteStream(ByteStream):
     def stop_reading(self) -> None:
         self.stopped_reading = True
         self._pause()
+
+    @property
+    def has_unread(self) -> bool:
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except OSError:  # none have arrived, or the connection is broken
+            return False
 
     def _pause(self) -> None:
         # Removed at once, because the task that sleeps in `read` runs later.

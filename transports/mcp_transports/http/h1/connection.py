@@ -787,8 +787,11 @@ class Connection:
             self._end()
 
     def stop(self) -> None:
-        """Closes the connection if it is idle; otherwise the connection ends after its outstanding answers."""
-        if self.state is _IDLE and not self._output.unsent:
+        """Closes the connection if it is idle; otherwise the connection ends after its outstanding answers.
+
+        A request that has arrived and was not read yet is answered: to close the connection would lose it.
+        """
+        if self.state is _IDLE and not self._output.unsent and not self._stream.has_unread:
             self._end()
 
     def _end(self) -> None:
