@@ -58,19 +58,19 @@ class AsyncioContext(SyncContext, kw_only=True):
         if effect.is_over:
             return effect.recall()
         try:
-            if is_async(function):
-                value = await function(*arguments)
-            else:
-                run = partial(self._scope.threads.run, self, partial(function, *arguments))
-                value = await self._asyncio.in_trio(run)
-        except BaseException as error:
-            # A cancelled task can wait no more, and what is over then has no outcome.
-            if isinstance(error, Exception):
+            try:
+                if is_async(function):
+                    value = await function(*arguments)
+                else:
+                    run = partial(self._scope.threads.run, self, partial(function, *arguments))
+                    value = await self._asyncio.in_trio(run)
+            except Exception as error:
                 await self._asyncio.in_trio(partial(effect.raised, error, retry_errors))
-            else:
-                effect.lost()
-            raise
-        return await self._asyncio.in_trio(partial(effect.returned, value))
+                raise
+            return await self._asyncio.in_trio(partial(effect.returned, value))
+        finally:
+            # A task that was cancelled can wait for Trio no more, and what it has done is not known.
+            effect.lost()
 
 
 def in_asyncio(

@@ -41,6 +41,7 @@ from mcp_actors._server.invoke import body_of
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.abc import OpenState
 from mcp_actors.errors import (
+    CallCancelled,
     OnceConflict,
     OnceFailed,
     OutcomeUnknown,
@@ -65,10 +66,11 @@ _LONGEST_TEXT = 1000
 # Seconds between two looks at an effect that another run has claimed, at first and at last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.01, 1.0
 
-# An outcome, as JSON has it: ["value", V], ["tool", TEXT], ["rpc", CODE, MESSAGE, DATA], ["error", TEXT], or
-# ["stored"], which says that it is in the shared state.
+# An outcome, as JSON has it: ["value", V], ["tool", TEXT], ["rpc", CODE, MESSAGE, DATA], ["error", TEXT], ["unknown"],
+# or ["stored"], which says that it is in the shared state.
 _Outcome = list[Any]
 _STORED: _Outcome = ["stored"]
+_UNKNOWN: _Outcome = ["unknown"]
 
 
 class _Met(NamedTuple):
@@ -90,8 +92,9 @@ class _Stored(msgspec.Struct, omit_defaults=True):
 _read_stored = msgspec.json.Decoder(_Stored).decode
 
 
-# The claims of this process: of all its servers, and of one that was reloaded in between.
-_running: set[str] = set()
+# What runs in this process by the names of the claims: for all its servers, and for one that was reloaded in between.
+# Weakly: an effect that was given up in any way, with the task or thread that had it, runs no longer.
+_running: weakref.WeakValueDictionary[str, Effect] = weakref.WeakValueDictionary()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_running.clear)
 
@@ -105,18 +108,18 @@ class Claims:
     def __repr__(self) -> str:
         return f"<Claims {self._address}>"
 
-    def begin(self, shared: OpenState) -> tuple[str, str]:
-        """Returns a new claim, which counts until `end`."""
+    def begin(self, shared: OpenState, effect: Effect) -> tuple[str, str]:
+        """Returns a new claim, which counts until `end`, or for as long as there is the effect."""
         if not self._address:
             # Messages to it say nothing but that somebody asks whether this node is there. It ends with the node.
             self._address, _ = shared.bus.open_mailbox(lambda message: None)
         name = secrets.token_urlsafe(12)
-        _running.add(name)
+        _running[name] = effect
         return self._address, name
 
     def end(self, claim: tuple[str, str]) -> None:
         """Its effect runs no longer. Idempotent, and allowed in any thread."""
-        _running.discard(claim[1])
+        _running.pop(claim[1], None)
 
     async def is_running(self, shared: OpenState, claim: tuple[str, str]) -> bool:
         """Whether the outcome of a claim may still come; raises `SharedStateUnavailable`."""
@@ -162,8 +165,14 @@ class Effects:
         """Returns what a retry needs to go on.
 
         Raises:
-            OnceConflict: The function asks, and has not come to an effect that an earlier run had met before.
+            OnceConflict: The function asks in the middle of an effect, which the question would cut off; or it has not
+                come to an effect that an earlier run had met before.
         """
+        if self._running:
+            raise OnceConflict(
+                f"{self._running!r} asks the client in the middle of ctx.once, which would begin it again with the "
+                "answer: ask before it, or behind it"
+            )
         if self._position < len(self._met):
             name = self._met[self._position].name
             raise OnceConflict(
@@ -197,7 +206,7 @@ class Effects:
         if effect.outcome is None:
             self._running = name
         elif met is None:
-            self.meet(effect, len(encode_value(effect.outcome)))
+            self.meet(effect)
         return effect
 
     def _next(self, name: str, function: str) -> _Met | None:
@@ -236,9 +245,10 @@ class Effects:
         """The effect that ran runs no longer."""
         self._running = ""
 
-    def meet(self, effect: Effect, size: int) -> None:
-        """Takes note of an effect that is over, with an outcome of so many bytes."""
+    def meet(self, effect: Effect) -> None:
+        """Takes note of an effect that is over."""
         assert effect.outcome is not None
+        size = len(encode_value(effect.outcome))
         is_sealed = self.has_room(size)
         self._met.append(_Met(effect.name, effect.function, effect.outcome if is_sealed else _STORED))
         self._position += 1
@@ -255,11 +265,13 @@ class Effect:
     """One effect in one run of a call."""
 
     __slots__ = (
+        "__weakref__",
         "_claim",
         "_claims",
         "_decode",
         "_effects",
         "_encode",
+        "_is_open",
         "_shared",
         "function",
         "name",
@@ -277,6 +289,7 @@ class Effect:
         # Before it begins: a type that JSON does not have is no reason to lose an outcome.
         self.function, self._encode, self._decode = _described(function)
         self.outcome: _Outcome | None = None
+        self._is_open = True
 
     @property
     def is_over(self) -> bool:
@@ -289,6 +302,7 @@ class Effect:
         Raises:
             ToolError, RpcError: It raised this.
             OnceFailed: It raised anything else.
+            OutcomeUnknown: It was cut off.
             OnceConflict: What it returned is not of the type that it returns now.
         """
         assert self.outcome is not None
@@ -299,6 +313,8 @@ class Effect:
             raise ToolError(rest[0])
         if kind == "rpc":
             raise RpcError.from_wire(rest[0], rest[1], rest[2])
+        if kind == "unknown":
+            raise OutcomeUnknown(self.name)
         raise OnceFailed(self.name, rest[0])
 
     def _made(self, value: Any) -> Any:
@@ -336,7 +352,7 @@ class Effect:
             error: What it has raised.
             retry_errors: Whether an exception means that nothing was done, so that a later run may begin it again.
         """
-        if is_cancelled() or not isinstance(error, Exception):
+        if is_cancelled() or isinstance(error, CallCancelled) or not isinstance(error, Exception):
             self.lost()
         elif retry_errors:
             await self._release()
@@ -348,11 +364,13 @@ class Effect:
             await self._keep(["error", f"{type(error).__qualname__}: {error}"[:_LONGEST_TEXT]])
 
     def lost(self) -> None:
-        """Ends an effect of which nobody knows what it has done, as it was cancelled.
+        """Ends an effect that has no outcome, as it was cut off: nobody knows what it has done.
 
-        A claim that has ended says so to later runs. Idempotent, and allowed in any thread.
+        It is not begun again. Does nothing where it has an outcome, or was released. Allowed in any thread, when its
+        call waits for nothing else.
         """
-        self._end()
+        if self._is_open:
+            self._end(_UNKNOWN)
 
     # -- in the shared state ---------------------------------------------------------------------------------------
 
@@ -362,7 +380,7 @@ class Effect:
         Args:
             may_begin: Whether it may be begun; if not, its outcome has to be there.
         """
-        claim = self._claims.begin(self._shared)
+        claim = self._claims.begin(self._shared, self)
         try:
             # Not cancelled in between: it would not be known whose claim there is. The state bounds how long it takes.
             with trio.CancelScope(shield=True):
@@ -391,10 +409,7 @@ class Effect:
                 seen = data
 
     async def _keep(self, outcome: _Outcome) -> None:
-        self.outcome = outcome
-        size = len(encode_value(outcome))
-        effects, claim = self._effects, self._claim
-        is_large = not effects.has_room(size)
+        claim, is_large = self._claim, not self._effects.has_room(len(encode_value(outcome)))
         if claim is not None or is_large:
             before = None if claim is None else _Stored(claim)
             try:
@@ -403,17 +418,17 @@ class Effect:
                     await self._replace(before, _Stored(claim or ("", ""), outcome))
             except SharedStateUnavailable as error:
                 if is_large:
-                    self._end()
+                    self._end(_UNKNOWN)
                     raise
                 log.warning(
                     "the outcome of an effect is not in the shared state", effect=self.name, cause=error.cause
                 )
-        effects.meet(self, size)
-        self._end()
+        self._end(outcome)
 
     async def _release(self) -> None:
-        claim, self._claim = self._claim, None
+        self._is_open = False
         self._effects.ended()
+        claim, self._claim = self._claim, None
         if claim is None:
             return
         try:
@@ -426,7 +441,10 @@ class Effect:
         finally:
             self._claims.end(claim)
 
-    def _end(self) -> None:
+    def _end(self, outcome: _Outcome) -> None:
+        self._is_open = False
+        self.outcome = outcome
+        self._effects.meet(self)
         self._effects.ended()
         if self._claim is not None:
             self._claims.end(self._claim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -253,6 +254,80 @@ async def test_what_was_cancelled_in_the_middle_is_not_begun_again() -> None:
     assert (error["code"], error["data"]["reason"]) == (409, "outcome_unknown")
     assert "'slow' was begun before" in error["message"]
     assert shop.effects == ["slow"]
+
+
+@pytest.mark.parametrize("questions", [1, 2])
+async def test_what_a_function_has_cut_off_itself_is_not_begun_by_its_next_run(questions: int) -> None:
+    shop = Shop()
+
+    @shop.server.tool
+    async def impatient(ctx: Context) -> str:
+        for number in range(1, questions):
+            await name_of(ctx, f"n{number}")
+        with trio.CancelScope() as patience:
+
+            async def endless() -> None:
+                shop.effects.append("begun")
+                patience.cancel()
+                await trio.sleep_forever()
+
+            await ctx.once("endless", endless)
+        return await name_of(ctx, "last")
+
+    async with Client(shop.server, era=ERAS[1], elicitation=answer) as client:
+        with pytest.raises(OutcomeUnknown, match="'endless' was begun before"):
+            await client.call_tool("impatient")
+    assert shop.effects == ["begun"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_what_was_cut_off_is_not_begun_again_in_the_same_run(era: str) -> None:
+    shop = Shop()
+
+    async def tool(ctx: Context) -> str:
+        with trio.CancelScope() as patience:
+
+            async def endless() -> None:
+                shop.effects.append("begun")
+                patience.cancel()
+                await trio.sleep_forever()
+
+            await ctx.once("endless", endless)
+        await ctx.once("endless", endless)
+        return "begun again"
+
+    assert "is used twice in one call" in await conflict_of(tool, shop, era)
+    assert shop.effects == ["begun"]
+
+
+async def test_a_thread_that_learns_that_its_call_has_ended_has_no_outcome() -> None:
+    shop, ended = Shop(), threading.Event()
+
+    @shop.server.tool
+    def slow(ctx: SyncContext) -> str:
+        ctx.elicit("a please", FORM)
+
+        def effect() -> str:
+            shop.effects.append("begun")
+            trio.from_thread.run_sync(shop.begun.set)
+            ended.wait(30)
+            ctx.progress(1)
+            return "done"
+
+        return str(ctx.once("effect", effect))
+
+    async with raw_client(shop.server) as peer:
+        state = retry_of(await call(peer, 1, "slow"), "x")
+        params = {"name": "slow", "arguments": {}, **state}
+        await peer.send(request(2, "tools/call", {**params, "_meta": meta(ALL)}))
+        await shop.begun.wait()
+        await peer.send(notification("notifications/cancelled", requestId=2, _meta=meta(ALL)))
+        await trio.testing.wait_all_tasks_blocked()
+        ended.set()
+        with trio.fail_after(30):
+            error = await call(peer, 3, "slow", **state)
+    assert (error["code"], error["data"]["reason"]) == (409, "outcome_unknown")
+    assert shop.effects == ["begun"]
 
 
 async def test_nothing_of_what_is_kept_is_shown_to_the_client() -> None:
@@ -588,6 +663,20 @@ async def test_two_at_once_have_no_order(era: str) -> None:
         result = await client.call_tool("tool")
     assert "ctx.once('charge') begins while 'slow' runs" in result.text
     assert shop.effects == ["slow"]
+
+
+async def test_a_question_in_the_middle_of_an_effect_is_refused() -> None:
+    shop = Shop()
+
+    async def tool(ctx: Context) -> str:
+        async def asks() -> str:
+            shop.effects.append("begun")
+            return await name_of(ctx, "a")
+
+        return await ctx.once("asks", asks)
+
+    assert "'asks' asks the client in the middle of ctx.once" in await conflict_of(tool, shop)
+    assert shop.effects == ["begun"]
 
 
 async def test_another_order_is_refused() -> None:
