@@ -26,6 +26,7 @@ from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.sources import list_result, with_provided
+from mcp_actors._server.turns import Turn, TurnKey, Turns, TurnTaker, in_turn
 from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import RpcError, ToolError, invalid_params
@@ -134,6 +135,11 @@ class Tools(Registry[_ToolEntry]):
         """Counts calls with repaired arguments, those of tools elsewhere included."""
         return RepairCount()
 
+    @cached_property
+    def turns(self) -> Turns:
+        """The calls that take turns. Tools that take the place of these at a reload have the same ones."""
+        return Turns()
+
     def add(self, call: Callable[..., Any], **options: Any) -> Tool:
         """Adds ``call`` as a tool and returns how clients see it; see `entry` for the options.
 
@@ -164,6 +170,7 @@ class Tools(Registry[_ToolEntry]):
         task: Literal["optional", "required"] | None = None,
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
+        turn: Turn | TurnKey | None = None,
         **exposed: Any,
     ) -> _ToolEntry:
         """Makes the entry of a tool.
@@ -171,7 +178,8 @@ class Tools(Registry[_ToolEntry]):
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
         checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
-        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. What is ``exposed``
+        needs all ``scopes``. With ``turn`` calls wait for others, see `Turn`. With ``task`` a
+        call may, or must, become a task: see `TaskRules`. What is ``exposed``
         says who sees it: see `make_exposure`.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
@@ -195,6 +203,9 @@ class Tools(Registry[_ToolEntry]):
         )
         if timeout is not None:
             ready = _limited(ready, name, timeout)
+        if turn is not None:
+            tool_of_turn = TurnTaker(name, annotations, schema, input_schema is not None)
+            ready = in_turn(ready, call, turn, tool_of_turn, lambda: self.turns)
         exposure, meta = make_exposure("tool", name, meta, **exposed)
         compiled = None if output_schema is None else compile_schema(dict(output_schema))
         tool = Tool(
@@ -391,9 +402,10 @@ def _limited(function: Function, name: str, seconds: float) -> Function:
     call = function.call
 
     async def limited(ctx: Context, arguments: dict[str, Any]) -> Any:
-        with trio.move_on_after(seconds):
+        with trio.move_on_after(seconds) as limit:
             return await call(ctx, arguments)
-        raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s")
+        late = trio.current_time() - limit.deadline
+        raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s", seconds + late)
 
     return Function(limited, inline=False)
 

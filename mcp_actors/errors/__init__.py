@@ -19,6 +19,7 @@
     │   ├── Overloaded            429, a limit on concurrent requests is reached
     │   ├── NotAllowed            403, `auth=` of a tool, prompt or resource refuses
     │   ├── OutcomeUnknown        409, what may be done once was begun, and its outcome is not known
+    │   ├── TurnLost              409, the turn of a call was lost, and its function was cancelled
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
     │   ├── ServerStopping        503, the server stops: not begun, or begun and cancelled
@@ -120,6 +121,7 @@ from mcp_actors.errors.protocol import (
     ServerStopping,
     SharedStateUnavailable,
     TaskNotFound,
+    TurnLost,
     Unavailable,
     UnsupportedVersion,
     UpstreamMisbehaved,
@@ -181,6 +183,7 @@ __all__ = [
     "ToolError",
     "ToolFailed",
     "TransportNotFound",
+    "TurnLost",
     "Unavailable",
     "UnexpectedResult",
     "UnsupportedVersion",
