@@ -22,8 +22,9 @@ from mcp_actors._actors.inbound_call import CallOwner, InboundCall, SupportsKept
 from mcp_actors._actors.limits import Limits
 from mcp_actors._eras.era import Invocation
 from mcp_actors._eras.modern import StateSealer
+from mcp_actors._server.claims import Claims
 from mcp_actors._server.invoke import WorkerThreads
-from mcp_actors._server.once import Claims, Effects
+from mcp_actors._server.once import Effects
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors.abc import OpenState
 from mcp_actors.bridges.bridged_call import Bridge
