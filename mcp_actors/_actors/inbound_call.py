@@ -253,6 +253,10 @@ class InboundCall(msgspec.Struct, eq=False):
     _on_drain: Callable[[], None] | None = None
     effects: Any = None
     """What its function does once, which its server keeps."""
+    withdrawn: bool = False
+    """Whether the peer has said that it does not want the answer (MCP, Cancellation), and did not just go away."""
+    refused: bool = False
+    """Whether its arguments did not fit, so that its function was not begun."""
 
     def __repr__(self) -> str:
         return f"<InboundCall {self.id!r} {self.invocation.method.name} {self.state}>"

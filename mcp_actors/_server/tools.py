@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar, get_args
 
@@ -59,6 +60,8 @@ __all__ = [
 ]
 
 
+IDEMPOTENT = "mcp-actors/idempotent"
+"""The member of a tool's ``_meta`` that says for how many seconds the answers to its calls with keys are kept."""
 _ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -85,6 +88,8 @@ class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     repair: RepairedArguments | None
     """Is asked about arguments that were refused; ``None`` where they stay refused."""
     exposure: Exposure
+    answers_kept: float = 0.0
+    """Seconds for which the answer to a call with a key is kept; 0 where keys are refused."""
 
 
 class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
@@ -92,6 +97,7 @@ class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
 
     mirrored: tuple[MirroredParam, ...] = ()
     rules: TaskRules | None = None
+    answers_kept: float = 0.0
 
 
 def warn_of_tool_name(name: str) -> None:
@@ -164,6 +170,7 @@ class Tools(Registry[_ToolEntry]):
         task: Literal["optional", "required"] | None = None,
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
+        idempotent: timedelta | None = None,
         **exposed: Any,
     ) -> _ToolEntry:
         """Makes the entry of a tool.
@@ -171,13 +178,16 @@ class Tools(Registry[_ToolEntry]):
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
         checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
-        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. What is ``exposed``
-        says who sees it: see `make_exposure`.
+        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. With ``idempotent`` the
+        answer to a call with a key is kept for so long. What is ``exposed`` says who sees it: see `make_exposure`.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
         """
         name = name_of(call) if name is None else name
         rules = TaskRules.of(task, restartable, before_task, inline)
+        answers_kept = _seconds_kept(idempotent)
+        if answers_kept:
+            meta = {**(meta or {}), IDEMPOTENT: answers_kept}
         if input_schema is None:
             signature = read_signature(call, injected=self._injected)
             schema, bind = self._published(signature.input_schema, name), signature.bind
@@ -217,7 +227,20 @@ class Tools(Registry[_ToolEntry]):
         mirrored = annotated_params(schema)
         repair = None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs)
         needed = frozenset(scopes)
-        return _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, needed, rules, repair, exposure)
+        return _ToolEntry(
+            name,
+            serial,
+            tool,
+            bind,
+            ready,
+            finish,
+            mirrored,
+            needed,
+            rules,
+            repair,
+            exposure,
+            answers_kept,
+        )
 
     def _returned(
         self, signature: Signature, given: Mapping[str, Any] | None, tool: str
@@ -249,6 +272,11 @@ class Tools(Registry[_ToolEntry]):
         """The rules by which calls of a tool become tasks, ``None`` where they never do."""
         found = self._found(name)
         return None if found is None else found.rules
+
+    def answers_kept(self, name: object) -> float:
+        """Seconds for which the answer to a call of a tool with a key is kept; 0 for a tool that takes no keys."""
+        found = self._found(name)
+        return 0.0 if found is None else found.answers_kept
 
     def mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
         """The parameters of a tool that clients repeat in headers."""
@@ -308,7 +336,7 @@ class Tools(Registry[_ToolEntry]):
             bound = entry.bind(arguments)
         except InvalidArguments as error:
             if entry.repair is None or (repaired := entry.repair(arguments)) is None:
-                return failed(error)
+                return _refused(ctx, error)
             return Continuation(_run_repaired, entry, ctx, repaired)
         try:
             value = entry.function.call(ctx, bound)
@@ -320,12 +348,17 @@ class Tools(Registry[_ToolEntry]):
             return Continuation(_read, entry, unread.value)
 
 
+def _refused(ctx: Context, error: InvalidArguments) -> ToolAnswer:
+    ctx.call.refused = True
+    return failed(error)
+
+
 async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> ToolAnswer:
     try:
         bound = entry.bind(arguments)
     except InvalidArguments as error:
         if entry.repair is None or (repaired := entry.repair(arguments)) is None:
-            return failed(error)
+            return _refused(ctx, error)
         return await _run_repaired(entry, ctx, repaired)
     try:
         value = await entry.function.call(ctx, bound)
@@ -537,6 +570,15 @@ TaskSupport = Literal["optional", "required"]
 
 BeforeTask = Callable[[dict[str, Any], Any], Awaitable[Mapping[str, Any]]]
 """Is given the arguments and the `Context` of a call before it becomes a task, and returns the arguments to use."""
+
+
+def _seconds_kept(idempotent: timedelta | None) -> float:
+    if idempotent is None:
+        return 0.0
+    seconds = idempotent.total_seconds()
+    if not seconds > 0:
+        raise ValueError(f"idempotent={idempotent!r}: the answers have to be kept for some time")
+    return seconds
 
 
 class TaskRules(msgspec.Struct, frozen=True):

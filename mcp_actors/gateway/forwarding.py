@@ -82,14 +82,14 @@ class ForwardedCall(Deferred):
         lease = route.upstream.lease(ctx)
         if lease is None:
             return False
-        begun = None
+        begun = options = None
         try:
             if not _waits_first(lease):
                 self._options = options = call_options(lease)
                 method = ctx.call.invocation.method.name
                 begun = lease.connection.client._requests.begin(method, params, options)
         except McpError as error:
-            if not _is_made_again(lease, error):
+            if not _is_made_again(lease, error, options):
                 raise failure_of(lease, error) from None
         finally:
             if begun is None:
@@ -125,7 +125,7 @@ class ForwardedCall(Deferred):
         try:
             result = self._outbound.take(self._pending, self._options)
         except McpError as error:
-            if _is_made_again(lease, error):
+            if _is_made_again(lease, error, self._options):
                 return Continuation(forward, ctx, route, params)
             failure = failure_of(lease, error)
             raise failure from None
@@ -141,11 +141,11 @@ class ForwardedCall(Deferred):
         self._lease.end()
 
 
-def _is_made_again(lease: Lease, error: McpError) -> bool:
-    """Whether a request that has failed was not run, so that it is made again, over another connection if need be."""
+def _is_made_again(lease: Lease, error: McpError, options: CallOptions | None) -> bool:
+    """Whether a request that has failed is made again, over another connection if need be: see `may_be_repeated`."""
     if isinstance(error, ConnectionLost) and error.never_run:
         lease.upstream.lost(lease.connection, error)
-    return may_be_repeated(error)
+    return may_be_repeated(error, options)
 
 
 def _waits_first(lease: Lease) -> bool:
@@ -259,6 +259,7 @@ async def _sent(lease: Lease, params: dict[str, Any]) -> tuple[dict[str, Any], b
         RpcError: As `forward`.
     """
     ctx, connection, is_answer = lease.ctx, lease.connection, False
+    options = None
     try:
         options = call_options(lease)
         if connection.server.has_tasks and ctx.method == "tools/call":
@@ -270,7 +271,7 @@ async def _sent(lease: Lease, params: dict[str, Any]) -> tuple[dict[str, Any], b
         else:
             result = await connection.client._requests.send(ctx.method, params, options)
     except McpError as error:
-        if isinstance(error, ConnectionLost) and _is_made_again(lease, error):
+        if isinstance(error, ConnectionLost) and _is_made_again(lease, error, options):
             raise
         raise failure_of(lease, error) from None
     lease.upstream.answered(connection)
