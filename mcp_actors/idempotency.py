@@ -361,16 +361,16 @@ class _Node:
 
     async def _is_claimed(self, run: _Run, entry: Entry) -> bool:
         """Whether the function may begin, as nobody has begun it before."""
-        key = run.place.of_round
+        key, claimed = run.place.of_round, False
         try:
             # Not cancelled in between: it would not be known whose claim there is. The state bounds how long it takes.
             with trio.CancelScope(shield=True):
-                return await replace(self._shared, key, None, entry, run.seconds)
+                claimed = await replace(self._shared, key, None, entry, run.seconds)
         except SharedStateUnavailable as error:
             run.refusal = error
             # The state may have it all the same, and nothing was begun.
             start(self._nursery, KEYED_CALL, self._release, key, entry, about=run.place.tool)
-            return False
+        return claimed
 
     async def _release(self, key: str, entry: Entry) -> None:
         with trio.move_on_after(RELEASE_BOUND):

@@ -274,6 +274,11 @@ class InboundCall(msgspec.Struct, eq=False):
         return None
 
     @property
+    def was_answered(self) -> bool:
+        """Whether its client has an answer already, while its function goes on."""
+        return False
+
+    @property
     def cancelled(self) -> bool:
         """Whether the peer no longer wants the answer."""
         return self.state == "cancelled"
@@ -779,6 +784,7 @@ class DetachedCall(InboundCall):
     """A call without an outlet and without a place among the calls in flight; its answer is what `outcome` returns."""
 
     _voice: Any = None
+    _was_answered: bool = True
 
     @classmethod
     def of(
@@ -788,6 +794,7 @@ class DetachedCall(InboundCall):
         http_request: HttpRequest | None,
         longest: int,
         voice: Voice,
+        was_answered: bool = True,
     ) -> Self:
         """Returns the call, which is not begun.
 
@@ -797,9 +804,11 @@ class DetachedCall(InboundCall):
             http_request: The request over HTTP that began it, ``None`` with other bindings.
             longest: Bytes of the longest outcome.
             voice: Takes what the function sends and asks the client.
+            was_answered: Whether the client waits no longer for its outcome.
         """
         outlet = _NoOutlet(http_request, longest)
-        return cls(invocation, owner, outlet, trio.current_time(), reports=voice, _voice=voice)
+        now = trio.current_time()
+        return cls(invocation, owner, outlet, now, reports=voice, _voice=voice, _was_answered=was_answered)
 
     def __repr__(self) -> str:
         return f"<DetachedCall {self.invocation.method.name}>"
@@ -808,6 +817,10 @@ class DetachedCall(InboundCall):
     def client_link(self) -> Voice:
         voice: Voice = self._voice
         return voice
+
+    @property
+    def was_answered(self) -> bool:
+        return self._was_answered
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         await self._voice.notify(method, params)

@@ -375,8 +375,9 @@ def detached(ctx: Context, voice: Voice, *, with_answers: bool = False) -> Conte
     Args:
         ctx: The context of the call.
         voice: Takes reports of progress, log messages and other notifications, and answers questions.
-        with_answers: Whether it has the answers that came with the request, and what an earlier run of the call has
-            done (MCP 2026-07-28, Multi Round-Trip Requests). By default it is a new call.
+        with_answers: Whether its client waits for the outcome, and not for something that was made of the call. Then
+            the function has the answers that came with the request, and what an earlier run of it has done (MCP
+            2026-07-28, Multi Round-Trip Requests).
     """
     call = ctx.call
     invocation = msgspec.structs.replace(
@@ -391,7 +392,9 @@ def detached(ctx: Context, voice: Voice, *, with_answers: bool = False) -> Conte
     owner = _LaterOwner(call.owner)
     longest = _longest_outcome(call.outlet.longest)
     kinds = KINDS[owner.responder.telemetry is not None]
-    later = kinds.detached.of(invocation, owner, request_of(call), longest, voice)
+    later = kinds.detached.of(
+        invocation, owner, request_of(call), longest, voice, was_answered=not with_answers
+    )
     if with_answers:
         later.effects = ctx._scope.effects_of(call)
     session_of = partial(_while_it_lives, weakref.ref(call.owner), ctx._scope.session_of)

@@ -98,6 +98,8 @@ class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
     mirrored: tuple[MirroredParam, ...] = ()
     rules: TaskRules | None = None
     answers_kept: float = 0.0
+    passes_key: bool = False
+    """Whether the other server keeps the answers, too."""
 
 
 def warn_of_tool_name(name: str) -> None:

@@ -165,7 +165,7 @@ def _may_be_held(ctx: Context[Any], upstream: UpstreamActor) -> bool:
     That is so if a server with sessions could ask a client without one; a server that is still unknown may have them.
     """
     invocation = ctx.call.invocation
-    if not invocation.era.asks_by_retry or not invocation.method.may_ask or ctx.call.client_link is not None:
+    if not invocation.era.asks_by_retry or not invocation.method.may_ask or ctx.call.was_answered:
         return False
     declared = invocation.peer.raw_capabilities
     if not any(name in declared for name in ASKING_CAPABILITIES):
