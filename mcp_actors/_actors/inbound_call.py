@@ -253,6 +253,8 @@ class InboundCall(msgspec.Struct, eq=False):
     _on_drain: Callable[[], None] | None = None
     effects: Any = None
     """What its function does once, which its server keeps."""
+    approval: Any = None
+    """What is known of the approval of a person, for the state of its next round."""
     withdrawn: bool = False
     """Whether the peer has said that it does not want the answer (MCP, Cancellation), and did not just go away."""
     refused: bool = False

@@ -69,6 +69,10 @@ class ToolOptions(PromptOptions, total=False):
     """An ``async def f(arguments, ctx)`` that runs before the task exists, and returns the arguments."""
     idempotent: timedelta
     """How long the answer to a call with a key is kept; calls with keys are refused without it."""
+    confirm: str
+    """What a person is asked before each call, with ``{parameters}``; without their approval it does not run."""
+    preview: Callable[..., Any]
+    """Takes some of the tool's parameters, and returns what ``{preview}`` stands for in ``confirm``."""
 
 
 class ResourceOptions(PromptOptions, total=False):
@@ -93,6 +97,8 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "loop": (str, '"asyncio", or leave it out'),
     "task": (str, '"optional" or "required"'),
     "restartable": (bool, "True or False"),
+    "confirm": _TEXT,
+    "preview": (Callable, "a function"),  # type: ignore[dict-item]
     "idempotent": (timedelta, "a timedelta, such as timedelta(hours=24)"),
     "scopes": ((list, tuple, AbstractSet), "a list of scopes"),
     "tags": ((list, tuple, AbstractSet), "a list of tags"),

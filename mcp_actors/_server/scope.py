@@ -86,17 +86,27 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
         return answers
 
     def seal_answers(
-        self, invocation: Invocation, answers: dict[str, Any], effects: Effects | None = None
+        self,
+        invocation: Invocation,
+        answers: dict[str, Any],
+        effects: Effects | None = None,
+        approval: Any = None,
     ) -> str:
         """Packs the answers that were used, so that the next round need not ask for them again, and what was done.
 
         Raises `OnceConflict` as `Effects.sealed`.
         """
         state, until = {"answers": answers}, math.inf
+        if approval is not None:
+            state["approval"] = approval
         if effects is not None:
             state |= effects.sealed()
             until = effects.until
         return self.sealer.seal(state, now=time.time(), until=until, **self._binding(invocation))
+
+    def sealed_approval(self, invocation: Invocation) -> Any:
+        """The approval that `seal_answers` has packed for this retry, ``None`` without one; raises as above."""
+        return None if invocation.state is None else self._opened(invocation).get("approval")
 
     def effects_of(self, call: InboundCall) -> Effects:
         """Returns what a call does once. Raises `RpcError` -32602 as `recorded_answers`."""

@@ -20,6 +20,7 @@ from mcp_actors._schema.references import MOST_TIMES, without_references
 from mcp_actors._schema.repair import Repair, Repaired
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
+from mcp_actors._server.approvals import Confirmation, confirmed
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
@@ -173,6 +174,8 @@ class Tools(Registry[_ToolEntry]):
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
         idempotent: timedelta | None = None,
+        confirm: str | None = None,
+        preview: Callable[..., Any] | None = None,
         **exposed: Any,
     ) -> _ToolEntry:
         """Makes the entry of a tool.
@@ -181,7 +184,8 @@ class Tools(Registry[_ToolEntry]):
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
         checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
         needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. With ``idempotent`` the
-        answer to a call with a key is kept for so long. What is ``exposed`` says who sees it: see `make_exposure`.
+        answer to a call with a key is kept for so long. With ``confirm`` a person has to approve each call, of which
+        ``preview`` says more. What is ``exposed`` says who sees it: see `make_exposure`.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
         """
@@ -207,6 +211,10 @@ class Tools(Registry[_ToolEntry]):
         )
         if timeout is not None:
             ready = _limited(ready, name, timeout)
+        if confirm is not None:
+            ready = self._confirmed(ready, confirm, preview, schema, raw=input_schema is not None)
+        elif preview is not None:
+            raise ValueError("preview= is for the question of confirm=, which is not there")
         exposure, meta = make_exposure("tool", name, meta, **exposed)
         compiled = None if output_schema is None else compile_schema(dict(output_schema))
         tool = Tool(
@@ -243,6 +251,30 @@ class Tools(Registry[_ToolEntry]):
             exposure,
             answers_kept,
         )
+
+    def _confirmed(
+        self,
+        ready: Function,
+        confirm: str,
+        preview: Callable[..., Any] | None,
+        schema: Mapping[str, Any],
+        *,
+        raw: bool,
+    ) -> Function:
+        """The function of a tool that a person has to approve; raises as `Confirmation.of`."""
+        made = None
+        if preview is not None:
+            signature = read_signature(preview, injected=Context)
+            found = function(
+                preview,
+                injected_name=signature.injected_name,
+                for_sync=self._for_sync,
+                inline=False,
+                threads=self._threads,
+            )
+            made = found, frozenset(signature.input_schema.get("properties", ()))
+        confirmation = Confirmation.of(confirm, schema.get("properties", {}), made)
+        return confirmed(ready, confirmation, _only_value if raw else dict)
 
     def _returned(
         self, signature: Signature, given: Mapping[str, Any] | None, tool: str
@@ -437,6 +469,11 @@ def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     if schema.get("type") != "object":
         raise ValueError('input_schema must have "type": "object" at its root')
     return dict(schema)
+
+
+def _only_value(bound: dict[str, Any]) -> Any:
+    """The arguments of a function that takes them as one dict."""
+    return next(iter(bound.values()))
 
 
 def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str, Any]], dict[str, Any]]:

@@ -289,7 +289,9 @@ def _passed_on(ctx: Context[Any], era: Era, result: dict[str, Any]) -> dict[str,
     _check(ctx, asked.input_requests or {})
     if asked.request_state is None:
         return result
-    state = ctx._scope.seal_answers(ctx.call.invocation, {_STATE: asked.request_state})
+    state = ctx._scope.seal_answers(
+        ctx.call.invocation, {_STATE: asked.request_state}, approval=ctx.call.approval
+    )
     return {**result, "requestState": state}
 
 
