@@ -188,11 +188,11 @@ async def approve(ctx: Context, message: str) -> None:
         raise NotApproved("changed")
     if not found.given:
         await _asked(ctx, message)
-    with trio.CancelScope(
-        shield=True
-    ):  # whose use it was has to be known; the state bounds how long it takes
-        assert ctx._scope.shared is not None
-        is_first = await ctx._scope.shared.replays.first_use(f"approval {found.id}".encode(), STATE_LIFETIME)
+    shared = ctx._scope.shared
+    assert shared is not None
+    # Whose use it was has to be known. The state bounds how long it takes.
+    with trio.CancelScope(shield=True):
+        is_first = await shared.values.replace(f"approval {found.id}", None, b"used", STATE_LIFETIME)
     if not is_first:
         raise NotApproved("used")
     call.approval = Approval(secrets.token_urlsafe(16), digest, time.time() + STATE_LIFETIME, given=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +13,17 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, Context, Server, SyncContext
+from mcp_actors.abc import SharedState
 from mcp_actors.errors import NotApproved, SharedStateUnavailable
 from mcp_actors.idempotency import KEY as CALL_KEY
 from mcp_actors.server import Limits
-from mcp_actors.shared import MemoryShared
-from mcp_actors.shared.memory import MemoryReplayGuard
+from mcp_actors.shared.memory import MemoryValueStore
+from mcp_actors.shared.redis import RedisShared
+from mcp_actors.shared.sqlite import SqliteShared
 from mcp_actors.testing import ScriptedPeer, raw_client
 from mcp_actors.types import ElicitFormParams, ElicitResult, ElicitUrlParams
 from tests.messages import modern_meta as meta
+from tests.redis_server import RedisServer
 from tests.server.asking import ALL, FORM, accept
 from tests.server.asking import KEY as STATE_KEY
 
@@ -173,14 +178,23 @@ async def test_two_at_the_same_time_run_once() -> None:
     assert disk.deleted == ["a"]
 
 
-async def test_another_node_takes_it_and_only_one() -> None:
-    shared = MemoryShared()
-    here, there = Disk(shared), Disk(shared)
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis"])
+async def test_another_node_takes_it_and_only_one(kind: str, redis: RedisServer, tmp_path: Path) -> None:
+    def shared() -> SharedState:
+        return RedisShared(redis.url) if kind == "redis" else SqliteShared(tmp_path / "state.db")
+
+    here, there = Disk(shared()), Disk(shared())
     async with raw_client(here.server) as one, raw_client(there.server) as two:
         retry = approved(await call(one, 1, {"path": "a"}))
         assert text_of(await call(two, 1, {"path": "a"}, **retry)) == "deleted a"
-        if (await call(one, 2, {"path": "a"}, **retry)).get("isError"):
-            assert (here.deleted, there.deleted) == ([], ["a"])
+        assert "used already" in text_of(await call(one, 2, {"path": "a"}, **retry))
+    assert (here.deleted, there.deleted) == ([], ["a"])
 
 
 async def test_other_arguments_are_not_approved() -> None:
@@ -254,12 +268,12 @@ async def test_later_rounds_are_approved_once_each() -> None:
 async def test_without_the_shared_state_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk()
 
-    async def away(*arguments: Any) -> bool:
-        raise SharedStateUnavailable("replays", "away")
+    def away(*arguments: Any) -> bool:
+        raise SharedStateUnavailable("values", "away")
 
     async with raw_client(disk.server) as peer:
         retry = approved(await call(peer, 1, {"path": "a"}))
-        monkeypatch.setattr(MemoryReplayGuard, "first_use", away)
+        monkeypatch.setattr(MemoryValueStore, "put", away)
         assert (await call(peer, 2, {"path": "a"}, **retry))["code"] == 503
     assert disk.deleted == []
 
