@@ -27,7 +27,7 @@ import secrets
 import string
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import trio
@@ -36,15 +36,23 @@ from mcp_actors import types as t
 from mcp_actors._eras.modern import STATE_LIFETIME
 from mcp_actors._server.context import Context
 from mcp_actors._server.invoke import Function
-from mcp_actors.errors import CallTimeout, MissingCapability, NotApproved
+from mcp_actors.errors import CallTimeout, LocalProtocolError, MissingCapability, NotApproved
+from mcp_actors.errors.connection import ApprovalReason
 from mcp_actors.supervision.printable import printable
 
-__all__ = ["APPROVAL_TIME", "Confirmation", "approve", "confirmed"]
+__all__ = ["APPROVALS", "APPROVAL_TIME", "ApprovedBy", "Confirmation", "approve", "confirmed"]
+
+APPROVALS = "mcp-actors/approvals"
+"""The extension of a server that has pages for approvals."""
+ApprovedBy = Literal["form", "page"]
+"""Whether the client shows the question, or a page of the server does: `mcp_actors.approval_pages`."""
 
 APPROVAL_TIME = 600.0
 """Seconds that a person has to approve a call."""
 LONGEST_VALUE, LONGEST_MESSAGE = 500, 4000
 """Characters of one value in a question, and of the whole."""
+PAGE_WAIT = 20.0
+"""Seconds that a request of a stateless client waits for a page, before the client is asked to open it again."""
 # The key of the question, and of the member of the state that has what was asked.
 _KEY = "mcp-actors/approval"
 # A form without fields: the answer is what the person does with it.
@@ -139,25 +147,29 @@ class _WithDefaults(dict[str, Any]):
 
 
 def confirmed(
-    function: Function, confirmation: Confirmation, values: Callable[[dict[str, Any]], Any]
+    function: Function,
+    confirmation: Confirmation,
+    by: ApprovedBy,
+    values: Callable[[dict[str, Any]], Any],
 ) -> Function:
     """Returns a function that runs once a person has approved the call.
 
     Args:
         function: The function of the tool.
         confirmation: How it is asked for.
+        by: Where it is asked.
         values: Returns the values by the names of the parameters, of what the function is given.
     """
 
     async def call(ctx: Context, arguments: dict[str, Any]) -> Any:
-        await approve(ctx, await confirmation.message(ctx, values(arguments)))
+        await approve(ctx, await confirmation.message(ctx, values(arguments)), by)
         outcome = function.call(ctx, arguments)
         return outcome if function.inline else await outcome
 
     return Function(call, inline=False)
 
 
-async def approve(ctx: Context, message: str) -> None:
+async def approve(ctx: Context, message: str, by: ApprovedBy = "form") -> None:
     """Returns once a person has approved what ``message`` says. Cancelled, it withdraws the question.
 
     Raises:
@@ -167,18 +179,15 @@ async def approve(ctx: Context, message: str) -> None:
     """
     call = ctx.call
     if not ctx.era.asks_by_retry or call.was_answered:
-        await _asked(ctx, message)
+        await _judge(ctx, message, by, secrets.token_urlsafe(16), APPROVAL_TIME)
         return
     digest = hashlib.sha256(message.encode("utf-8", "surrogatepass")).hexdigest()
     sealed = ctx._scope.sealed_approval(call.invocation)
     if sealed is None:
         # What comes without a question approves nothing.
-        if call.invocation.answers:
-            call.invocation.answers = {
-                key: each for key, each in call.invocation.answers.items() if key != _KEY
-            }
+        _take_answer(ctx)
         call.approval = Approval(secrets.token_urlsafe(16), digest, time.time() + APPROVAL_TIME)
-        await _asked(ctx, message)
+        await _asked(ctx, message, by, call.approval.id)
         raise AssertionError("a question without an answer ends the run")
     found = msgspec.convert(sealed, Approval)
     call.approval = found
@@ -187,7 +196,9 @@ async def approve(ctx: Context, message: str) -> None:
     if found.message != digest:
         raise NotApproved("changed")
     if not found.given:
-        await _asked(ctx, message)
+        await _judge(ctx, message, by, found.id, PAGE_WAIT)
+        # It is no answer to anybody else, such as a server to which the call is passed on.
+        _take_answer(ctx)
     shared = ctx._scope.shared
     assert shared is not None
     # Whose use it was has to be known. The state bounds how long it takes.
@@ -198,13 +209,60 @@ async def approve(ctx: Context, message: str) -> None:
     call.approval = Approval(secrets.token_urlsafe(16), digest, time.time() + STATE_LIFETIME, given=True)
 
 
-async def _asked(ctx: Context, message: str) -> None:
+def _take_answer(ctx: Context) -> None:
+    invocation = ctx.call.invocation
+    ctx._kept.pop(_KEY, None)
+    if invocation.answers and _KEY in invocation.answers:
+        invocation.answers = {key: each for key, each in invocation.answers.items() if key != _KEY}
+
+
+async def _judge(ctx: Context, message: str, by: ApprovedBy, id: str, seconds: float) -> None:
+    """Asks, and returns if the answer is yes; raises `NotApproved`.
+
+    Args:
+        ctx: The call.
+        message: The question.
+        by: Where it is asked.
+        id: The unguessable id of the question.
+        seconds: How long a page is waited for.
+    """
+    action = await _asked(ctx, message, by, id)
+    if by == "page" and action == "accept":
+        # That the page was opened approves nothing.
+        action = await _pages(ctx).decision(id, seconds)
+        if not ctx.era.asks_by_retry:
+            ctx.server.elicitation_complete(id)
+        if action is None and seconds < APPROVAL_TIME:
+            _take_answer(ctx)
+            await _asked(ctx, message, by, id)
+    if action != "accept":
+        raise NotApproved(_REASONS[action])
+
+
+_REASONS: dict[str | None, ApprovalReason] = {"decline": "declined", "cancel": "dismissed", None: "expired"}
+
+
+async def _asked(ctx: Context, message: str, by: ApprovedBy, id: str) -> str:
+    question: t.InputRequest = t.ElicitFormParams(message=message, requested_schema=dict(_FORM))
+    if by == "page":
+        pages = _pages(ctx)
+        await pages.open(id, message, None if ctx.principal is None else ctx.principal.subject)
+        question = t.ElicitUrlParams(message=message, url=pages.address(id), elicitation_id=id)
     try:
-        answers = await ctx.ask({_KEY: t.ElicitFormParams(message=message, requested_schema=dict(_FORM))})
+        answers = await ctx.ask({_KEY: question})
     except MissingCapability:
         raise NotApproved("impossible") from None
     except CallTimeout:
         raise NotApproved("expired") from None
-    action = answers[_KEY].action
-    if action != "accept":
-        raise NotApproved("declined" if action == "decline" else "dismissed")
+    action: str = answers[_KEY].action
+    return action
+
+
+def _pages(ctx: Context) -> Any:
+    """The `mcp_actors.approval_pages.ApprovalPages` of the server."""
+    pages = ctx.server._features.extensions.get(APPROVALS)
+    if pages is None:
+        raise LocalProtocolError(
+            "a person has to approve this on a page, and there is none: write Server(extensions=[ApprovalPages(…)])"
+        )
+    return pages

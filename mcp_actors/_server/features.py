@@ -17,6 +17,7 @@ from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner, Continuation
 from mcp_actors._eras.era import IDEMPOTENCY, Event, EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
+from mcp_actors._server.approvals import APPROVALS
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.components import KINDS_OF_LISTS, ComponentKind, Switch, Switches, switched
 from mcp_actors._server.context import Context, SyncContext, holder_of
@@ -172,6 +173,10 @@ class Features:
     def add_tool(self, function: Callable[..., Any], options: ToolOptions) -> None:
         """Adds a tool, and the extension that makes tasks of calls if the tool needs it; see `Server.add_tool`."""
         needed = [id for option, id in _NEEDED.items() if options.get(option) is not None]
+        if options.get("confirm_by") == "page" and APPROVALS not in self.extensions:
+            raise LocalProtocolError(
+                "confirm_by='page': there is no page yet, write Server(extensions=[ApprovalPages(…)])"
+            )
         missing = [id for id in needed if id not in self.extensions]
         for each in self.mounts:
             for id in missing:

@@ -20,7 +20,7 @@ from mcp_actors._schema.references import MOST_TIMES, without_references
 from mcp_actors._schema.repair import Repair, Repaired
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
-from mcp_actors._server.approvals import Confirmation, confirmed
+from mcp_actors._server.approvals import ApprovedBy, Confirmation, confirmed
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
@@ -101,6 +101,8 @@ class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
     answers_kept: float = 0.0
     passes_key: bool = False
     """Whether the other server keeps the answers, too."""
+    is_destructive: bool = True
+    """Whether it may destroy something: its server says neither that it only reads nor that it does not."""
 
 
 def warn_of_tool_name(name: str) -> None:
@@ -176,6 +178,7 @@ class Tools(Registry[_ToolEntry]):
         idempotent: timedelta | None = None,
         confirm: str | None = None,
         preview: Callable[..., Any] | None = None,
+        confirm_by: ApprovedBy = "form",
         **exposed: Any,
     ) -> _ToolEntry:
         """Makes the entry of a tool.
@@ -212,7 +215,11 @@ class Tools(Registry[_ToolEntry]):
         if timeout is not None:
             ready = _limited(ready, name, timeout)
         if confirm is not None:
-            ready = self._confirmed(ready, confirm, preview, schema, raw=input_schema is not None)
+            if confirm_by not in get_args(ApprovedBy):
+                raise ValueError(f'confirm_by={confirm_by!r}: write "form" or "page"')
+            question = self._confirmation(confirm, preview, schema)
+            values = dict if input_schema is None else _only_value
+            ready = confirmed(ready, question, confirm_by, values)
         elif preview is not None:
             raise ValueError("preview= is for the question of confirm=, which is not there")
         exposure, meta = make_exposure("tool", name, meta, **exposed)
@@ -252,16 +259,10 @@ class Tools(Registry[_ToolEntry]):
             answers_kept,
         )
 
-    def _confirmed(
-        self,
-        ready: Function,
-        confirm: str,
-        preview: Callable[..., Any] | None,
-        schema: Mapping[str, Any],
-        *,
-        raw: bool,
-    ) -> Function:
-        """The function of a tool that a person has to approve; raises as `Confirmation.of`."""
+    def _confirmation(
+        self, confirm: str, preview: Callable[..., Any] | None, schema: Mapping[str, Any]
+    ) -> Confirmation:
+        """How a person is asked to approve a tool; raises as `Confirmation.of`."""
         made = None
         if preview is not None:
             signature = read_signature(preview, injected=Context)
@@ -273,8 +274,7 @@ class Tools(Registry[_ToolEntry]):
                 threads=self._threads,
             )
             made = found, frozenset(signature.input_schema.get("properties", ()))
-        confirmation = Confirmation.of(confirm, schema.get("properties", {}), made)
-        return confirmed(ready, confirmation, _only_value if raw else dict)
+        return Confirmation.of(confirm, schema.get("properties", {}), made)
 
     def _returned(
         self, signature: Signature, given: Mapping[str, Any] | None, tool: str

@@ -137,6 +137,12 @@ def _kept_there(tool: t.Tool) -> float:
     return min(float(seconds), LONGEST_KEPT)
 
 
+def _is_destructive(tool: t.Tool) -> bool:
+    """MCP 2026-07-28, Tools, Tool Annotations: a tool of which nothing is said may be destructive."""
+    hints = tool.annotations
+    return hints is None or not (hints.read_only_hint is True or hints.destructive_hint is False)
+
+
 @attrs.define(eq=False)
 class UpstreamListing:
     """One list of one connection, as its server had it."""
@@ -175,7 +181,9 @@ class UpstreamListing:
             support = None if tool.execution is None else tool.execution.task_support
             rules = None if support in (None, "forbidden") else _MAY_BE_TASK
             there = _kept_there(tool) if takes_keys else 0.0
-            found = self._tools[name] = ToolElsewhere(mirrored, rules, kept or there, there > 0)
+            found = self._tools[name] = ToolElsewhere(
+                mirrored, rules, kept or there, there > 0, _is_destructive(tool)
+            )
         return found
 
     @cached_property
