@@ -571,8 +571,9 @@ class Client:
             answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
             state: The state of that `InputRequired`.
             key: Names the call, in up to 256 characters: the server begins nothing twice that has the same key, and
-                answers from what the first call left (see `mcp_actors.idempotency`). With it the call is made again
-                within its time when its connection is lost, and may be made again with the same key after any error.
+                answers from what the first call left (see `mcp_actors.extensions.Idempotency`). With it the call is
+                made again within its time when its connection is lost, and the program may make it again with the same
+                key after any error.
 
         Raises:
             TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
@@ -607,8 +608,19 @@ class Client:
         if key is not None:
             meta = self._with_key(meta, key)
         params = _tool_params(name, arguments, self._requests.schemas.inputs)
-        requests = self._requests
         options = call_options(self._long_call, timeout, cap, on_progress, meta)
+        return await self._called(name, params, options, answers, state)
+
+    async def _called(
+        self,
+        name: str,
+        params: dict[str, Any],
+        options: CallOptions,
+        answers: Mapping[str, InputResponse] | None,
+        state: str | None,
+    ) -> CallToolResult:
+        """Makes a call, as a task where the tool cannot be called otherwise; raises as `call_tool`."""
+        requests = self._requests
         if self._task_support.get(name) == "required" and self._tool_tasks.may_augment():
             return await self._tool_tasks.call(name, params, options)
         try:

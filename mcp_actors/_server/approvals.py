@@ -27,7 +27,7 @@ import secrets
 import string
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 import trio
@@ -45,7 +45,7 @@ __all__ = ["APPROVALS", "APPROVAL_TIME", "ApprovedBy", "Confirmation", "approve"
 APPROVALS = "mcp-actors/approvals"
 """The extension of a server that has pages for approvals."""
 ApprovedBy = Literal["form", "page"]
-"""Whether the client shows the question, or a page of the server does: `mcp_actors.approval_pages`."""
+"""Whether the client shows the question, or a page of the server does: `mcp_actors.extensions.ApprovalPages`."""
 
 APPROVAL_TIME = 600.0
 """Seconds that a person has to approve a call."""
@@ -60,7 +60,7 @@ _FORM = {"type": "object", "properties": {}}
 
 
 class Approval(msgspec.Struct, frozen=True):
-    """What the state of a call says of its approval."""
+    """The part of a call's state that is about its approval."""
 
     id: str
     message: str
@@ -78,7 +78,7 @@ class _Shown(string.Formatter):
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """How the approval of a tool is asked for.
+    """The way in which the approval of a tool is asked for.
 
     Args:
         template: The question, as `str.format` has it.
@@ -140,7 +140,7 @@ class Confirmation(msgspec.Struct, frozen=True):
 
 
 class _WithDefaults(dict[str, Any]):
-    """What a call leaves out, without a default, has nothing to show."""
+    """The values of a call; what it leaves out, without a default, has nothing to show."""
 
     def __missing__(self, name: str) -> str:
         return "-"
@@ -160,6 +160,9 @@ def confirmed(
         by: Where it is asked.
         values: Returns the values by the names of the parameters, of what the function is given.
     """
+
+    if by not in get_args(ApprovedBy):
+        raise ValueError(f'confirm_by={by!r}: write "form" or "page"')
 
     async def call(ctx: Context, arguments: dict[str, Any]) -> Any:
         await approve(ctx, await confirmation.message(ctx, values(arguments)), by)
@@ -259,7 +262,7 @@ async def _asked(ctx: Context, message: str, by: ApprovedBy, id: str) -> str:
 
 
 def _pages(ctx: Context) -> Any:
-    """The `mcp_actors.approval_pages.ApprovalPages` of the server."""
+    """The `mcp_actors.extensions.ApprovalPages` of the server."""
     pages = ctx.server._features.extensions.get(APPROVALS)
     if pages is None:
         raise LocalProtocolError(

@@ -21,7 +21,7 @@ import trio
 from mcp_actors.abc import OpenState
 from mcp_actors.errors import OutcomeUnknown
 
-__all__ = ["Claim", "Claims", "Entry", "load", "replace", "settled"]
+__all__ = ["Claim", "ClaimEntry", "Claims", "load", "outcome_of_another", "replace"]
 
 # Seconds between two looks at what another one has claimed, at first and at last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.01, 1.0
@@ -30,8 +30,8 @@ Claim = tuple[str, str]
 """The address of a node, and the name of what runs there."""
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the shared state has of something. Without an outcome it is claimed, and lost once its claim is nobody's."""
+class ClaimEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An entry of the shared state. Without an outcome it is claimed, and lost once nobody has the claim."""
 
     claim: Claim
     outcome: Any = None
@@ -40,7 +40,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """What tells the request that began it from others."""
 
 
-_read = msgspec.json.Decoder(Entry).decode
+_read = msgspec.json.Decoder(ClaimEntry).decode
 
 # What runs in this process by the names of the claims: for all its servers, and for one that was reloaded in between.
 # Weakly: what was given up in any way, with the task or thread that had it, runs no longer.
@@ -77,14 +77,14 @@ class Claims:
         return name in _running or (address != self._address and await shared.bus.send(address, b""))
 
 
-async def load(shared: OpenState, key: str) -> Entry | None:
+async def load(shared: OpenState, key: str) -> ClaimEntry | None:
     """Returns the entry of a key; raises `SharedStateUnavailable`."""
     data = await shared.values.load(key)
     return None if data is None else _read(data)
 
 
 async def replace(
-    shared: OpenState, key: str, before: Entry | None, after: Entry | None, seconds: float
+    shared: OpenState, key: str, before: ClaimEntry | None, after: ClaimEntry | None, seconds: float
 ) -> bool:
     """Puts an entry in the place of another one, in one atomic step, and returns whether nobody was faster.
 
@@ -102,13 +102,13 @@ async def replace(
     return await shared.values.replace(key, encoded[0], encoded[1], seconds)
 
 
-async def settled(
+async def outcome_of_another(
     shared: OpenState,
     claims: Claims,
     key: str,
     what: str,
-    check: Callable[[Entry], None] = lambda entry: None,
-) -> Entry:
+    check: Callable[[ClaimEntry], None] = lambda entry: None,
+) -> ClaimEntry:
     """Returns an entry that somebody else has claimed, once it has an outcome. Cancelled, it has changed nothing.
 
     Args:

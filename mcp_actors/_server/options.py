@@ -72,7 +72,7 @@ class ToolOptions(PromptOptions, total=False):
     confirm: str
     """What a person is asked before each call, with ``{parameters}``; without their approval it does not run."""
     confirm_by: Literal["form", "page"]
-    """Whether the client asks its person, or a page of `mcp_actors.approval_pages` does."""
+    """Whether the client asks its person, or a page of `mcp_actors.extensions.ApprovalPages` does."""
     preview: Callable[..., Any]
     """Takes some of the tool's parameters, and returns what ``{preview}`` stands for in ``confirm``."""
 

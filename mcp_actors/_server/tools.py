@@ -194,32 +194,12 @@ class Tools(Registry[_ToolEntry]):
         """
         name = name_of(call) if name is None else name
         rules = TaskRules.of(task, restartable, before_task, inline)
-        answers_kept = _seconds_kept(idempotent)
-        if answers_kept:
-            meta = {**(meta or {}), IDEMPOTENT: answers_kept}
-        if input_schema is None:
-            signature = read_signature(call, injected=self._injected)
-            schema, bind = self._published(signature.input_schema, name), signature.bind
-        else:
-            signature = read_signature(call, injected=self._injected, raw=True)
-            schema = _object_schema(input_schema)
-            bind = _raw_binding(signature, compile_schema(schema))
-        ready = function(
-            call,
-            injected_name=signature.injected_name,
-            for_sync=self._for_sync,
-            inline=inline,
-            threads=self._threads,
-            loop=loop,
-        )
-        if timeout is not None:
-            ready = _limited(ready, name, timeout)
+        answers_kept, meta = _answers_kept(idempotent, meta)
+        signature, schema, bind = self._bound(call, input_schema, name)
+        ready = self._ready(call, signature, name, inline=inline, loop=loop, timeout=timeout)
         if confirm is not None:
-            if confirm_by not in get_args(ApprovedBy):
-                raise ValueError(f'confirm_by={confirm_by!r}: write "form" or "page"')
-            question = self._confirmation(confirm, preview, schema)
             values = dict if input_schema is None else _only_value
-            ready = confirmed(ready, question, confirm_by, values)
+            ready = confirmed(ready, self._confirmation(confirm, preview, schema), confirm_by, values)
         elif preview is not None:
             raise ValueError("preview= is for the question of confirm=, which is not there")
         exposure, meta = make_exposure("tool", name, meta, **exposed)
@@ -241,23 +221,52 @@ class Tools(Registry[_ToolEntry]):
             declared=tool.output_schema is not None,
             content=signature.returns_content,
         )
-        mirrored = annotated_params(schema)
-        repair = None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs)
-        needed = frozenset(scopes)
         return _ToolEntry(
-            name,
-            serial,
-            tool,
-            bind,
-            ready,
-            finish,
-            mirrored,
-            needed,
-            rules,
-            repair,
-            exposure,
-            answers_kept,
+            key=name,
+            serial=serial,
+            tool=tool,
+            bind=bind,
+            function=ready,
+            finish=finish,
+            mirrored=annotated_params(schema),
+            scopes=frozenset(scopes),
+            rules=rules,
+            repair=None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs),
+            exposure=exposure,
+            answers_kept=answers_kept,
         )
+
+    def _bound(
+        self, call: Callable[..., Any], given: Mapping[str, Any] | None, name: str
+    ) -> tuple[Signature, dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]]]:
+        """The signature of a tool, its schema, and what binds arguments to its parameters."""
+        if given is None:
+            signature = read_signature(call, injected=self._injected)
+            return signature, self._published(signature.input_schema, name), signature.bind
+        signature = read_signature(call, injected=self._injected, raw=True)
+        schema = _object_schema(given)
+        return signature, schema, _raw_binding(signature, compile_schema(schema))
+
+    def _ready(
+        self,
+        call: Callable[..., Any],
+        signature: Signature,
+        name: str,
+        *,
+        inline: bool = False,
+        loop: Loop = None,
+        timeout: float | None = None,
+    ) -> Function:
+        """The function of a tool, or one that says more about a call of it, made ready."""
+        ready = function(
+            call,
+            injected_name=signature.injected_name,
+            for_sync=self._for_sync,
+            inline=inline,
+            threads=self._threads,
+            loop=loop,
+        )
+        return ready if timeout is None else _limited(ready, name, timeout)
 
     def _confirmation(
         self, confirm: str, preview: Callable[..., Any] | None, schema: Mapping[str, Any]
@@ -266,13 +275,7 @@ class Tools(Registry[_ToolEntry]):
         made = None
         if preview is not None:
             signature = read_signature(preview, injected=Context)
-            found = function(
-                preview,
-                injected_name=signature.injected_name,
-                for_sync=self._for_sync,
-                inline=False,
-                threads=self._threads,
-            )
+            found = self._ready(preview, signature, "preview")
             made = found, frozenset(signature.input_schema.get("properties", ()))
         return Confirmation.of(confirm, schema.get("properties", {}), made)
 
@@ -611,13 +614,16 @@ BeforeTask = Callable[[dict[str, Any], Any], Awaitable[Mapping[str, Any]]]
 """Is given the arguments and the `Context` of a call before it becomes a task, and returns the arguments to use."""
 
 
-def _seconds_kept(idempotent: timedelta | None) -> float:
+def _answers_kept(
+    idempotent: timedelta | None, meta: Mapping[str, Any] | None
+) -> tuple[float, Mapping[str, Any] | None]:
+    """Returns for how many seconds answers are kept, and the ``_meta`` of a tool that says so."""
     if idempotent is None:
-        return 0.0
+        return 0.0, meta
     seconds = idempotent.total_seconds()
     if not seconds > 0:
         raise ValueError(f"idempotent={idempotent!r}: the answers have to be kept for some time")
-    return seconds
+    return seconds, {**(meta or {}), IDEMPOTENT: seconds}
 
 
 class TaskRules(msgspec.Struct, frozen=True):

@@ -36,6 +36,7 @@ from mcp_actors.errors import (
     UpstreamUnavailable,
     invalid_params,
 )
+from mcp_actors.extensions import Idempotency
 from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.forwarded_tasks import run_as_task, takes_task
 from mcp_actors.gateway.forwarding import ForwardedCall, forward
@@ -48,7 +49,6 @@ from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
 from mcp_actors.gateway.server_entry import ServerEntry
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import SessionPolicy, Upstream, UpstreamTarget
-from mcp_actors.idempotency import Idempotency
 from mcp_actors.server import Context, Server
 from mcp_actors.supervision.arguments import require_number
 from mcp_actors.supervision.containment import start

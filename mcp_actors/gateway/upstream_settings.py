@@ -75,14 +75,13 @@ class Upstream:
     """The scopes that a caller needs to see and use it."""
     idempotent: Mapping[str, timedelta] = attrs.field(factory=dict)
     """For how long the gateway keeps the answers to calls with keys, by patterns of the names (its own) of tools: see
-    `mcp_actors.idempotency`. Keys of tools whose server keeps answers itself are passed on."""
+    `mcp_actors.extensions.Idempotency`. Keys of tools whose server keeps answers itself are passed on."""
 
     confirm: Collection[str] = ()
     """Which calls of tools a person has to approve, who is asked by the gateway's client: patterns of the names (its
     own), and ``"destructive"`` for those of which the server does not say that they destroy nothing."""
     confirm_by: Literal["form", "page"] = attrs.field(default="form", validator=_in(("form", "page")))
-    """Whether the client asks its person, or a page of `mcp_actors.approval_pages` does, which is an extension of the
-    gateway."""
+    """Whether the client asks its person, or a page of the gateway does: `mcp_actors.extensions.ApprovalPages`."""
 
     auth: Access | None = attrs.field(default=None, repr=False)
     """Access to it, as in `Client`. It is the gateway's own: what a caller presents is never passed on."""

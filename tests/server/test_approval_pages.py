@@ -14,8 +14,8 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, Server
-from mcp_actors.approval_pages import ApprovalPages
 from mcp_actors.errors import LocalProtocolError, SharedStateUnavailable
+from mcp_actors.extensions import ApprovalPages
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.shared.memory import MemoryValueStore
 from mcp_actors.supervision.principal import Principal

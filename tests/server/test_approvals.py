@@ -15,7 +15,7 @@ import trio.testing
 from mcp_actors import Client, Context, Server, SyncContext
 from mcp_actors.abc import SharedState
 from mcp_actors.errors import NotApproved, SharedStateUnavailable
-from mcp_actors.idempotency import KEY as CALL_KEY
+from mcp_actors.extensions import KEY as CALL_KEY
 from mcp_actors.server import Limits
 from mcp_actors.shared.memory import MemoryValueStore
 from mcp_actors.shared.redis import RedisShared

@@ -29,9 +29,9 @@ import msgspec
 import trio
 
 from mcp_actors._server.approvals import APPROVAL_TIME, APPROVALS
+from mcp_actors._server.server_extension import ServerExtension, Serving
 from mcp_actors.abc import OpenState
 from mcp_actors.errors import SharedStateUnavailable
-from mcp_actors.extensions import ServerExtension, Serving
 
 __all__ = ["ApprovalPages"]
 
@@ -45,7 +45,7 @@ _LONGEST_ID = 64
 _FIRST_PAUSE, _LAST_PAUSE = 0.2, 1.0
 
 
-class _Question(msgspec.Struct, frozen=True):
+class _ShownQuestion(msgspec.Struct, frozen=True):
     """A question as the shared state has it."""
 
     message: str
@@ -99,7 +99,7 @@ class ApprovalPages(ServerExtension):
 
     async def open(self, id: str, message: str, subject: str | None) -> None:
         """Shows a question from now on, for `APPROVAL_TIME` seconds; raises `SharedStateUnavailable`."""
-        data = msgspec.json.encode(_Question(message, subject))
+        data = msgspec.json.encode(_ShownQuestion(message, subject))
         await self._states[0].values.replace(_place(id), None, data, APPROVAL_TIME)
 
     async def decision(self, id: str, seconds: float) -> Decision | None:
@@ -114,9 +114,9 @@ class ApprovalPages(ServerExtension):
                 pause = min(2 * pause, _LAST_PAUSE)
         return None
 
-    async def _question(self, id: str) -> tuple[bytes | None, _Question | None]:
+    async def _question(self, id: str) -> tuple[bytes | None, _ShownQuestion | None]:
         data = await self._states[0].values.load(_place(id))
-        return data, None if data is None else msgspec.json.decode(data, type=_Question)
+        return data, None if data is None else msgspec.json.decode(data, type=_ShownQuestion)
 
     # -- for the browser -----------------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class ApprovalPages(ServerExtension):
             return 503, _page("The answer cannot be taken now: try again.")
 
     async def _taken(
-        self, id: str, data: bytes, question: _Question, scope: Mapping[str, Any], receive: Any
+        self, id: str, data: bytes, question: _ShownQuestion, scope: Mapping[str, Any], receive: Any
     ) -> tuple[int, str]:
         headers = {name.lower(): value for name, value in scope["headers"]}
         origin = headers.get(b"origin", b"").decode("latin-1").lower()

@@ -45,9 +45,12 @@ import msgspec
 import trio
 
 from mcp_actors._eras.era import IDEMPOTENCY, KEY
-from mcp_actors._server.claims import Entry, load, replace, settled
+from mcp_actors._server.claims import ClaimEntry, load, outcome_of_another, replace
+from mcp_actors._server.context import Context, holder_of
 from mcp_actors._server.features import Features
+from mcp_actors._server.middleware import CallNext
 from mcp_actors._server.questions import answers_or_question, ask_by_requests
+from mcp_actors._server.server_extension import ServerExtension, Serving, detached, outcome
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import (
     ConnectionLost,
@@ -60,8 +63,6 @@ from mcp_actors.errors import (
     SharedStateUnavailable,
     invalid_params,
 )
-from mcp_actors.extensions import ServerExtension, Serving, detached, holder_of, outcome
-from mcp_actors.server import CallNext, Context
 from mcp_actors.supervision.budget import Budget
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import log
@@ -84,7 +85,7 @@ _UNKNOWN: dict[str, Any] = {"unknown": True}
 
 
 class Idempotency(ServerExtension):
-    """Keeps the answers to calls with keys; see `mcp_actors.idempotency`.
+    """Keeps the answers to calls with keys; see `mcp_actors.extensions.Idempotency`.
 
     A server with a tool that is registered with ``idempotent=`` has one with these defaults.
 
@@ -110,14 +111,14 @@ class Idempotency(ServerExtension):
             raise ValueError(f"bytes_per_caller={bytes_per_caller!r}: answers need room")
         self._running = running
         self._bounds = (per_caller, bytes_per_caller)
-        self._nodes: list[_Node] = []
+        self._nodes: list[_KeyedCalls] = []
         self.serving(self._serve)
         self.around("tools/call", when=lambda params: False, meta=KEY)(self._call)
 
     @asynccontextmanager
     async def _serve(self, serving: Serving) -> AsyncIterator[None]:
         async with trio.open_nursery() as nursery:
-            node = _Node(serving, nursery, Budget(self._running), *self._bounds)
+            node = _KeyedCalls(serving, nursery, Budget(self._running), *self._bounds)
             self._nodes.append(node)
             try:
                 yield
@@ -150,11 +151,11 @@ class Idempotency(ServerExtension):
             )
         if not self._nodes:
             raise ServerStopping()
-        return await self._nodes[0].answer(ctx, call_next, _Place.of(ctx, tool, key), seconds)
+        return await self._nodes[0].answer(ctx, call_next, _AnswerPlace.of(ctx, tool, key), seconds)
 
 
-class _Place(NamedTuple):
-    """Where the answer to a request is kept, and what tells the request from others with the same key."""
+class _AnswerPlace(NamedTuple):
+    """The place where the answer to a request is kept, and what tells the request from others with the same key."""
 
     tool: str
     key: str
@@ -165,7 +166,7 @@ class _Place(NamedTuple):
     digest: str
 
     @classmethod
-    def of(cls, ctx: Context, tool: str, key: str) -> _Place:
+    def of(cls, ctx: Context, tool: str, key: str) -> _AnswerPlace:
         principal, invocation = ctx.principal, ctx.call.invocation
         owner = "" if principal is None else principal.key
         request = [ctx.params.get("arguments") or {}, invocation.answers or {}]
@@ -177,7 +178,7 @@ class _Place(NamedTuple):
             _digest(request),
         )
 
-    def check(self, entry: Entry) -> None:
+    def check(self, entry: ClaimEntry) -> None:
         """Raises `KeyConflict` if an entry is that of another request."""
         if entry.digest != self.digest:
             raise KeyConflict(self.tool, self.key)
@@ -190,7 +191,7 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
 
 
-class _Run:
+class _KeyedRun:
     """A call with a key that runs here; the `mcp_actors.extensions.Voice` of its function.
 
     Args:
@@ -198,7 +199,7 @@ class _Run:
         seconds: How long it may run, and is kept.
     """
 
-    def __init__(self, place: _Place, seconds: float) -> None:
+    def __init__(self, place: _AnswerPlace, seconds: float) -> None:
         self.place = place
         self.seconds = seconds
         # The end of the server gives it as much time as calls, and then cancels this scope.
@@ -263,7 +264,7 @@ async def _unless_gone(sent: Awaitable[None]) -> None:
         log.debug("the caller of a call with a key has gone")
 
 
-class _Node:
+class _KeyedCalls:
     """The calls with keys of one `Server.serve`."""
 
     def __init__(
@@ -273,10 +274,10 @@ class _Node:
         self._shared = serving.shared
         self._nursery = nursery
         self._places = places
-        self._kept = _Kept(per_caller, bytes_per_caller)
-        self._runs: dict[str, _Run] = {}
+        self._kept = _CountedAnswers(per_caller, bytes_per_caller)
+        self._runs: dict[str, _KeyedRun] = {}
 
-    async def answer(self, ctx: Context, call_next: CallNext, place: _Place, seconds: float) -> Any:
+    async def answer(self, ctx: Context, call_next: CallNext, place: _AnswerPlace, seconds: float) -> Any:
         """Returns the answer to a call. Cancelled by its caller, it cancels the function; otherwise that runs on.
 
         Raises:
@@ -306,16 +307,18 @@ class _Node:
         if answer is None:
             claims = ctx._scope.claims
             what = place.unknown().data["what"]
-            answer = (await settled(self._shared, claims, place.of_round, what, place.check)).outcome
+            answer = (
+                await outcome_of_another(self._shared, claims, place.of_round, what, place.check)
+            ).outcome
         return _answered(answer, place)
 
-    def _begin(self, ctx: Context, call_next: CallNext, place: _Place, seconds: float) -> _Run:
+    def _begin(self, ctx: Context, call_next: CallNext, place: _AnswerPlace, seconds: float) -> _KeyedRun:
         """Starts a call that is not known here. Never waits; raises `Overloaded`."""
         holder = holder_of(ctx)
         over = self._places.charge(holder, 1)
         if over is not None:
             raise Overloaded.for_tasks("running calls with keys", over, self._places.limit_of(over))
-        run = _Run(place, seconds)
+        run = _KeyedRun(place, seconds)
         try:
             run.ctx = later = detached(ctx, run, with_answers=True)
         except BaseException:
@@ -334,12 +337,12 @@ class _Node:
         )
         return run
 
-    async def _go(self, run: _Run, function: Callable[[], Awaitable[Any]], holder: str | None) -> None:
+    async def _go(self, run: _KeyedRun, function: Callable[[], Awaitable[Any]], holder: str | None) -> None:
         ctx = run.ctx
         assert ctx is not None
         claims = ctx._scope.claims
         claim = claims.begin(self._shared, run)
-        entry = Entry(claim, digest=run.place.digest)
+        entry = ClaimEntry(claim, digest=run.place.digest)
         try:
             if await self._is_claimed(run, entry):
                 cancelled = run.scope.cancel_called
@@ -359,7 +362,7 @@ class _Node:
             run.answered.set()
             run.ended.set()
 
-    async def _is_claimed(self, run: _Run, entry: Entry) -> bool:
+    async def _is_claimed(self, run: _KeyedRun, entry: ClaimEntry) -> bool:
         """Whether the function may begin, as nobody has begun it before."""
         key, claimed = run.place.of_round, False
         try:
@@ -372,12 +375,12 @@ class _Node:
             start(self._nursery, KEYED_CALL, self._release, key, entry, about=run.place.tool)
         return claimed
 
-    async def _release(self, key: str, entry: Entry) -> None:
+    async def _release(self, key: str, entry: ClaimEntry) -> None:
         with trio.move_on_after(RELEASE_BOUND):
             await self._write(key, entry, None, RELEASE_BOUND)
 
     async def _outcome(
-        self, run: _Run, ctx: Context, function: Callable[[], Awaitable[Any]]
+        self, run: _KeyedRun, ctx: Context, function: Callable[[], Awaitable[Any]]
     ) -> Mapping[str, Any]:
         with run.scope, trio.move_on_after(run.seconds):
             # A function that was cancelled before its first step must not make it.
@@ -388,29 +391,34 @@ class _Node:
     # -- what is kept ----------------------------------------------------------------------------------------------
 
     async def _keep(
-        self, place: _Place, before: Entry, answer: Mapping[str, Any], seconds: float, holder: str | None
+        self,
+        place: _AnswerPlace,
+        before: ClaimEntry,
+        answer: Mapping[str, Any],
+        seconds: float,
+        holder: str | None,
     ) -> None:
         """Keeps an answer; while the state is away, it tries again, and those who call at other nodes wait."""
-        after = Entry(before.claim, answer, before.digest)
+        after = ClaimEntry(before.claim, answer, before.digest)
         with trio.move_on_after(seconds):
             await self._write(place.of_round, before, after, seconds)
             if place.of_first != place.of_round and not _asks(answer):
                 await self._replace_first(place, after, seconds)
             await self._drop_oldest(holder, place.of_round, len(encode_value(answer)), seconds)
 
-    async def _replace_first(self, place: _Place, after: Entry, seconds: float) -> None:
+    async def _replace_first(self, place: _AnswerPlace, after: ClaimEntry, seconds: float) -> None:
         """Makes the last answer of a call that has asked the one to its first round."""
         try:
             first = await load(self._shared, place.of_first)
             if first is not None:
-                answered = Entry(after.claim, after.outcome, first.digest)
+                answered = ClaimEntry(after.claim, after.outcome, first.digest)
                 await replace(self._shared, place.of_first, first, answered, seconds)
         except SharedStateUnavailable as error:
             log.warning(
                 "a call with a key that is made anew will be asked again", tool=place.tool, cause=error.cause
             )
 
-    async def _write(self, key: str, before: Entry, after: Entry | None, seconds: float) -> None:
+    async def _write(self, key: str, before: ClaimEntry, after: ClaimEntry | None, seconds: float) -> None:
         pause = RETRY_FIRST
         while True:
             try:
@@ -451,13 +459,13 @@ class _Node:
                 await next(iter(self._runs.values())).ended.wait()
 
 
-class _Answer(NamedTuple):
+class _CountedAnswer(NamedTuple):
     holder: str | None
     size: int
     until: float
 
 
-class _Kept:
+class _CountedAnswers:
     """The answers that one node has kept, oldest first, `MOST_COUNTED` at most; those before are counted no more.
 
     Args:
@@ -467,12 +475,12 @@ class _Kept:
 
     def __init__(self, number: int, bytes: int) -> None:
         self._number, self._bytes = number, bytes
-        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._answers: OrderedDict[str, _CountedAnswer] = OrderedDict()
         self._keys: dict[str | None, OrderedDict[str, None]] = {}
         self._sizes: dict[str | None, int] = {}
 
     def __repr__(self) -> str:
-        return f"<_Kept {len(self._answers)} answers of {len(self._keys)} callers>"
+        return f"<_CountedAnswers {len(self._answers)} answers of {len(self._keys)} callers>"
 
     def add(self, holder: str | None, key: str, size: int, until: float) -> list[str]:
         """Counts an answer, and returns the keys of those of its caller that have to be dropped for it."""
@@ -483,7 +491,7 @@ class _Kept:
                 break
             self._forget(oldest)
         self._forget(key)
-        self._answers[key] = _Answer(holder, size, until)
+        self._answers[key] = _CountedAnswer(holder, size, until)
         keys = self._keys.setdefault(holder, OrderedDict())
         keys[key] = None
         self._sizes[holder] = self._sizes.get(holder, 0) + size
@@ -504,7 +512,7 @@ class _Kept:
             del self._keys[answer.holder], self._sizes[answer.holder]
 
 
-def _answered(answer: Mapping[str, Any], place: _Place) -> Any:
+def _answered(answer: Mapping[str, Any], place: _AnswerPlace) -> Any:
     if "result" in answer:
         return answer["result"]
     if "error" in answer:
