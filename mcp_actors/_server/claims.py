@@ -21,7 +21,7 @@ import trio
 from mcp_actors.abc import OpenState
 from mcp_actors.errors import OutcomeUnknown
 
-__all__ = ["Claim", "Claims", "Entry", "load", "replace", "settled"]
+__all__ = ["Claim", "ClaimEntry", "Claims", "entry_with_outcome", "load", "replace"]
 
 # Seconds between two looks at what another one has claimed, at first and at last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.01, 1.0
@@ -30,8 +30,8 @@ Claim = tuple[str, str]
 """The address of a node, and the name of what runs there."""
 
 
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the shared state has of something. Without an outcome it is claimed, and lost once its claim is nobody's."""
+class ClaimEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An entry of the shared state. Without an outcome it is claimed, and lost once its claim is nobody's."""
 
     claim: Claim
     outcome: Any = None
@@ -40,7 +40,7 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """What tells the request that began it from others."""
 
 
-_read = msgspec.json.Decoder(Entry).decode
+_read = msgspec.json.Decoder(ClaimEntry).decode
 
 # What runs in this process by the names of the claims: for all its servers, and for one that was reloaded in between.
 # Weakly: what was given up in any way, with the task or thread that had it, runs no longer.
@@ -77,14 +77,14 @@ class Claims:
         return name in _running or (address != self._address and await shared.bus.send(address, b""))
 
 
-async def load(shared: OpenState, key: str) -> Entry | None:
+async def load(shared: OpenState, key: str) -> ClaimEntry | None:
     """Returns the entry of a key; raises `SharedStateUnavailable`."""
     data = await shared.values.load(key)
     return None if data is None else _read(data)
 
 
 async def replace(
-    shared: OpenState, key: str, before: Entry | None, after: Entry | None, seconds: float
+    shared: OpenState, key: str, before: ClaimEntry | None, after: ClaimEntry | None, seconds: float
 ) -> bool:
     """Puts an entry in the place of another one, in one atomic step, and returns whether nobody was faster.
 
@@ -102,14 +102,16 @@ async def replace(
     return await shared.values.replace(key, encoded[0], encoded[1], seconds)
 
 
-async def settled(
+async def entry_with_outcome(
     shared: OpenState,
     claims: Claims,
     key: str,
     what: str,
-    check: Callable[[Entry], None] = lambda entry: None,
-) -> Entry:
-    """Returns an entry that somebody else has claimed, once it has an outcome. Cancelled, it has changed nothing.
+    check: Callable[[ClaimEntry], None] = lambda entry: None,
+) -> ClaimEntry | None:
+    """Returns an entry that somebody else has claimed, once it has an outcome; ``None`` if it is not there any more.
+
+    It was given back then, or is kept no longer. Cancelled, this has changed nothing.
 
     Args:
         shared: The shared state.
@@ -119,13 +121,15 @@ async def settled(
         check: Is called with each entry that is found, and may raise.
 
     Raises:
-        OutcomeUnknown: Nobody knows what came of it, or it is kept no longer.
+        OutcomeUnknown: The node that claimed it does not run it any more, and has left no outcome.
         SharedStateUnavailable: The state cannot be reached.
     """
     pause, seen = _FIRST_PAUSE, None
     while True:
         entry = await load(shared, key)
-        if entry is None or entry == seen:
+        if entry is None:
+            return None
+        if entry == seen:
             raise OutcomeUnknown(what)
         check(entry)
         if entry.outcome is not None:

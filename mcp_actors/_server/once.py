@@ -32,7 +32,7 @@ import trio
 from mcp_actors._schema.convert import ConversionError
 from mcp_actors._schema.returned import conversion, output_encoder
 from mcp_actors._schema.signature import function_hints
-from mcp_actors._server.claims import Claim, Claims, Entry, replace, settled
+from mcp_actors._server.claims import Claim, ClaimEntry, Claims, entry_with_outcome, replace
 from mcp_actors._server.invoke import body_of
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.abc import OpenState
@@ -333,10 +333,12 @@ class Effect:
         try:
             # Not cancelled in between: it would not be known whose claim there is. The state bounds how long it takes.
             with trio.CancelScope(shield=True):
-                if may_begin and await self._replace(None, Entry(claim)):
+                if may_begin and await self._replace(None, ClaimEntry(claim)):
                     self._claim = claim
                     return
-            found = await settled(self._shared, self._claims, self._key, self.name)
+            found = await entry_with_outcome(self._shared, self._claims, self._key, self.name)
+            if found is None:
+                raise OutcomeUnknown(self.name)
             self.outcome = found.outcome
         finally:
             if self._claim is None:
@@ -346,11 +348,11 @@ class Effect:
         claim = self._claim
         is_large = outcome is not _UNKNOWN and not self._effects.has_room(len(encode_value(outcome)))
         if claim is not None or is_large:
-            before = None if claim is None else Entry(claim)
+            before = None if claim is None else ClaimEntry(claim)
             try:
                 # The effect is done, so that its outcome is kept whether its call is cancelled or not.
                 with trio.CancelScope(shield=True):
-                    await self._replace(before, Entry(claim or ("", ""), outcome))
+                    await self._replace(before, ClaimEntry(claim or ("", ""), outcome))
             except SharedStateUnavailable as error:
                 if is_large:
                     self._end(_UNKNOWN)
@@ -368,7 +370,7 @@ class Effect:
             return
         try:
             with trio.CancelScope(shield=True):
-                await self._replace(Entry(claim), None)
+                await self._replace(ClaimEntry(claim), None)
         except SharedStateUnavailable as error:
             log.warning(
                 "the claim of an effect that failed is not released", effect=self.name, cause=error.cause
@@ -388,7 +390,7 @@ class Effect:
     def _key(self) -> str:
         return encode_value(["once", self._effects.id, self.name]).decode()
 
-    async def _replace(self, before: Entry | None, after: Entry | None) -> bool:
+    async def _replace(self, before: ClaimEntry | None, after: ClaimEntry | None) -> bool:
         seconds = max(self._effects.until - time.time(), 1.0)
         return await replace(self._shared, self._key, before, after, seconds)
 

@@ -111,7 +111,7 @@ TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "n
 
 # -- calls with keys, which outlive the connections that brought them ----------------------------------------
 KEYED_CALL = TaskKind(
-    "call with a key", "idempotency of a server", "call", "the callers with this key: OutcomeUnknown"
+    "keyed call", "idempotency of a server", "call", "the callers with this key: OutcomeUnknown"
 )
 
 SHARED_STATE = TaskKind(
