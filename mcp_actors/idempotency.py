@@ -44,6 +44,7 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
+from mcp_actors._actors.limits import WEIGHED_BYTES, HeldBytes
 from mcp_actors._eras.era import IDEMPOTENCY, KEY
 from mcp_actors._server.claims import ClaimEntry, entry_with_outcome, load, replace
 from mcp_actors._server.components import VERSION
@@ -76,6 +77,11 @@ _MIB = 1024 * 1024
 # Seconds between two attempts to write to a shared state that is away, at first and at last, and seconds in which a
 # claim of which nothing was begun is given back.
 RETRY_FIRST, RETRY_LAST, RELEASE_BOUND = 0.1, 5.0, 30.0
+CLAIM_MARGIN = 86_400.0
+"""Seconds for which a claim is kept longer than its function may run.
+
+It is there while the function cleans up, and when a clock has jumped; a key whose process died is refused for so long.
+"""
 MOST_COUNTED = 100_000
 """Answers that one node counts by their callers."""
 # Seconds in which functions may clean up when the server has stopped.
@@ -165,19 +171,22 @@ class _KeyedPlace(NamedTuple):
     of_first: str
     """That of the first round of the call."""
     digest: str
+    size: int
+    """Bytes of what the function holds of the request."""
 
     @classmethod
     def of(cls, ctx: Context, tool: str, key: str) -> _KeyedPlace:
         principal, invocation = ctx.principal, ctx.call.invocation
         owner = "" if principal is None else principal.key
         version = ctx.params.get(VERSION, ctx.meta.get(VERSION))
-        request = [ctx.params.get("arguments") or {}, invocation.answers or {}, version]
+        request = _encoded([ctx.params.get("arguments") or {}, invocation.answers or {}, version])
         return cls(
             tool,
             key,
             _digest(["answer", owner, tool, key, invocation.state or ""]),
             _digest(["answer", owner, tool, key, ""]),
-            _digest(request),
+            hashlib.sha256(request).hexdigest(),
+            len(request),
         )
 
     def check(self, entry: ClaimEntry) -> None:
@@ -189,8 +198,12 @@ class _KeyedPlace(NamedTuple):
         return OutcomeUnknown(f"{self.tool}, key {self.key}")
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+def _encoded(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def _digest(value: list[str]) -> str:
+    return hashlib.sha256(_encoded(value)).hexdigest()
 
 
 class _KeyedRun:
@@ -219,6 +232,7 @@ class _KeyedRun:
         """The call of the caller that came last, as long as that waits."""
         self.ctx: Context | None = None
         """The context of the function."""
+        self.held: HeldBytes | None = None
         self.question: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -328,8 +342,12 @@ class _KeyedNode:
         if over is not None:
             raise Overloaded.for_tasks("running calls with keys", over, self._places.limit_of(over))
         run = _KeyedRun(place, seconds)
+        memory = ctx.call.owner.limiters.memory
         try:
             run.ctx = later = detached(ctx, run, with_answers=True)
+            if memory is not None and place.size >= WEIGHED_BYTES:
+                # The call gives its own bytes back when its caller goes; the function has them still.
+                run.held = memory.hold(ctx.call.invocation, place.size)
         except BaseException:
             self._places.release(holder, 1)
             raise
@@ -372,6 +390,8 @@ class _KeyedNode:
             self._forget(run)
             claims.end(claim)
             self._places.release(holder, 1)
+            if run.held is not None:
+                run.held.leave()
             # Nothing that the caller sent is kept behind the answer.
             run.ctx = None
             run.ended.set()
@@ -387,8 +407,7 @@ class _KeyedNode:
         try:
             # Not cancelled in between: it would not be known whose claim there is. The state bounds how long it takes.
             with trio.CancelScope(shield=True):
-                # Longer than the function may run, so that the claim is there when its outcome takes the place.
-                return await replace(self._shared, run.place.of_round, None, entry, 2 * run.seconds)
+                return await replace(self._shared, run.place.of_round, None, entry, run.seconds + CLAIM_MARGIN)
         except SharedStateUnavailable as error:
             run.refusal = error
             return False
