@@ -639,7 +639,7 @@ class Client:
 
     def _with_key(self, meta: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
         """Raises `LocalProtocolError` if the server does not take keys: it would begin a second call, too."""
-        if IDEMPOTENCY not in (self.server_capabilities.extensions or {}):
+        if not self._connectivity.negotiated.takes_keys:
             raise LocalProtocolError(
                 f"the server takes no keys ({IDEMPOTENCY}), and nothing was sent: make the call without key="
             )

@@ -259,6 +259,8 @@ class InboundCall(msgspec.Struct, eq=False):
     """Whether the peer has said that it does not want the answer (MCP, Cancellation), and did not just go away."""
     refused: bool = False
     """Whether its arguments did not fit, so that its function was not begun."""
+    raised: bool = False
+    """Whether its function was begun, and has raised its error."""
 
     def __repr__(self) -> str:
         return f"<InboundCall {self.id!r} {self.invocation.method.name} {self.state}>"

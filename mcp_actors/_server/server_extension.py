@@ -525,6 +525,14 @@ class Serving:
         """The value that the server's lifespan yielded; ``None`` without a lifespan."""
         return self._responder.scope.state
 
+    def has_call(self, ctx: Context) -> bool:
+        """Whether a call came to this `Server.serve`.
+
+        Args:
+            ctx: The call.
+        """
+        return self._responder.scope == ctx._scope
+
     @contextmanager
     def operated(self, tasks: OperatedTasks) -> Iterator[None]:
         """Lets operators of the live view see and cancel tasks, for the length of a ``with`` block.

@@ -379,6 +379,9 @@ class Tools(Registry[_ToolEntry]):
             value = entry.function.call(ctx, bound)
         except ToolError as error:
             return failed(error)
+        except RpcError:
+            ctx.call.raised = True
+            raise
         try:
             return _result(entry, value)
         except UnreadFiles as unread:
@@ -401,6 +404,9 @@ async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> To
         value = await entry.function.call(ctx, bound)
     except ToolError as error:
         return failed(error)
+    except RpcError:
+        ctx.call.raised = True
+        raise
     except ExceptionGroup as group:
         cause = tool_error_in(group)
         if cause is not None:
@@ -433,6 +439,9 @@ async def answer_of(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) 
         return _result(entry, entry.function.call(ctx, entry.bind(arguments)))
     except (ToolError, InvalidArguments) as error:
         return failed(error)
+    except RpcError:
+        ctx.call.raised = True
+        raise
     except UnreadFiles as unread:
         return await _read(entry, unread.value)
 
