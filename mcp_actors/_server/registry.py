@@ -88,6 +88,10 @@ class ComponentSource(Protocol):
     kinds: Collection[ComponentKind]
 
     @property
+    def provider(self) -> Any:
+        """The provider that it asks in the end, here or in a mounted server."""
+
+    @property
     def is_late(self) -> bool:
         """Whether it was too slow lately, so that lists do not wait for it."""
 
