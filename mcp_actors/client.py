@@ -298,7 +298,7 @@ class Client:
         self._tasks = TaskRequests(requests, connectivity, self._subscriptions)
         self._tool_tasks = ToolTasks(requests, self._tasks)
         self._task_support = self._tool_tasks.support
-        self._skills = ClientSkills(requests, connectivity, self.read_resource, options.limits.cache_bytes)
+        self._skills = ClientSkills(requests, connectivity, options.limits.cache_bytes)
         notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
         connectivity.on_lost = notifications.lost
@@ -821,9 +821,9 @@ class Client:
         Raises:
             SkillRefused: It is not what the entry says, or the skill has more than 512 files or 16 MiB.
             ImportError: The library for YAML is not installed: ``pip install 'mcp-actors[skills]'``.
-            McpError: What `read_resource` raises.
+            McpError: What else a read raises, such as `RpcError` for a file that the server has no more.
         """
-        return await self._skills.load(skill, {"timeout": timeout, "cap": cap})
+        return await self._skills.load(skill, call_options(self._long_call, timeout, cap))
 
     async def read_skill_file(
         self, skill: Skill, path: str, *, timeout: float | None = None, cap: float | None = None
@@ -838,9 +838,9 @@ class Client:
 
         Raises:
             SkillRefused: It is not in the entry, which has all files of the skill, or not what that says.
-            McpError: What `read_resource` raises.
+            McpError: What else a read raises, such as `RpcError` for a file that the server has no more.
         """
-        return await self._skills.file(skill, path, {"timeout": timeout, "cap": cap})
+        return await self._skills.file(skill, path, call_options(self._long_call, timeout, cap))
 
     def directory(self, uri: str) -> AsyncIterator[Resource]:
         """Iterates over what is in a directory of the server now (SEP-2640, Reading Directories).

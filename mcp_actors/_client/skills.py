@@ -6,7 +6,7 @@ in memory, where nobody else changes it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -17,7 +17,6 @@ from mcp_actors._client.pages import AllPages
 from mcp_actors._client.requests import Requests
 from mcp_actors._eras.era import read_result
 from mcp_actors._wire.skill_format import (
-    MANIFEST,
     MOST_BYTES,
     MOST_FILES,
     SKILLS,
@@ -54,20 +53,12 @@ class ClientSkills:
     Args:
         requests: Makes the requests.
         connectivity: Knows what the server has declared.
-        read: Reads a resource: ``Client.read_resource``.
         keep: Bytes of files that are kept.
     """
 
-    def __init__(
-        self,
-        requests: Requests,
-        connectivity: Connectivity,
-        read: Callable[..., Awaitable[ReadResourceResult]],
-        keep: int,
-    ) -> None:
+    def __init__(self, requests: Requests, connectivity: Connectivity, keep: int) -> None:
         self._requests = requests
         self._connectivity = connectivity
-        self._read = read
         self._keep = keep
         self._kept: dict[tuple[str, str], bytes] = {}
         self._size = 0
@@ -100,7 +91,7 @@ class ClientSkills:
             raise RemoteProtocolError("the answer to skills/get is another skill")
         return skill
 
-    async def load(self, skill: Skill, options: Mapping[str, Any]) -> str:
+    async def load(self, skill: Skill, options: CallOptions) -> str:
         """Reads the ``SKILL.md``; see `Client.load_skill`."""
         content = await self._file(skill, skill.uri, options)
         try:
@@ -120,7 +111,7 @@ class ClientSkills:
             raise SkillRefused(skill.uri, "frontmatter", what)
         return content.decode()
 
-    async def file(self, skill: Skill, path: str, options: Mapping[str, Any]) -> bytes:
+    async def file(self, skill: Skill, path: str, options: CallOptions) -> bytes:
         """Reads one file; see `Client.read_skill_file`."""
         try:
             named = path_of(skill.root, path) if urlsplit(path).scheme else path
@@ -185,7 +176,7 @@ class ClientSkills:
             raise LocalProtocolError(f"the server did not declare {SKILLS!r}, so it has no skills to ask for")
         return settings
 
-    async def _file(self, skill: Skill, uri: str, options: Mapping[str, Any]) -> bytes:
+    async def _file(self, skill: Skill, uri: str, options: CallOptions) -> bytes:
         if isinstance(skill.resources, str):
             content = await self._fetched(uri, options)
             if len(content) > MOST_BYTES:
@@ -197,8 +188,8 @@ class ClientSkills:
             raise SkillRefused(
                 skill.uri,
                 "limits",
-                f"it has {len(skill.resources):,} files and {skill.size:,} bytes, and this client takes {MOST_FILES} files "
-                f"and {MOST_BYTES:,} bytes",
+                f"it has {len(skill.resources):,} files and {skill.size:,} bytes, and this client takes {MOST_FILES} "
+                f"files and {MOST_BYTES:,} bytes",
             )
         listed = next((each for each in skill.resources if each.uri == uri), None)
         if listed is None:
@@ -219,9 +210,11 @@ class ClientSkills:
         self._put((uri, listed.digest), content)
         return content
 
-    async def _fetched(self, uri: str, options: Mapping[str, Any]) -> bytes:
+    async def _fetched(self, uri: str, options: CallOptions) -> bytes:
         # An answer that is kept by its time may be older than the entry.
-        result = await self._read(uri, refresh=True, **options)
+        result: ReadResourceResult = await self._requests.call(
+            "resources/read", {"uri": uri}, options, refresh=True
+        )
         # A resource may have parts, and a file of a skill is one.
         if len(result.contents) != 1:
             raise RemoteProtocolError(

@@ -119,8 +119,8 @@ class SkillRefused(McpError):
 
     Args:
         uri: The file, or the ``SKILL.md`` of the skill.
-        reason: What is wrong with it: its ``"digest"``, its ``"size"``, its ``"frontmatter"``, that it is ``"unlisted"``,
-            or that the skill is beyond the ``"limits"``.
+        reason: What is wrong with it: its ``"digest"``, its ``"size"``, its ``"frontmatter"``, that it is
+            ``"unlisted"``, or that the skill is beyond the ``"limits"``.
         explanation: The reason in words.
     """
 
