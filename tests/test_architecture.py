@@ -78,7 +78,7 @@ SANS_IO = ("errors", "types", "_wire", "_schema", "_eras", "auth")
 # From the top: each group of the gateway uses itself and those after it.
 GATEWAY_GROUPS = (
     ("gateway", "live"),
-    ("forwarding", "forwarded_tasks", "results", "call_options"),
+    ("forwarded_skills", "forwarding", "forwarded_tasks", "results", "call_options"),
     ("routes", "lists", "listing", "names", "upstream_subscriptions"),
     ("upstream", "callbacks", "connections", "breaker", "upstream_settings"),
     ("held_calls",),

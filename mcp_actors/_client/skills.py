@@ -34,7 +34,7 @@ from mcp_actors.supervision.printable import printable
 from mcp_actors.types import ListResourcesResult, ReadResourceResult, Resource
 from mcp_actors.types.skills import Skill, SkillResource
 
-__all__ = ["ClientSkills"]
+__all__ = ["ClientSkills", "read_skill", "written_skill"]
 
 # Characters of what a server sends that the log shows.
 _SHOWN = 200
@@ -82,7 +82,7 @@ class ClientSkills:
         self._declared()
         raw = (await self._requests.request("skills/get", {"uri": uri}, self._requests.options)).get("skill")
         try:
-            skill = _skill(raw)
+            skill = read_skill(raw)
         except ValueError as error:
             raise RemoteProtocolError(
                 f"the answer to skills/get is no skill: {printable(str(error), _SHOWN)}"
@@ -145,7 +145,7 @@ class ClientSkills:
         problems: list[str] = []
         for entry in entries:
             try:
-                found.append(_skill(entry))
+                found.append(read_skill(entry))
             except ValueError as error:
                 problems.append(str(error))
         if problems:
@@ -231,7 +231,7 @@ class ClientSkills:
         self._size += len(content)
 
 
-def _skill(entry: Any) -> Skill:
+def read_skill(entry: Any) -> Skill:
     """Returns an entry as an object; raises `ValueError` for one that must not be used."""
     check_entry(entry)
     resources = entry["resources"]
@@ -239,3 +239,12 @@ def _skill(entry: Any) -> Skill:
         resources = tuple(SkillResource(each["uri"], each["digest"], each["size"]) for each in resources)
     meta = entry.get("_meta")
     return Skill(entry["uri"], entry["frontmatter"], resources, meta=meta if isinstance(meta, dict) else {})
+
+
+def written_skill(skill: Skill) -> dict[str, Any]:
+    """Returns an entry as JSON values."""
+    resources: Any = skill.resources
+    if not isinstance(resources, str):
+        resources = [{"uri": each.uri, "digest": each.digest, "size": each.size} for each in resources]
+    entry = {"uri": skill.uri, "frontmatter": dict(skill.frontmatter), "resources": resources}
+    return {**entry, "_meta": dict(skill.meta)} if skill.meta else entry

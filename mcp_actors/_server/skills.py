@@ -60,8 +60,6 @@ DEEPEST = 20
 # Seconds between two looks whether a file has changed, and for one look at a slow disk.
 LOOK_EVERY = 1.0
 LOOK_WAIT = 60.0
-# Bytes of entries on a page of a list: one entry with 512 files may have a tenth of it.
-BYTES_A_PAGE = 1024 * 1024
 # Entries for which it is looked up in one turn of the loop who sees them.
 _ENTRIES_A_TURN = 50
 
@@ -531,15 +529,8 @@ class SkillMethods:
             for uri in await self._seen(ctx, source, [each.key for each in shown]):
                 taken.add(uri)
                 rows.append(_Found(uri, len(rows) + 1, provider.skills[uri].entry))
-        shown_rows, cursor = page(rows, ctx.params, kind="skills", size=self._features.resources.page_size)
-        fit, size = 0, 0
-        for each in shown_rows:
-            size += len(encode_value(each.value))
-            if fit and size > BYTES_A_PAGE:
-                break
-            fit += 1
-        if fit < len(shown_rows):
-            shown_rows, cursor = page(rows, ctx.params, kind="skills", size=fit)
+        size = self._features.resources.page_size
+        shown_rows, cursor = page(rows, ctx.params, kind="skills", size=size, weigh=_weight)
         return self._stamped({"skills": [each.value for each in shown_rows]}, cursor)
 
     async def get(self, ctx: Context) -> dict[str, Any]:
@@ -608,6 +599,10 @@ class SkillMethods:
         if scope is not None:
             result["cacheScope"] = scope
         return result
+
+
+def _weight(found: _Found) -> int:
+    return len(encode_value(found.value))
 
 
 def offer_skills(features: Features) -> SkillMethods:
