@@ -245,7 +245,7 @@ class SkillFolder:
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
         self._folder = folder
         self._options = dict(options)
-        self._stamps: Mapping[str, _Stamp] = {}
+        self._stamps: Mapping[str, _Stamp] | None = None
         self._contents: dict[str, tuple[_Stamp, bytes]] = {}
         self._made: dict[str, tuple[dict[str, bytes], list[ServedSkill]]] = {}
         self.skills: list[ServedSkill] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import re
 from typing import Any
 
@@ -58,6 +59,13 @@ def is_within(value: Any, most: int, deepest: int) -> bool:
     return True
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"JSON has no number {text:.80}")
+    return value
+
+
 @functools.cache
 def _loader(unique: bool) -> Any:
     """The loader of YAML 1.2 in the JSON schema, as OpenAPI 3.1 section 4.3 asks for.
@@ -94,5 +102,5 @@ def _loader(unique: bool) -> Any:
     Loader.add_constructor("tag:yaml.org,2002:map", Loader.construct_yaml_map)
     # YAML 1.1 reads 010 as eight, and 1.2 as ten.
     Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
-    Loader.add_constructor("tag:yaml.org,2002:float", lambda _, node: float(node.value))
+    Loader.add_constructor("tag:yaml.org,2002:float", lambda _, node: _finite(node.value))
     return Loader
