@@ -7,7 +7,7 @@ are. Whoever asks by the URI that the upstream has is answered by that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -75,7 +75,9 @@ async def forward_about_skill(ctx: Context[Any], routes: UpstreamRoutes, uri: st
         RpcError: No upstream has it (-32602), or the one that may have it cannot be asked.
     """
     refusal: RpcError | None = None
-    async for route in _able(ctx, await routes.of_uri(ctx, uri)):
+    for route in await routes.of_uri(ctx, uri):
+        if not await _may_ask(ctx, route):
+            continue
         try:
             result = await forward(ctx, route, {**ctx.params, "uri": route.target})
         except MethodNotFound:
@@ -95,22 +97,19 @@ async def forward_about_skill(ctx: Context[Any], routes: UpstreamRoutes, uri: st
         del refusal
 
 
-async def _able(ctx: Context[Any], routes: Iterable[Route]) -> AsyncIterator[Route]:
-    """The routes to upstreams that have declared the method."""
-    for route in routes:
-        if route.upstream.met is None:
-            try:
-                async with route.upstream.borrowed(ctx):
-                    pass
-            except McpError as error:
-                log.debug(
-                    "an upstream cannot be asked for skills",
-                    upstream=route.upstream.settings.name,
-                    error=str(error),
-                )
-        settings = None if route.upstream.met is None else _settings(route.upstream)
-        if settings is not None and (ctx.method == GET_SKILL or settings.get("directoryRead") is True):
-            yield route
+async def _may_ask(ctx: Context[Any], route: Route) -> bool:
+    """Whether the upstream of a route has declared the method; one that was never met is connected to."""
+    actor = route.upstream
+    if actor.met is None:
+        try:
+            async with actor.borrowed(ctx):
+                pass
+        except McpError as error:
+            log.debug(
+                "an upstream cannot be asked for skills", upstream=actor.settings.name, error=str(error)
+            )
+    settings = None if actor.met is None else _settings(actor)
+    return settings is not None and (ctx.method == GET_SKILL or settings.get("directoryRead") is True)
 
 
 def _skill_in_gateway(route: Route, table: NameTable, result: dict[str, Any]) -> dict[str, Any]:

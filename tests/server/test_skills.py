@@ -301,7 +301,7 @@ def test_a_folder_leads_nowhere_else(folder: Path, what: str) -> None:
         os.mkfifo(at)
     else:
         (at.parent / "a\\..\\key").write_text("")
-    with pytest.raises(LocalProtocolError, match="is a link|neither a file|no name of a file"):
+    with pytest.raises(LocalProtocolError, match=r"is a link|neither a file|no name of a file"):
         Server("s").add_skills(folder)
 
 
@@ -314,7 +314,7 @@ def test_a_file_that_has_become_something_else_is_not_followed(folder: Path, wha
         file.symlink_to(folder / "notes.txt")
     else:
         os.mkfifo(file)
-    with pytest.raises(LocalProtocolError, match="cannot be read|not a file"):
+    with pytest.raises(LocalProtocolError, match=r"cannot be read|not a file"):
         module._content(folder, "outer/parts/inner/a.txt")
 
 

@@ -89,7 +89,7 @@ def test_a_path_is_the_same_after_its_uri(path: str) -> None:
     ],
 )
 def test_a_uri_that_is_no_file_of_the_skill_is_refused(uri: str) -> None:
-    with pytest.raises(ValueError, match="skill|file|text|slash"):
+    with pytest.raises(ValueError, match=r"skill|file|text|slash"):
         path_of(ROOT, uri)
 
 
@@ -111,7 +111,7 @@ def test_a_uri_that_is_no_file_of_the_skill_is_refused(uri: str) -> None:
     ],
 )
 def test_a_uri_that_names_no_skill_is_refused(uri: str) -> None:
-    with pytest.raises(ValueError, match="SKILL|skill|IPv6"):
+    with pytest.raises(ValueError, match=r"SKILL|skill|IPv6"):
         root_of(uri)
 
 
