@@ -238,7 +238,7 @@ def read_skill(entry: Any) -> Skill:
     if isinstance(resources, list):
         resources = tuple(SkillResource(each["uri"], each["digest"], each["size"]) for each in resources)
     meta = entry.get("_meta")
-    return Skill(entry["uri"], entry["frontmatter"], resources, meta=meta if isinstance(meta, dict) else {})
+    return Skill(entry["uri"], entry["frontmatter"], resources, meta=meta if isinstance(meta, dict) else None)
 
 
 def written_skill(skill: Skill) -> dict[str, Any]:

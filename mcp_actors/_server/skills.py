@@ -16,7 +16,7 @@ import math
 import mimetypes
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +42,7 @@ from mcp_actors._wire.skill_format import (
     MOST_FILES,
     SKILLS,
     check_path,
+    check_published,
     digest_of,
     file_uri,
     read_frontmatter,
@@ -132,6 +133,7 @@ def _made(
 ) -> ServedSkill:
     uri = file_uri(root, MANIFEST)
     root_of(uri)
+    check_published(frontmatter)
     kept = {path: _bytes(each) for path, each in files.items() if isinstance(each, str | bytes)}
     size = sum(map(len, kept.values()))
     if len(files) > MOST_FILES or size > MOST_BYTES:
@@ -365,8 +367,8 @@ class SkillProvider(Provider):
 
     def __init__(self, updated: Callable[[str], None]) -> None:
         self._updated = updated
-        self._added: list[ServedSkill] = []
-        self._folders: list[SkillFolder] = []
+        self._added: Sequence[ServedSkill] = ()
+        self._folders: Sequence[SkillFolder] = ()
         self._looking: list[SkillFolder] = []
         self._looked_at = -math.inf
         self._index([])
@@ -423,7 +425,7 @@ class SkillProvider(Provider):
         await self.look()
         return self.files.get(name)
 
-    def _use(self, added: list[ServedSkill], folders: list[SkillFolder]) -> None:
+    def _use(self, added: Sequence[ServedSkill], folders: Sequence[SkillFolder]) -> None:
         skills = [*added, *(skill for folder in folders for skill in folder.skills)]
         size = sum(each.size for each in skills)
         if len(skills) > MOST_SKILLS or size > MOST_BYTES_OF_ALL:
@@ -433,7 +435,7 @@ class SkillProvider(Provider):
             )
         former, digests = self.skills, self._digests
         self._index(skills)
-        self._added, self._folders = added, folders
+        self._added, self._folders = tuple(added), tuple(folders)
         if [each.entry for each in former.values()] != [each.entry for each in self.skills.values()]:
             self.changed("resource")
         for uri, digest in digests.items():
@@ -569,7 +571,9 @@ class SkillMethods:
         if not rows:
             raise invalid_params(f"{uri:.200} is not a directory resource")
         shown, cursor = page(rows, ctx.params, kind="directory", size=resources.page_size)
-        return t.ListResourcesResult([each.value for each in shown], cursor)
+        return t.ListResourcesResult(
+            [each.value for each in shown], cursor, cache_scope=resources.list_cache_scope
+        )
 
     def _providers(self) -> Iterator[tuple[Any, SkillProvider]]:
         for source in self._features.sources:
@@ -614,7 +618,7 @@ def offer_skills(features: Features) -> SkillMethods:
         LocalProtocolError: A method is answered already, the extension is declared by the program itself, or a server
             that does not offer it yet serves.
     """
-    found = features.skills
+    found: SkillMethods | None = features.skills
     if found is None:
         for each in features.mounts:
             offer_skills(each.host._features)
@@ -625,9 +629,7 @@ def offer_skills(features: Features) -> SkillMethods:
             "resources/directory/read": found.read_directory,
         }
         methods = {
-            Method(name, dict, dict, cacheable=name != "resources/directory/read"): partial(
-                Continuation, answer
-            )
+            Method(name, dict, dict, cacheable=True): partial(Continuation, answer)
             for name, answer in answers.items()
         }
         features.offer_skills(found, SKILLS, {"directoryRead": True}, methods)

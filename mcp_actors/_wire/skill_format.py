@@ -8,6 +8,7 @@ files and from peers: nothing here trusts a path, a URI or the size of a text.
 from __future__ import annotations
 
 import hashlib
+import json
 import posixpath
 import re
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "SKILLS",
     "check_entry",
     "check_path",
+    "check_published",
     "digest_of",
     "file_uri",
     "is_same",
@@ -51,9 +53,10 @@ LONGEST_SKILL_URI = 1_024
 # Bytes of a frontmatter, the JSON values in it, and their levels of nesting. A description has 1,024 characters.
 _LONGEST_FRONTMATTER = 64 * 1024
 _MOST_VALUES, _MOST_LEVELS = 1_000, 20
-# Agent Skills: the rules for a name, and the longest description.
+# Agent Skills: the rules for a name, and characters of other texts.
 _NAME = re.compile(r"(?!.*--)[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 _LONGEST_DESCRIPTION = 1_024
+_LONGEST_COMPATIBILITY = 500
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _FRONTMATTER = re.compile(r"\ufeff?---[ \t]*\r?\n(.*?\r?\n)?---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
 # What a segment of a URI may have as it is (RFC 3986 section 3.3), without what has a meaning in an authority.
@@ -180,6 +183,24 @@ def check_frontmatter(value: Any) -> None:
         )
     if not isinstance(description, str) or not 0 < len(description.strip()) <= _LONGEST_DESCRIPTION:
         raise ValueError(f"its description is no text of 1 to {_LONGEST_DESCRIPTION:,} characters")
+
+
+def check_published(frontmatter: dict[str, Any]) -> None:
+    """Raises `ValueError` for frontmatter that a server must not publish, because there are clients that refuse it.
+
+    The names are those that Agent Skills gives a meaning to; whatever else there is may have any value.
+    """
+    compatibility = frontmatter.get("compatibility", "none")
+    if not isinstance(compatibility, str) or not 0 < len(compatibility) <= _LONGEST_COMPATIBILITY:
+        raise ValueError(f"its compatibility is no text of 1 to {_LONGEST_COMPATIBILITY} characters")
+    metadata = frontmatter.get("metadata", {})
+    if not isinstance(metadata, dict):
+        raise ValueError("its metadata is no mapping")
+    for name, value in metadata.items():
+        if not isinstance(value, str):
+            raise ValueError(
+                f"its metadata has {name!r:.80}, which is no text: write {json.dumps(str(value))[:80]}"
+            )
 
 
 def is_same(one: Any, other: Any) -> bool:

@@ -148,7 +148,7 @@ class Gateway(Server[StateT]):
         if self._adds_tasks:
             self.add_extension(Tasks())
         for name in (LIST_KINDS["skills"].method, GET_SKILL, READ_DIRECTORY):
-            method = Method(name, dict, dict, cacheable=name != READ_DIRECTORY)
+            method = Method(name, dict, dict, cacheable=True)
             features.add_handler(method, partial(Continuation, self._ask_about_skill), ())
         first, last = features.bus.on_first_subscriber, features.bus.on_last_unsubscribed
         features.bus.on_first_subscriber = partial(self._first_subscribed, first)

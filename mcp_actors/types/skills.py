@@ -39,7 +39,7 @@ class Skill(ValueRecord):
     server."""
     resources: Sequence[SkillResource] | Literal["dynamic"]
     """All files, or ``"dynamic"`` if their contents are made when they are read, and cannot be compared."""
-    meta: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
+    meta: Mapping[str, Any] | None = attrs.field(default=None, kw_only=True)
 
     @property
     def name(self) -> str:

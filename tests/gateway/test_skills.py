@@ -39,7 +39,7 @@ async def listed(client: Client) -> list[str]:
 @pytest.mark.parametrize("upstream_era", ["legacy", "modern"])
 @EACH_ERA
 async def test_skills_of_two_servers_are_kept_apart(era: str, upstream_era: str) -> None:
-    one, two = shop("one"), shop("two", "only-two")
+    one, two = shop("one"), shop("two", "zoo")
     gateway = Gateway(
         [
             upstream("a", one, era=upstream_era),
@@ -53,7 +53,7 @@ async def test_skills_of_two_servers_are_kept_apart(era: str, upstream_era: str)
         assert [(each.uri, each.description) for each in skills] == [
             ("skill://a/refunds/SKILL.md", "one"),
             ("skill://b/refunds/SKILL.md", "two"),
-            ("skill://b/only-two/SKILL.md", "Does it"),
+            ("skill://b/zoo/SKILL.md", "Does it"),
         ]
         assert [each.uri async for each in client.resources()] == [each.uri for each in skills]
         for skill in skills[:2]:
@@ -85,11 +85,11 @@ async def test_what_no_server_has_is_not_found(era: str) -> None:
 
 
 async def test_a_uri_that_stands_in_a_text_of_a_server_is_found() -> None:
-    gateway = Gateway([upstream("a", shop("one")), upstream("b", shop("two", "only-two"))])
+    gateway = Gateway([upstream("a", shop("one")), upstream("b", shop("two", "zoo"))])
     async with Client(gateway) as client:
-        skill = await client.get_skill("skill://only-two/SKILL.md")
-        assert skill.uri == "skill://only-two/SKILL.md"
-        assert await client.load_skill(skill) == manifest("only-two")
+        skill = await client.get_skill("skill://zoo/SKILL.md")
+        assert skill.uri == "skill://zoo/SKILL.md"
+        assert await client.load_skill(skill) == manifest("zoo")
         assert (await client.get_skill("skill://refunds/SKILL.md")).description == "one"
 
 

@@ -161,11 +161,11 @@ async def test_results_have_what_the_revision_asks_for(folder: Path) -> None:
         for method, params in (
             ("skills/list", {}),
             ("skills/get", {"uri": "skill://outer/SKILL.md"}),
+            # The official TypeScript client asks for these members here, too.
+            ("resources/directory/read", {"uri": "skill://outer"}),
         ):
             result = await client.request(method, params)
             assert (result["resultType"], result["ttlMs"], result["cacheScope"]) == ("complete", 0, "private")
-        result = await client.request("resources/directory/read", {"uri": "skill://outer"})
-        assert result["resultType"] == "complete"
         for params in ({}, {"uri": 7}, {"uri": "x" * 10_000}):
             with pytest.raises(RpcError) as caught:
                 await client.request("skills/get", params)
@@ -236,6 +236,9 @@ def test_what_is_no_skill_of_the_program_is_refused() -> None:
         ({**good, **{f"{number}": "" for number in range(512)}}, ValueError, "513 files"),
         ({**good, "a": b"x" * (16 * 1024 * 1024)}, ValueError, "bytes"),
         ({"SKILL.md": manifest("good", more="x: 1e400\n")}, ValueError, "JSON"),
+        ({"SKILL.md": manifest("good", more="metadata: {version: 1.0}\n")}, ValueError, 'write "1.0"'),
+        ({"SKILL.md": manifest("good", more="metadata: []\n")}, ValueError, "mapping"),
+        ({"SKILL.md": manifest("good", more=f"compatibility: {'c' * 501}\n")}, ValueError, "compatibility"),
     ):
         with pytest.raises(kind, match=said):
             server.add_skill(files)  # type: ignore[arg-type]
