@@ -61,8 +61,8 @@ DEEPEST = 20
 # Seconds between two looks whether a file has changed, and for one look at a slow disk.
 LOOK_EVERY = 1.0
 LOOK_WAIT = 60.0
-# Entries for which it is looked up in one turn of the loop who sees them.
-_ENTRIES_A_TURN = 50
+# Files of which entries are made in one turn of the loop.
+_ENTRIES_A_TURN = 10
 
 Contents = str | bytes | Callable[..., Any]
 """What a file has: text, bytes, or a function that makes it when it is read."""
@@ -515,8 +515,10 @@ class SkillMethods:
             provider = SkillProvider(lambda uri: features.bus.publish("resource_updated", uri))
             self._source = features.add_provider(provider, "skills", LOOK_WAIT)
         for skill in skills:
-            for each in skill.files.values():
-                self._source.entry(each)
+            # The files that are kept differ by nothing that could be refused, and an entry costs a millisecond.
+            for uri, each in skill.files.items():
+                if uri == skill.key or not each.options.get("inline"):
+                    self._source.entry(each)
         found = self._source.provider
         assert isinstance(found, SkillProvider)
         return found
@@ -559,14 +561,16 @@ class SkillMethods:
             children = provider.folders.get(uri)
             if not children:
                 continue
-            below = [each for each in provider.files if each.startswith(f"{uri}/")]
-            seen = await self._seen(ctx, source, below)
+            files = [child for child, provided in children.items() if provided is not None]
+            seen = await self._seen(ctx, source, files)
             for child, provided in sorted(children.items()):
-                if provided is not None and child in seen:
-                    rows.append(_Found(child, len(rows) + 1, seen[child].listed))
-                elif provided is None and any(each.startswith(f"{child}/") for each in seen):
-                    folder = t.Resource(child, child.rpartition("/")[2], mime_type=DIRECTORY)
-                    rows.append(_Found(child, len(rows) + 1, folder))
+                if provided is None and await self._sees_some_of(ctx, source, child):
+                    found = t.Resource(child, child.rpartition("/")[2], mime_type=DIRECTORY)
+                elif child in seen:
+                    found = seen[child].listed
+                else:
+                    continue
+                rows.append(_Found(child, len(rows) + 1, found))
             break
         if not rows:
             raise invalid_params(f"{uri:.200} is not a directory resource")
@@ -580,6 +584,13 @@ class SkillMethods:
             provider = source.provider
             if isinstance(provider, SkillProvider):
                 yield source, provider
+
+    async def _sees_some_of(self, ctx: Context, source: Any, folder: str) -> bool:
+        """Whether a caller is listed a file in a folder, at any depth."""
+        for uri in source.provider.files:
+            if uri.startswith(f"{folder}/") and await self._seen(ctx, source, [uri]):
+                return True
+        return False
 
     async def _seen(self, ctx: Context, source: Any, uris: Iterable[str]) -> dict[str, Any]:
         """Returns the entries of those files that a caller is listed, by their URIs."""
