@@ -1150,7 +1150,7 @@ class Server(Generic[StateT]):
                 skill of more than 512 files or 16 MiB, or a skill that is there already; or the server has no skills
                 yet, and serves.
             TypeError: An option does not fit, or this server is a gateway.
-            ImportError: The library for YAML is not installed: ``pip install 'mcp-actors[skills]'``.
+            ImportError: The library for YAML is not installed: ``pip install 'pyyaml>=6.0.2'``.
         """
         with LineNamed():
             skills = self._skills(options)

@@ -165,7 +165,7 @@ def read_frontmatter(content: bytes) -> dict[str, Any]:
         value = load_yaml(found[1] or "", unique=True)
     except ImportError:
         raise ImportError(
-            "skills have YAML in them, which needs a library: pip install 'mcp-actors[skills]'"
+            "skills have YAML in them, which needs a library: pip install 'pyyaml>=6.0.2'"
         ) from None
     check_frontmatter(value)
     frontmatter: dict[str, Any] = value

@@ -561,7 +561,7 @@ class Client:
 
         Raises:
             SkillRefused: It is not what the entry says, or the skill has more than 512 files or 16 MiB.
-            ImportError: The library for YAML is not installed: ``pip install 'mcp-actors[skills]'``.
+            ImportError: The library for YAML is not installed: ``pip install 'pyyaml>=6.0.2'``.
             McpError: What else a read raises, such as `RpcError` for a file that the server has no more.
         """
 
