@@ -72,6 +72,7 @@ def test_a_path_is_the_same_after_its_uri(path: str) -> None:
     "uri",
     [
         "skill://other/refunds/SKILL.md",
+        "skill://evil/refunds/SKILL.md",
         "skill://acme/refunds",
         "skill://acme/refunds/",
         "skill://acme/refundsx/a.md",
