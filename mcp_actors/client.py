@@ -54,7 +54,7 @@ from mcp_actors._client.tool_arguments import ArgumentCheck, ArgumentMode
 from mcp_actors._client.tool_results import result_reader
 from mcp_actors._client.tool_tasks import ToolTasks
 from mcp_actors._eras.client_negotiation import discoverable, versions_for
-from mcp_actors._eras.era import EraName, Event, EventKind
+from mcp_actors._eras.era import IDEMPOTENCY, KEY, EraName, Event, EventKind
 from mcp_actors.errors import (
     INVALID_PARAMS,
     LocalProtocolError,
@@ -504,6 +504,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> CallToolResult: ...
 
     @overload
@@ -519,6 +520,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> T: ...
 
     @overload
@@ -534,6 +536,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> Any: ...
 
     async def call_tool(
@@ -548,6 +551,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> Any:
         """Calls a tool; a failure inside the tool is a result with ``is_error``, not an exception.
 
@@ -569,9 +573,15 @@ class Client:
             meta: Further members of the request's ``_meta``.
             answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
             state: The state of that `InputRequired`.
+            key: Names the call, in up to 256 characters: the server begins nothing twice that has the same key, and
+                answers from what the first call left (see `mcp_actors.extensions.Idempotency`). With it the call is
+                made again within its time when its connection is lost, and the program may make it again with the same
+                key after any error.
 
         Raises:
             TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
+            KeyConflict: The key belongs to a call with other arguments.
+            OutcomeUnknown: The key belongs to a call of which nobody knows what came of it.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
             WrongArguments: With ``Client(arguments=)``: they do not fit what the server has listed.
@@ -595,11 +605,25 @@ class Client:
                 meta=meta,
                 answers=answers,
                 state=state,
+                key=key,
             )
             return read(name, whole)
+        if key is not None:
+            meta = self._with_key(meta, key)
         params = _tool_params(name, arguments, self._requests.schemas.inputs)
-        requests = self._requests
         options = call_options(self._long_call, timeout, cap, on_progress, meta)
+        return await self._called(name, params, options, answers, state)
+
+    async def _called(
+        self,
+        name: str,
+        params: dict[str, Any],
+        options: CallOptions,
+        answers: Mapping[str, InputResponse] | None,
+        state: str | None,
+    ) -> CallToolResult:
+        """Makes a call, as a task where the tool cannot be called otherwise; raises as `call_tool`."""
+        requests = self._requests
         if self._task_support.get(name) == "required" and self._tool_tasks.may_augment():
             return await self._tool_tasks.call(name, params, options)
         try:
@@ -615,6 +639,14 @@ class Client:
         if name in requests.schemas:
             requests.schemas.check(name, result)
         return result
+
+    def _with_key(self, meta: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
+        """Raises `LocalProtocolError` if the server does not take keys: it would begin a second call, too."""
+        if IDEMPOTENCY not in (self.server_capabilities.extensions or {}):
+            raise LocalProtocolError(
+                f"the server takes no keys ({IDEMPOTENCY}), and nothing was sent: make the call without key="
+            )
+        return {**(meta or {}), KEY: key}
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 

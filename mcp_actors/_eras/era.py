@@ -20,6 +20,8 @@ from mcp_actors.types import Implementation, ServerCapabilities
 
 __all__ = [
     "ACKNOWLEDGED",
+    "IDEMPOTENCY",
+    "KEY",
     "KIND_OF_METHOD",
     "METHOD_OF_KIND",
     "RESULT_STAMPS",
@@ -104,6 +106,12 @@ def check_id(id: object) -> str:
     if not isinstance(id, str) or not _ID.fullmatch(id):
         raise ValueError(f'{id!r:.80} is not an id of an extension: write one such as "com.example/name"')
     return id
+
+
+IDEMPOTENCY = "mcp-actors/idempotency"
+"""The extension of servers that keep the answers to calls with keys."""
+KEY = "mcp-actors/key"
+"""The member of a call's ``_meta`` that has its key: a server with that extension begins nothing twice for it."""
 
 
 # -- the differences for clients, as one value ---------------------------------------------------------------------
