@@ -540,6 +540,8 @@ class ResponseCache:
         self._bytes = 0
         self._entries: dict[tuple[str, bytes], tuple[float, bytes]] = {}
         self.changes = 0
+        self.clears = 0
+        """How often everything was dropped."""
 
     def __repr__(self) -> str:
         return f"<ResponseCache {len(self._entries)}/{MAX_ENTRIES} {self._bytes}/{self._max_bytes} bytes>"
@@ -607,5 +609,6 @@ class ResponseCache:
     def clear(self) -> None:
         """Drops everything: the server is another one, or was started anew."""
         self.changes += 1
+        self.clears += 1
         self._entries.clear()
         self._bytes = 0

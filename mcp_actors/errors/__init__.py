@@ -28,6 +28,7 @@
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── ToolFailed                a tool of the server failed, and the caller wanted its value
     ├── UnexpectedResult          a tool's value is not of the class that the caller named
+    ├── SkillRefused              a skill, or a file of it, is not what its server has listed
     ├── WrongArguments            arguments do not fit what the server has listed; nothing was sent
     ├── OnceFailed                what a call has done once has failed in an earlier run
     ├── InputRequired             the server asks for input, and automatic answers are switched off
@@ -121,6 +122,7 @@ from mcp_actors.errors.protocol import (
     RpcError,
     ServerStopping,
     SharedStateUnavailable,
+    SkillRefused,
     TaskNotFound,
     Unavailable,
     UnsupportedVersion,
@@ -177,6 +179,7 @@ __all__ = [
     "ServerStopping",
     "SessionExpired",
     "SharedStateUnavailable",
+    "SkillRefused",
     "SubscriptionLost",
     "TaskCancelled",
     "TaskNotFound",

@@ -36,6 +36,7 @@ __all__ = [
     "RpcError",
     "ServerStopping",
     "SharedStateUnavailable",
+    "SkillRefused",
     "TaskNotFound",
     "Unavailable",
     "UnsupportedVersion",
@@ -109,6 +110,32 @@ class OnceFailed(McpError):
     def __init__(self, name: str, error: str) -> None:
         super().__init__(f"{name!r} has failed before: {error}")
         self.error = error
+
+
+class SkillRefused(McpError):
+    """A skill, or a file of it, is not what its server has listed, or has too much: it must not be used (SEP-2640).
+
+    It may have changed since: `Client.get_skill` asks for the entry of today. Whoever has approved the former one has
+    not approved that.
+
+    Args:
+        uri: The file, or the ``SKILL.md`` of the skill.
+        reason: What is wrong with it: its ``"digest"``, its ``"size"``, its ``"frontmatter"``, that it is
+            ``"unlisted"``, or that the skill is beyond the ``"limits"``.
+        explanation: The reason in words.
+    """
+
+    PAGE: ClassVar[str] = "skills#when-a-skill-is-refused"
+
+    def __init__(
+        self,
+        uri: str,
+        reason: Literal["digest", "size", "frontmatter", "unlisted", "limits"],
+        explanation: str,
+    ) -> None:
+        super().__init__(f"{uri[:200]} is refused: {explanation[:500]}")
+        self.uri = uri
+        self.reason = reason
 
 
 class ClosedElsewhere(LocalProtocolError):
