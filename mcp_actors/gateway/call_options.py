@@ -1,7 +1,8 @@
 """The options of a request that is made at an upstream for a client: its ``_meta``, its progress, its log messages.
 
 ``_meta`` passes both ways, without the members that belong to one hop: the version, the capabilities and the name of
-the client, its token for progress, its log level, the id of its subscription and that of its task. In place of those an
+the client, its token for progress, its log level, its deadline, the id of its subscription and that of its task. The
+upstream has what is left of the time of the call. In place of the others an
 upstream without sessions receives the gateway's own version and name, and the capabilities and the log level of the
 client on whose behalf the request is made. The name stays the gateway's, because that is who the server is connected
 to.
@@ -20,6 +21,7 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.outbound_call import CallOptions
+from mcp_actors._eras.era import DEADLINE
 from mcp_actors._eras.modern import CAPABILITIES, CLIENT_INFO, ENVELOPE, LOG_LEVEL, SUBSCRIPTION_ID
 from mcp_actors.client import Progress
 from mcp_actors.errors import LocalProtocolError
@@ -30,7 +32,13 @@ from mcp_actors.supervision.logging import log
 
 __all__ = ["call_options"]
 
-_OF_ONE_HOP = ENVELOPE | {LOG_LEVEL, SUBSCRIPTION_ID, "io.modelcontextprotocol/related-task", GATEWAYS}
+_OF_ONE_HOP = ENVELOPE | {
+    LOG_LEVEL,
+    SUBSCRIPTION_ID,
+    "io.modelcontextprotocol/related-task",
+    GATEWAYS,
+    DEADLINE,
+}
 
 
 def call_options(lease: Lease) -> CallOptions:
@@ -56,6 +64,8 @@ def call_options(lease: Lease) -> CallOptions:
         envelope=_envelope(lease) if needs_envelope else None,
         on_message=_message_taker(lease) if names_requests else None,
         waits_for_server=False,
+        # While the client of a held call is asked, its request has ended, and with it the time that it had.
+        sends_deadline=invocation.deadline is not None and lease.held is None,
     )
 
 
