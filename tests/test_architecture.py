@@ -530,7 +530,7 @@ def test_a_repeated_name_is_found() -> None:
 # Workers keep what they share in their supervisor: two files, and an arrow from ``cli`` to the stores in memory. A
 # gateway checks the arguments of reshaped tools by their schemas: an arrow to ``_schema``. Providers are three files:
 # the contract with what asks one, lists and names that go on into them, and the one of a folder. What happens once is
-# one, and a REST API is a folder of three of ``cli``. Deadlines are one, and ``check_tool`` is one more kit of ``testing``.
+# one, and a REST API is a folder of three of ``cli``. Deadlines are one, and so is the kit ``check_tool``.
 @pytest.mark.parametrize(("what", "most"), [("files", 439), ("rooms", 27), ("arrows", 142)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
@@ -549,6 +549,6 @@ def test_an_arrow_is_counted_once() -> None:
 def test_the_tests_stay_few() -> None:
     # What runs in an environment of somebody else has to be a file of its own there, an application of FastAPI for one.
     # A REST API is a folder of two, as it is in the product, and mcpo beside it is a program of others. What happens
-    # once has its rules in one, and calls with seeds in another, which can be a hundred thousand. Deadlines, and the kit
-    # `check_tool`, have one each.
+    # once has its rules in one, and calls with seeds in another, which can be a hundred thousand. Deadlines, and the
+    # kit `check_tool`, have one each.
     assert len(list((ROOT / "tests").rglob("*.py"))) <= 496
