@@ -53,7 +53,7 @@ from mcp_actors._client.tool_arguments import ArgumentCheck, ArgumentMode
 from mcp_actors._client.tool_results import result_reader
 from mcp_actors._client.tool_tasks import ToolTasks
 from mcp_actors._eras.client_negotiation import discoverable, versions_for
-from mcp_actors._eras.era import EraName, Event, EventKind
+from mcp_actors._eras.era import IDEMPOTENCY, KEY, EraName, Event, EventKind
 from mcp_actors.errors import (
     INVALID_PARAMS,
     LocalProtocolError,
@@ -506,6 +506,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> CallToolResult: ...
 
     @overload
@@ -521,6 +522,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> T: ...
 
     @overload
@@ -536,6 +538,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> Any: ...
 
     async def call_tool(
@@ -550,6 +553,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> Any:
         """Calls a tool; a failure inside the tool is a result with ``is_error``, not an exception.
 
@@ -571,9 +575,14 @@ class Client:
             meta: Further members of the request's ``_meta``.
             answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
             state: The state of that `InputRequired`.
+            key: Names the call, in up to 256 characters: the server begins nothing twice that has the same key, and
+                answers from what the first call left (see `mcp_actors.idempotency`). With it the call is made again
+                within its time when its connection is lost, and may be made again with the same key after any error.
 
         Raises:
             TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
+            KeyConflict: The key belongs to a call with other arguments.
+            OutcomeUnknown: The key belongs to a call of which nobody knows what came of it.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
             WrongArguments: With ``Client(arguments=)``: they do not fit what the server has listed.
@@ -597,8 +606,11 @@ class Client:
                 meta=meta,
                 answers=answers,
                 state=state,
+                key=key,
             )
             return read(name, whole)
+        if key is not None:
+            meta = self._with_key(meta, key)
         params = _tool_params(name, arguments, self._requests.schemas.inputs)
         requests = self._requests
         options = call_options(self._long_call, timeout, cap, on_progress, meta)
@@ -617,6 +629,14 @@ class Client:
         if name in requests.schemas:
             requests.schemas.check(name, result)
         return result
+
+    def _with_key(self, meta: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
+        """Raises `LocalProtocolError` if the server does not take keys: it would begin a second call, too."""
+        if IDEMPOTENCY not in (self.server_capabilities.extensions or {}):
+            raise LocalProtocolError(
+                f"the server takes no keys ({IDEMPOTENCY}), and nothing was sent: make the call without key="
+            )
+        return {**(meta or {}), KEY: key}
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 

@@ -444,6 +444,7 @@ class Dispatcher:
             self._on_notification("notifications/cancelled", params)
         elif not call.cancelled:
             self.counters.cancelled += 1
+            call.withdrawn = True
             call.cancel(reason if isinstance(reason, str) else None)
 
     def _is_ambiguous(self, call: InboundCall) -> bool:

@@ -255,6 +255,12 @@ class InboundCall(msgspec.Struct, eq=False):
     _on_drain: Callable[[], None] | None = None
     effects: Any = None
     """What its function does once, which its server keeps."""
+    approval: Any = None
+    """What is known of the approval of a person, for the state of its next round."""
+    withdrawn: bool = False
+    """Whether the peer has said that it does not want the answer (MCP, Cancellation), and did not just go away."""
+    refused: bool = False
+    """Whether its arguments did not fit, so that its function was not begun."""
 
     def __repr__(self) -> str:
         return f"<InboundCall {self.id!r} {self.invocation.method.name} {self.state}>"
@@ -270,6 +276,11 @@ class InboundCall(msgspec.Struct, eq=False):
     def client_link(self) -> Voice | None:
         """The way to the client of a detached call; ``None`` for a call that sends its own messages."""
         return None
+
+    @property
+    def was_answered(self) -> bool:
+        """Whether its client has an answer already, while its function goes on."""
+        return False
 
     @property
     def cancelled(self) -> bool:
@@ -789,6 +800,7 @@ class DetachedCall(InboundCall):
     """A call without an outlet and without a place among the calls in flight; its answer is what `outcome` returns."""
 
     _voice: Any = None
+    _was_answered: bool = True
 
     @classmethod
     def of(
@@ -798,6 +810,7 @@ class DetachedCall(InboundCall):
         http_request: HttpRequest | None,
         longest: int,
         voice: Voice,
+        was_answered: bool = True,
     ) -> Self:
         """Returns the call, which is not begun.
 
@@ -807,9 +820,11 @@ class DetachedCall(InboundCall):
             http_request: The request over HTTP that began it, ``None`` with other bindings.
             longest: Bytes of the longest outcome.
             voice: Takes what the function sends and asks the client.
+            was_answered: Whether the client waits no longer for its outcome.
         """
         outlet = _NoOutlet(http_request, longest)
-        return cls(invocation, owner, outlet, trio.current_time(), reports=voice, _voice=voice)
+        now = trio.current_time()
+        return cls(invocation, owner, outlet, now, reports=voice, _voice=voice, _was_answered=was_answered)
 
     def __repr__(self) -> str:
         return f"<DetachedCall {self.invocation.method.name}>"
@@ -818,6 +833,10 @@ class DetachedCall(InboundCall):
     def client_link(self) -> Voice:
         voice: Voice = self._voice
         return voice
+
+    @property
+    def was_answered(self) -> bool:
+        return self._was_answered
 
     async def notify(self, method: str, params: dict[str, Any]) -> None:
         await self._voice.notify(method, params)

@@ -267,7 +267,7 @@ class Requests:
             pending, outlet = outbound.begin(method, params, options)
             return await outbound.finish(pending, outlet, options, read=read)
         except REFUSALS as refusal:
-            if not may_be_repeated(refusal):
+            if not may_be_repeated(refusal, options):
                 raise
             repetition = Repetition(
                 options, self._connectivity, None if pending is None else pending.deadline

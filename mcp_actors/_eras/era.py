@@ -22,6 +22,8 @@ __all__ = [
     "ACKNOWLEDGED",
     "DEADLINE",
     "DEADLINES",
+    "IDEMPOTENCY",
+    "KEY",
     "KIND_OF_METHOD",
     "METHOD_OF_KIND",
     "RESULT_STAMPS",
@@ -106,6 +108,12 @@ def check_id(id: object) -> str:
     if not isinstance(id, str) or not _ID.fullmatch(id):
         raise ValueError(f'{id!r:.80} is not an id of an extension: write one such as "com.example/name"')
     return id
+
+
+IDEMPOTENCY = "mcp-actors/idempotency"
+"""The extension of servers that keep the answers to calls with keys."""
+KEY = "mcp-actors/key"
+"""The member of a call's ``_meta`` that has its key: a server with that extension begins nothing twice for it."""
 
 
 # -- the differences for clients, as one value ---------------------------------------------------------------------

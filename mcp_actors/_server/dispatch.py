@@ -92,8 +92,10 @@ class MethodDispatch:
         if features.layered and method.name not in _NEVER_WAIT:
             layers = features.middleware
             if method.name in features.around:
-                params = invocation.params
-                around = [each.function for each in features.around[method.name] if each.when(params)]
+                params, meta = invocation.params, invocation.meta
+                around = [
+                    each.function for each in features.around[method.name] if each.concerns(params, meta)
+                ]
                 layers = around + layers if around else layers
             if layers:
                 return Continuation(through, layers, ctx, handler)

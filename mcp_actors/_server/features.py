@@ -15,7 +15,7 @@ import msgspec
 from mcp_actors._actors.dispatcher import Dispatcher, prepare_unanswered, start_unanswered
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner, Continuation
-from mcp_actors._eras.era import Event, EventKind, Invocation, Method, declared_names
+from mcp_actors._eras.era import IDEMPOTENCY, Event, EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.components import KINDS_OF_LISTS, ComponentKind, Switch, Switches, switched
@@ -47,7 +47,7 @@ from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, ToolsCapability
 
-__all__ = ["TASKS", "FeatureName", "Features", "NotificationHandlers", "OfferedExtension"]
+__all__ = ["OWN_EXTENSIONS", "TASKS", "FeatureName", "Features", "NotificationHandlers", "OfferedExtension"]
 
 
 FeatureName = Literal["tools", "resources", "prompts", "completions"]
@@ -55,6 +55,10 @@ FeatureName = Literal["tools", "resources", "prompts", "completions"]
 
 # The extension that makes tasks of calls (SEP-2663).
 TASKS = "io.modelcontextprotocol/tasks"
+OWN_EXTENSIONS = {TASKS: "tasks", IDEMPOTENCY: "idempotency"}
+"""What a server offers by itself once a tool needs it, by the ids: the name of each to `find_extension`."""
+# The options of tools that need one.
+_NEEDED = {"task": TASKS, "idempotent": IDEMPOTENCY}
 # Sync functions run here unless they are declared inline; as many as Trio itself allows by default.
 WORKER_THREADS = 40
 
@@ -167,23 +171,23 @@ class Features:
 
     def add_tool(self, function: Callable[..., Any], options: ToolOptions) -> None:
         """Adds a tool, and the extension that makes tasks of calls if the tool needs it; see `Server.add_tool`."""
-        needs_tasks = options.get("task") is not None and TASKS not in self.extensions
-        if not needs_tasks:
-            self.tools.add(function, **options)
-            return
+        needed = [id for option, id in _NEEDED.items() if options.get(option) is not None]
+        missing = [id for id in needed if id not in self.extensions]
         for each in self.mounts:
-            each.check_extension(TASKS)
+            for id in missing:
+                each.check_extension(id)
         tool = self.tools.add(function, **options)
         try:
-            self.add_tasks()
+            for id in missing:
+                self.add_own_extension(id)
         except BaseException:
             self.tools.remove(tool.name)
             raise
 
-    def add_tasks(self) -> None:
-        """Offers the extension that makes tasks of calls."""
-        # Imported where it is used: most servers have no tasks.
-        self.add_extension(find_extension("tasks")())
+    def add_own_extension(self, id: str) -> None:
+        """Offers one of `OWN_EXTENSIONS`."""
+        # Imported where it is used: most servers have none of them.
+        self.add_extension(find_extension(OWN_EXTENSIONS[id])())
 
     def add_method(
         self, name: str, function: Callable[[dict[str, Any], Context], Any], scopes: Iterable[str] = ()

@@ -29,7 +29,7 @@ from mcp_actors._eras.era import Method
 from mcp_actors._server.components import VERSION, ComponentKind
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import kept_values
-from mcp_actors._server.features import TASKS
+from mcp_actors._server.features import OWN_EXTENSIONS
 from mcp_actors._server.invoke import Function, Handler
 from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.names import NameTable
@@ -154,7 +154,7 @@ class Mount:
     def check_extension(self, id: str) -> None:
         """Raises `LocalProtocolError` if the host does not offer an extension, which clients could not know then."""
         host = self.host._features
-        if id not in host.extensions and (id != TASKS or host.is_served):
+        if id not in host.extensions and (id not in OWN_EXTENSIONS or host.is_served):
             raise LocalProtocolError(
                 f"the mount {self.name!r} has the extension {id!r}, which its host does not offer: give it to the host"
             )
@@ -169,8 +169,9 @@ class Mount:
     def show(self) -> None:
         """Shows everything, and keeps it as it is in the server."""
         features, host = self.server._features, self.host._features
-        if features.extensions and TASKS not in host.extensions:
-            host.add_tasks()
+        for id in features.extensions:
+            if id not in host.extensions:
+                host.add_own_extension(id)
         for each in self._followers:
             each.follow()
         self._completions.follow()

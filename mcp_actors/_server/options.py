@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import timedelta
 from typing import Any, Literal, TypedDict
 
 from mcp_actors._server.failures import LineNamed
@@ -66,6 +67,12 @@ class ToolOptions(PromptOptions, total=False):
     """Whether a task is run again from its start when the process that ran it is gone."""
     before_task: Callable[..., Any]
     """An ``async def f(arguments, ctx)`` that runs before the task exists, and returns the arguments."""
+    idempotent: timedelta
+    """How long the answer to a call with a key is kept; calls with keys are refused without it."""
+    confirm: str
+    """What a person is asked before each call, with ``{parameters}``; without their approval it does not run."""
+    preview: Callable[..., Any]
+    """Takes some of the tool's parameters, and returns what ``{preview}`` stands for in ``confirm``."""
 
 
 class ResourceOptions(PromptOptions, total=False):
@@ -90,6 +97,9 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "loop": (str, '"asyncio", or leave it out'),
     "task": (str, '"optional" or "required"'),
     "restartable": (bool, "True or False"),
+    "confirm": _TEXT,
+    "preview": (Callable, "a function"),  # type: ignore[dict-item]
+    "idempotent": (timedelta, "a timedelta, such as timedelta(hours=24)"),
     "scopes": ((list, tuple, AbstractSet), "a list of scopes"),
     "tags": ((list, tuple, AbstractSet), "a list of tags"),
     "version": _TEXT,

@@ -171,7 +171,9 @@ class ServerExtension:
 
         return add
 
-    def around(self, method: str, *, when: Callable[[Mapping[str, Any]], bool]) -> Callable[[F], F]:
+    def around(
+        self, method: str, *, when: Callable[[Mapping[str, Any]], bool], meta: str | None = None
+    ) -> Callable[[F], F]:
         """Decorator: the function runs round some requests of a method, ``async def f(ctx, call_next) -> result``.
 
         It runs outside of all middleware, whether the client has declared the extension or not: ``ctx.extensions``
@@ -182,6 +184,7 @@ class ServerExtension:
             method: The method; ``ping`` and ``initialize`` have nothing round them.
             when: Is called with the params of each request of this method, in the event loop, and says whether the
                 function runs. It must be quick; requests for which it says no cost nothing else.
+            meta: A member of ``_meta``; requests that have it are not asked about by ``when``. None by default.
 
         Raises:
             TypeError: The function is not of this form.
@@ -192,7 +195,7 @@ class ServerExtension:
             with LineNamed():
                 self._check_open()
                 check_async(function, "ctx, call_next")
-            self._around.append((method, Around(function, when)))
+            self._around.append((method, Around(function, when, meta)))
             return function
 
         return add
@@ -367,7 +370,7 @@ class _Remembered(msgspec.Struct, forbid_unknown_fields=True):
     """Seconds since the epoch: when the caller gives up."""
 
 
-def detached(ctx: Context, voice: Voice) -> Context:
+def detached(ctx: Context, voice: Voice, *, with_answers: bool = False) -> Context:
     """Returns a context for a function that goes on after its call was answered.
 
     Its params, client, principal, revision, server and state are those of the call; the session is, for as long as it
@@ -376,21 +379,28 @@ def detached(ctx: Context, voice: Voice) -> Context:
     Args:
         ctx: The context of the call.
         voice: Takes reports of progress, log messages and other notifications, and answers questions.
+        with_answers: Whether its client waits for the outcome, and not for something that was made of the call. Then
+            the function has the answers that came with the request, and what an earlier run of it has done (MCP
+            2026-07-28, Multi Round-Trip Requests).
     """
     call = ctx.call
     invocation = msgspec.structs.replace(
         call.invocation,
         params=dict(call.invocation.params),
         progress_token=None,
-        answers=None,
-        state=None,
         principal=principal_of(call),
         reported=False,
     )
+    if not with_answers:
+        invocation.answers = invocation.state = None
     owner = _LaterOwner(call.owner)
     longest = _longest_outcome(call.outlet.longest)
     kinds = KINDS[owner.responder.telemetry is not None]
-    later = kinds.detached.of(invocation, owner, request_of(call), longest, voice)
+    later = kinds.detached.of(
+        invocation, owner, request_of(call), longest, voice, was_answered=not with_answers
+    )
+    if with_answers:
+        later.effects = ctx._scope.effects_of(call)
     session_of = partial(_while_it_lives, weakref.ref(call.owner), ctx._scope.session_of)
     return Context(later, invocation.params, msgspec.structs.replace(ctx._scope, session_of=session_of))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, Literal, TypeVar, get_args
 
@@ -19,6 +20,7 @@ from mcp_actors._schema.references import MOST_TIMES, without_references
 from mcp_actors._schema.repair import Repair, Repaired
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
+from mcp_actors._server.approvals import Confirmation, confirmed
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
@@ -59,6 +61,8 @@ __all__ = [
 ]
 
 
+IDEMPOTENT = "mcp-actors/idempotent"
+"""The member of a tool's ``_meta`` that says for how many seconds the answers to its calls with keys are kept."""
 _ADVISED_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
@@ -85,6 +89,8 @@ class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     repair: RepairedArguments | None
     """Is asked about arguments that were refused; ``None`` where they stay refused."""
     exposure: Exposure
+    answers_kept: float = 0.0
+    """Seconds for which the answer to a call with a key is kept; 0 where keys are refused."""
 
 
 class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
@@ -92,6 +98,9 @@ class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
 
     mirrored: tuple[MirroredParam, ...] = ()
     rules: TaskRules | None = None
+    answers_kept: float = 0.0
+    passes_key: bool = False
+    """Whether the other server keeps the answers, too."""
 
 
 def warn_of_tool_name(name: str) -> None:
@@ -164,6 +173,9 @@ class Tools(Registry[_ToolEntry]):
         task: Literal["optional", "required"] | None = None,
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
+        idempotent: timedelta | None = None,
+        confirm: str | None = None,
+        preview: Callable[..., Any] | None = None,
         **exposed: Any,
     ) -> _ToolEntry:
         """Makes the entry of a tool.
@@ -171,13 +183,17 @@ class Tools(Registry[_ToolEntry]):
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
         dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
         checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
-        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. What is ``exposed``
-        says who sees it: see `make_exposure`.
+        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. With ``idempotent`` the
+        answer to a call with a key is kept for so long. With ``confirm`` a person has to approve each call, of which
+        ``preview`` says more. What is ``exposed`` says who sees it: see `make_exposure`.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
         """
         name = name_of(call) if name is None else name
         rules = TaskRules.of(task, restartable, before_task, inline)
+        answers_kept = _seconds_kept(idempotent)
+        if answers_kept:
+            meta = {**(meta or {}), IDEMPOTENT: answers_kept}
         if input_schema is None:
             signature = read_signature(call, injected=self._injected)
             schema, bind = self._published(signature.input_schema, name), signature.bind
@@ -195,6 +211,10 @@ class Tools(Registry[_ToolEntry]):
         )
         if timeout is not None:
             ready = _limited(ready, name, timeout)
+        if confirm is not None:
+            ready = self._confirmed(ready, confirm, preview, schema, raw=input_schema is not None)
+        elif preview is not None:
+            raise ValueError("preview= is for the question of confirm=, which is not there")
         exposure, meta = make_exposure("tool", name, meta, **exposed)
         compiled = None if output_schema is None else compile_schema(dict(output_schema))
         tool = Tool(
@@ -217,7 +237,44 @@ class Tools(Registry[_ToolEntry]):
         mirrored = annotated_params(schema)
         repair = None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs)
         needed = frozenset(scopes)
-        return _ToolEntry(name, serial, tool, bind, ready, finish, mirrored, needed, rules, repair, exposure)
+        return _ToolEntry(
+            name,
+            serial,
+            tool,
+            bind,
+            ready,
+            finish,
+            mirrored,
+            needed,
+            rules,
+            repair,
+            exposure,
+            answers_kept,
+        )
+
+    def _confirmed(
+        self,
+        ready: Function,
+        confirm: str,
+        preview: Callable[..., Any] | None,
+        schema: Mapping[str, Any],
+        *,
+        raw: bool,
+    ) -> Function:
+        """The function of a tool that a person has to approve; raises as `Confirmation.of`."""
+        made = None
+        if preview is not None:
+            signature = read_signature(preview, injected=Context)
+            found = function(
+                preview,
+                injected_name=signature.injected_name,
+                for_sync=self._for_sync,
+                inline=False,
+                threads=self._threads,
+            )
+            made = found, frozenset(signature.input_schema.get("properties", ()))
+        confirmation = Confirmation.of(confirm, schema.get("properties", {}), made)
+        return confirmed(ready, confirmation, _only_value if raw else dict)
 
     def _returned(
         self, signature: Signature, given: Mapping[str, Any] | None, tool: str
@@ -249,6 +306,11 @@ class Tools(Registry[_ToolEntry]):
         """The rules by which calls of a tool become tasks, ``None`` where they never do."""
         found = self._found(name)
         return None if found is None else found.rules
+
+    def answers_kept(self, name: object) -> float:
+        """Seconds for which the answer to a call of a tool with a key is kept; 0 for a tool that takes no keys."""
+        found = self._found(name)
+        return 0.0 if found is None else found.answers_kept
 
     def mirrored_params(self, name: object) -> tuple[MirroredParam, ...]:
         """The parameters of a tool that clients repeat in headers."""
@@ -308,7 +370,7 @@ class Tools(Registry[_ToolEntry]):
             bound = entry.bind(arguments)
         except InvalidArguments as error:
             if entry.repair is None or (repaired := entry.repair(arguments)) is None:
-                return failed(error)
+                return _refused(ctx, error)
             return Continuation(_run_repaired, entry, ctx, repaired)
         try:
             value = entry.function.call(ctx, bound)
@@ -320,12 +382,17 @@ class Tools(Registry[_ToolEntry]):
             return Continuation(_read, entry, unread.value)
 
 
+def _refused(ctx: Context, error: InvalidArguments) -> ToolAnswer:
+    ctx.call.refused = True
+    return failed(error)
+
+
 async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> ToolAnswer:
     try:
         bound = entry.bind(arguments)
     except InvalidArguments as error:
         if entry.repair is None or (repaired := entry.repair(arguments)) is None:
-            return failed(error)
+            return _refused(ctx, error)
         return await _run_repaired(entry, ctx, repaired)
     try:
         value = await entry.function.call(ctx, bound)
@@ -402,6 +469,11 @@ def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     if schema.get("type") != "object":
         raise ValueError('input_schema must have "type": "object" at its root')
     return dict(schema)
+
+
+def _only_value(bound: dict[str, Any]) -> Any:
+    """The arguments of a function that takes them as one dict."""
+    return next(iter(bound.values()))
 
 
 def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -537,6 +609,15 @@ TaskSupport = Literal["optional", "required"]
 
 BeforeTask = Callable[[dict[str, Any], Any], Awaitable[Mapping[str, Any]]]
 """Is given the arguments and the `Context` of a call before it becomes a task, and returns the arguments to use."""
+
+
+def _seconds_kept(idempotent: timedelta | None) -> float:
+    if idempotent is None:
+        return 0.0
+    seconds = idempotent.total_seconds()
+    if not seconds > 0:
+        raise ValueError(f"idempotent={idempotent!r}: the answers have to be kept for some time")
+    return seconds
 
 
 class TaskRules(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ __all__ = [
     "LoginRequired",
     "LoopClosed",
     "MetadataMismatch",
+    "NotApproved",
     "RegistrationFailed",
     "SessionExpired",
     "SubscriptionLost",
@@ -167,6 +168,34 @@ SHOWN_LINES = 5
 
 class ToolError(McpError):
     """A tool failed in a way that the model should see: the text becomes the result, marked ``isError``."""
+
+
+class NotApproved(ToolError):
+    """A person has not approved a call of a tool that needs it: its function was not begun. The model reads the text.
+
+    Args:
+        reason: ``"declined"``; ``"dismissed"``, without an answer; ``"expired"``, the answer came too late;
+            ``"changed"``, it was for something else; ``"used"``, the approval was good for one run, and that has begun;
+            ``"impossible"``, there is nobody to ask.
+    """
+
+    PAGE: ClassVar[str] = "approvals"
+
+    def __init__(self, reason: ApprovalReason) -> None:
+        super().__init__(_NOT_APPROVED[reason])
+        self.reason = reason
+
+
+ApprovalReason = Literal["declined", "dismissed", "expired", "changed", "used", "impossible"]
+_NOT_APPROVED: dict[ApprovalReason, str] = {
+    "declined": "not done: the person has declined it; do not call it again unless they want it",
+    "dismissed": "not done: the person has closed the question without an answer; find out what they want",
+    "expired": "not done: nobody has approved it in time; call it again to have the person asked again",
+    "changed": "not done: it would do something else now than what was approved; call it again to have that approved",
+    "used": "not done again: the approval was used already, perhaps by a call whose answer was lost; find out what "
+    "that has done, or call it again to have the person asked again",
+    "impossible": "not done: a person has to approve it, and this client cannot ask one",
+}
 
 
 class ToolFailed(McpError):

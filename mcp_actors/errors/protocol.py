@@ -19,6 +19,7 @@ __all__ = [
     "DeadlineExceeded",
     "HeaderMismatch",
     "InsufficientScope",
+    "KeyConflict",
     "LocalProtocolError",
     "MalformedMessage",
     "McpError",
@@ -192,7 +193,7 @@ class RpcError(McpError):
         """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
         kind = _RPC_CLASS_BY_CODE.get(code, RpcError)
         if isinstance(data, dict):
-            for each in (ServerStopping, NotAllowed, OutcomeUnknown, DeadlineExceeded):
+            for each in (ServerStopping, NotAllowed, OutcomeUnknown, KeyConflict, DeadlineExceeded):
                 if (code, data.get("reason")) == (each.CODE, each.REASON):
                     kind = each
         return kind._rebuild(code, message, data)
@@ -399,6 +400,29 @@ class OutcomeUnknown(RpcError):
             self.CODE,
             f"{what!r} was begun before, and its outcome is not known: find out what it has done before you call again",
             {"reason": self.REASON, "what": what},
+        )
+
+
+class KeyConflict(RpcError):
+    """The key of a call was used before with other arguments: nothing was begun.
+
+    A key belongs to one request of one caller: make the next call with another key. The code is outside of the range
+    that JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+
+    Args:
+        tool: The tool that is called.
+        key: The key.
+    """
+
+    CODE: ClassVar[int] = 409
+    REASON: ClassVar[str] = "key_conflict"
+    PAGE: ClassVar[str] = "idempotency"
+
+    def __init__(self, tool: str, key: str) -> None:
+        super().__init__(
+            self.CODE,
+            f"the key {key!r} of {tool!r} belongs to a call with other arguments: use another key for this call",
+            {"reason": self.REASON},
         )
 
 

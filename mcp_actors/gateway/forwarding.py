@@ -82,14 +82,14 @@ class ForwardedCall(Deferred):
         lease = route.upstream.lease(ctx)
         if lease is None:
             return False
-        begun = None
+        begun = options = None
         try:
             if not _waits_first(lease):
                 self._options = options = call_options(lease)
                 method = ctx.call.invocation.method.name
                 begun = lease.connection.client._requests.begin(method, params, options)
         except McpError as error:
-            if not _is_made_again(lease, error):
+            if not _is_made_again(lease, error, options):
                 raise failure_of(lease, error) from None
         finally:
             if begun is None:
@@ -125,7 +125,7 @@ class ForwardedCall(Deferred):
         try:
             result = self._outbound.take(self._pending, self._options)
         except McpError as error:
-            if _is_made_again(lease, error):
+            if _is_made_again(lease, error, self._options):
                 return Continuation(forward, ctx, route, params)
             failure = failure_of(lease, error)
             raise failure from None
@@ -141,11 +141,11 @@ class ForwardedCall(Deferred):
         self._lease.end()
 
 
-def _is_made_again(lease: Lease, error: McpError) -> bool:
-    """Whether a request that has failed was not run, so that it is made again, over another connection if need be."""
+def _is_made_again(lease: Lease, error: McpError, options: CallOptions | None) -> bool:
+    """Whether a request that has failed is made again, over another connection if need be: see `may_be_repeated`."""
     if isinstance(error, ConnectionLost) and error.never_run:
         lease.upstream.lost(lease.connection, error)
-    return may_be_repeated(error)
+    return may_be_repeated(error, options)
 
 
 def _waits_first(lease: Lease) -> bool:
@@ -165,7 +165,7 @@ def _may_be_held(ctx: Context[Any], upstream: UpstreamActor) -> bool:
     That is so if a server with sessions could ask a client without one; a server that is still unknown may have them.
     """
     invocation = ctx.call.invocation
-    if not invocation.era.asks_by_retry or not invocation.method.may_ask or ctx.call.client_link is not None:
+    if not invocation.era.asks_by_retry or not invocation.method.may_ask or ctx.call.was_answered:
         return False
     declared = invocation.peer.raw_capabilities
     if not any(name in declared for name in ASKING_CAPABILITIES):
@@ -259,6 +259,7 @@ async def _sent(lease: Lease, params: dict[str, Any]) -> tuple[dict[str, Any], b
         RpcError: As `forward`.
     """
     ctx, connection, is_answer = lease.ctx, lease.connection, False
+    options = None
     try:
         options = call_options(lease)
         if connection.server.has_tasks and ctx.method == "tools/call":
@@ -270,7 +271,7 @@ async def _sent(lease: Lease, params: dict[str, Any]) -> tuple[dict[str, Any], b
         else:
             result = await connection.client._requests.send(ctx.method, params, options)
     except McpError as error:
-        if isinstance(error, ConnectionLost) and _is_made_again(lease, error):
+        if isinstance(error, ConnectionLost) and _is_made_again(lease, error, options):
             raise
         raise failure_of(lease, error) from None
     lease.upstream.answered(connection)
@@ -288,7 +289,9 @@ def _passed_on(ctx: Context[Any], era: Era, result: dict[str, Any]) -> dict[str,
     _check(ctx, asked.input_requests or {})
     if asked.request_state is None:
         return result
-    state = ctx._scope.seal_answers(ctx.call.invocation, {_STATE: asked.request_state})
+    state = ctx._scope.seal_answers(
+        ctx.call.invocation, {_STATE: asked.request_state}, approval=ctx.call.approval
+    )
     return {**result, "requestState": state}
 
 

@@ -175,7 +175,9 @@ class HeldCall:
         self.scope.deadline = trio.current_time() + HELD_TIMEOUT
         asked = {key: each.question for key, each in self._questions.items()}
         # The number of questions tells the rounds apart: clients may take an equal state for the same round.
-        state = ctx._scope.seal_answers(ctx.call.invocation, {_HELD: self.id, _ASKED: self._asked})
+        state = ctx._scope.seal_answers(
+            ctx.call.invocation, {_HELD: self.id, _ASKED: self._asked}, approval=ctx.call.approval
+        )
         return input_required(asked, state, ctx.era)
 
     def take_answers(self, ctx: Context[Any]) -> None:

@@ -20,7 +20,7 @@ from mcp_actors._eras.convert import structure_error_text
 from mcp_actors._eras.era import EventKind
 from mcp_actors._eras.modern import annotated_params
 from mcp_actors._server.reshape import Shape
-from mcp_actors._server.tools import TaskRules, ToolElsewhere, tool_without_references
+from mcp_actors._server.tools import IDEMPOTENT, TaskRules, ToolElsewhere, tool_without_references
 from mcp_actors._wire.codec import encode_value
 from mcp_actors._wire.uri_template import LONGEST_URI, UriTemplate
 from mcp_actors.errors import MethodNotFound, RemoteProtocolError
@@ -45,6 +45,8 @@ MAX_AGE = 24 * 3600.0
 _NAME_CHARACTERS = 1024
 # Characters of a name or an error that the log shows.
 _SHOWN = 200
+LONGEST_KEPT = 7 * 86400.0
+"""Seconds for which answers are kept at most, whatever the server of a tool says."""
 _MAY_BE_TASK = TaskRules("optional", restartable=False, before=None)
 
 
@@ -127,6 +129,14 @@ LIST_KINDS: Mapping[str, ListKind] = {
 """The lists, by name."""
 
 
+def _kept_there(tool: t.Tool) -> float:
+    """Returns for how many seconds the server of a tool says that it keeps its answers."""
+    seconds = (tool.meta or {}).get(IDEMPOTENT)
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        return 0.0
+    return min(float(seconds), LONGEST_KEPT)
+
+
 @attrs.define(eq=False)
 class UpstreamListing:
     """One list of one connection, as its server had it."""
@@ -146,8 +156,14 @@ class UpstreamListing:
     """At how many places it is kept."""
     _tools: dict[str, ToolElsewhere] = attrs.field(factory=dict)
 
-    def tool_elsewhere(self, name: str) -> ToolElsewhere | None:
-        """Returns what the gateway has to know of a tool that clients call by it, ``None`` where it is not listed."""
+    def tool_elsewhere(self, name: str, kept: float, takes_keys: bool) -> ToolElsewhere | None:
+        """Returns what the gateway has to know of a tool that clients call by it, ``None`` where it is not listed.
+
+        Args:
+            name: Its own name.
+            kept: Seconds for which the gateway keeps its answers.
+            takes_keys: Whether its server may keep them, too.
+        """
         found = self._tools.get(name)
         tool = self.entries.get(name)
         if found is None and tool is not None:
@@ -158,7 +174,8 @@ class UpstreamListing:
                 mirrored = ()
             support = None if tool.execution is None else tool.execution.task_support
             rules = None if support in (None, "forbidden") else _MAY_BE_TASK
-            found = self._tools[name] = ToolElsewhere(mirrored, rules)
+            there = _kept_there(tool) if takes_keys else 0.0
+            found = self._tools[name] = ToolElsewhere(mirrored, rules, kept or there, there > 0)
         return found
 
     @cached_property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
+from fnmatch import fnmatchcase
 from typing import Literal
 
 import attrs
@@ -67,6 +69,9 @@ class Upstream:
     definitions stay, and those in schemas that would be more than four times as long."""
     scopes: Collection[str] = ()
     """The scopes that a caller needs to see and use it."""
+    idempotent: Mapping[str, timedelta] = attrs.field(factory=dict)
+    """For how long the gateway keeps the answers to calls with keys, by patterns of the names (its own) of tools: see
+    `mcp_actors.idempotency`. Keys of tools whose server keeps answers itself are passed on."""
 
     auth: Access | None = attrs.field(default=None, repr=False)
     """Access to it, as in `Client`. It is the gateway's own: what a caller presents is never passed on."""
@@ -78,6 +83,11 @@ class Upstream:
     max_notifications: int = 1000
     """How many notifications a second are read of it, over all its connections: log messages, progress, changes. Each
     costs as much as a call, so one that sends more is not read for a while, and waits; its answers come later too."""
+
+    def answers_kept(self, tool: str) -> float:
+        """Seconds for which the gateway keeps the answers of a tool; 0 without any rule for it."""
+        kept = (each for pattern, each in self.idempotent.items() if fnmatchcase(tool, pattern))
+        return next(kept, timedelta(0)).total_seconds()
 
     @property
     def name_prefix(self) -> str:

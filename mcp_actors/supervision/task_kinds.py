@@ -109,6 +109,11 @@ TASK_END = TaskKind(
 TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "no caller", restarted=True)
 TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "no caller", restarted=True)
 
+# -- calls with keys, which outlive the connections that brought them ----------------------------------------
+KEYED_CALL = TaskKind(
+    "call with a key", "idempotency of a server", "call", "the callers with this key: OutcomeUnknown"
+)
+
 SHARED_STATE = TaskKind(
     "shared state", "server", "member", "users of the state from then on: SharedStateUnavailable"
 )
