@@ -36,12 +36,12 @@ from typing import Any, Literal, TypeVar
 import attrs
 import msgspec
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mcp_actors._server.claims import lose_all
 from mcp_actors._server.failures import is_users_module
 from mcp_actors.client import Client
-from mcp_actors.errors import InputRequired, McpError
+from mcp_actors.errors import InputRequired, McpError, MissingCapability
 from mcp_actors.server import CallNext, Context, Server
 from mcp_actors.supervision.containment import one_error
 from mcp_actors.types import (
@@ -74,8 +74,18 @@ SETTLE = 60.0
 """Virtual seconds after the end of a call in which what it has left behind may go on."""
 # Virtual seconds for which the first of two equal requests stays where it is, while the second one runs.
 _HELD = 1.0
-# Real seconds that a worker thread gets whenever virtual time would have run out.
-_FOR_THREADS = 0.01
+# Modules that wait for threads, programs, sockets and other loops. Virtual time stands still while the tool does.
+_OUTSIDE = frozenset(
+    {
+        "mcp_actors.bridges.asyncio_call",
+        "trio._socket",
+        "trio._subprocess",
+        "trio._threads",
+        "trio._unix_pipes",
+    }
+)
+# Real seconds between two looks at that, and after which time goes on all the same: a thread may wait for virtual time.
+_LOOK, _PATIENCE = 0.001, 1.0
 
 _ERAS = ("2025-11-25", "2026-07-28")
 
@@ -274,8 +284,8 @@ async def check_tool(
 ) -> ToolReport:
     """Makes one call of a tool again and again, cut off, lost, repeated and killed at each of its waits.
 
-    It runs in virtual time, in the loop that is there if that has a `trio.testing.MockClock` with autojump, else in one
-    of its own. Sessions and the stateless revision are tried. Where a process ends another one goes on with the shared
+    It runs in virtual time, in the loop that is there if that has a `trio.testing.MockClock`, else in one of its own.
+    Sessions and the stateless revision are tried. Where a process ends another one goes on with the shared
     state and the key of the first, and with nothing else of it.
 
     Args:
@@ -315,10 +325,9 @@ async def check_tool(
                 patches.enter_context(_patched(name, ledger))
             return await check.run()
 
-    clock = trio.lowlevel.current_clock()
-    if isinstance(clock, MockClock) and clock.autojump_threshold < math.inf:
+    if isinstance(trio.lowlevel.current_clock(), MockClock):
         return await run()
-    return await trio.to_thread.run_sync(lambda: trio.run(run, clock=MockClock(autojump_threshold=0)))
+    return await trio.to_thread.run_sync(lambda: trio.run(run, clock=MockClock()))
 
 
 @contextmanager
@@ -375,6 +384,8 @@ class _Check:
         self.repeatable = repeatable
         self.elicitation = elicitation or _filled_in
         self.sampling = sampling or _said_ok
+        self.is_task = False
+        """Whether the tool runs as a task only, with a stateless client too."""
         self._faults: dict[str, ToolFault] = {}
         self._half: dict[str, ToolFault] = {}
         self._expected: Mapping[str, int] | None = None
@@ -386,6 +397,9 @@ class _Check:
         for era in _ERAS:
             plain = _Plan("plain", 0, 0, "")
             ended = await self._make(era, plain)
+            if isinstance(ended.value, MissingCapability):
+                self.is_task = True
+                ended = await self._make(era, plain)
             if self._expected is None:
                 self._expected = ended.counts
             self._judge(ended, plain, era)
@@ -431,6 +445,7 @@ class _Check:
             async with trio.open_nursery() as nursery:
                 world = _World(self, era, watch, nursery, served)
                 nursery.start_soon(world.end_in_time)
+                nursery.start_soon(world.let_time_pass)
                 value = await world.call(plan)
                 ended = _Ended(self.effects.counts, watch.waits, value, not world.is_late)
                 world.end()
@@ -502,14 +517,24 @@ class _World:
         self.is_late = False
 
     async def end_in_time(self) -> None:
-        """Ends a call that takes too long. A thread gets real time: virtual time does not wait for it."""
-        while True:
-            await trio.sleep(LONGEST_RUN)
-            if not self._watch.is_in_thread:
-                break
-            await trio.to_thread.run_sync(time.sleep, _FOR_THREADS)
+        """Ends a call that takes too long."""
+        await trio.sleep(LONGEST_RUN)
         self.is_late = True
         self._call.cancel(reason="the call has no end")
+
+    async def let_time_pass(self) -> None:
+        """Moves virtual time to the next deadline whenever nothing else can happen."""
+        patience, clock = _PATIENCE, trio.lowlevel.current_clock()
+        assert isinstance(clock, MockClock)
+        while True:
+            await wait_all_tasks_blocked()
+            left = trio.lowlevel.current_statistics().seconds_to_next_deadline
+            if patience > 0 and self._watch.waits_outside():
+                patience -= _LOOK
+                time.sleep(_LOOK)  # noqa: ASYNC251  nothing else can happen, and the clock must not jump
+            elif left < math.inf:
+                patience = _PATIENCE
+                clock.jump(max(left, 0.0))
 
     def end(self) -> None:
         """Ends everything that is left; its effects do not count."""
@@ -544,7 +569,9 @@ class _World:
             era=self._era,
             timeout=math.inf,
             cap=math.inf,
-            answer_input=self._era == _ERAS[0],
+            # The rounds of a stateless call are made here, one by one, and those of a task by the client.
+            answer_input=self._era == _ERAS[0] or check.is_task,
+            tasks=self._era == _ERAS[0] or check.is_task,
             elicitation=check.elicitation,
             sampling=check.sampling,
             roots=[_ROOT],
@@ -667,8 +694,8 @@ class _Watch:
         self._tool = tool
         self.waits: list[list[str]] = []
         """Where the function waited, of each request of `begin`."""
-        self.is_in_thread = False
-        """Whether it waits for a worker thread at present."""
+        # The tasks of its calls, with what each of them steps through by hand, if it does.
+        self._tasks: dict[trio.lowlevel.Task, Any] = {}
         self.over = trio.Event()
         """The function at which something was to happen has ended."""
         self._kind: FaultKind = "plain"
@@ -689,15 +716,33 @@ class _Watch:
 
     async def through(self, ctx: Context, call_next: CallNext) -> Any:
         """See `Server.middleware`."""
-        if ctx.method != "tools/call" or ctx.params.get("name") != self._tool or self._has_begun:
+        if ctx.method != "tools/call" or ctx.params.get("name") != self._tool:
             return await call_next()
-        self._has_begun = True
-        found: list[str] = []
-        self.waits.append(found)
+        task = trio.lowlevel.current_task()
+        self._tasks[task] = None
         try:
-            return await self._stepped(ctx, call_next(), found)
+            if self._has_begun:
+                return await call_next()
+            self._has_begun = True
+            self.waits.append([])
+            self._tasks[task] = call = call_next()
+            try:
+                return await self._stepped(ctx, call, self.waits[-1])
+            finally:
+                self.over.set()
         finally:
-            self.over.set()
+            del self._tasks[task]
+
+    def waits_outside(self) -> bool:
+        """Whether the function, or a task of it, waits for something that takes real time."""
+        tasks = list(self._tasks)
+        while tasks:
+            task = tasks.pop()
+            awaited = self._tasks.get(task) or task.coro
+            if any(frame.f_globals.get("__name__") in _OUTSIDE for frame in _frames_of(awaited)):
+                return True
+            tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
+        return False
 
     @types.coroutine
     def _stepped(self, ctx: Context, call: Awaitable[Any], found: list[str]) -> Generator[Any, Any, Any]:
@@ -710,8 +755,7 @@ class _Watch:
                 trap = step(value)
             except StopIteration as done:
                 return done.value
-            where, self.is_in_thread = _place_of(call)
-            found.append(where)
+            found.append(_place_of(call))
             is_here = self._kind != "plain" and len(found) == self._wait
             if is_here:
                 self._hit.set()
@@ -722,10 +766,12 @@ class _Watch:
                 value, step = (yield trap), steps.send
             except BaseException as error:
                 value, step = error, steps.throw
-            self.is_in_thread = False
             if is_here and self._kind in ("repeat", "kill"):
                 # What it waited for has come, and Trio has nothing more to do with this wait.
-                yield from _opened(self._gate).__await__()
+                task = trio.lowlevel.current_task()
+                self._tasks[task] = gate = _opened(self._gate)
+                yield from gate.__await__()
+                self._tasks[task] = call
 
 
 async def _opened(gate: trio.Event) -> None:
@@ -733,35 +779,33 @@ async def _opened(gate: trio.Event) -> None:
         await gate.wait()
 
 
-def _place_of(awaitable: Any) -> tuple[str, bool]:
-    """Returns the user's line that waits, and whether it is for a worker thread."""
-    place, is_in_thread = "a wait of the engine", False
+def _place_of(call: Awaitable[Any]) -> str:
+    """Returns the user's line that waits, the innermost one."""
+    place = "a wait of the engine"
+    for frame in _frames_of(call):
+        module = frame.f_globals.get("__name__", "")
+        if is_users_module(module) and module != __name__:
+            code = frame.f_code
+            text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+            name = os.path.basename(code.co_filename)
+            place = f"{name}:{frame.f_lineno} in {code.co_name}, `{text}`"
+    return place
+
+
+def _frames_of(awaitable: Any) -> Iterator[types.FrameType]:
+    """The frames of coroutines that wait for each other, the outermost first."""
     while awaitable is not None:
-        frame = next(
-            (
-                each
-                for name in ("cr_frame", "gi_frame", "ag_frame")
-                if (each := getattr(awaitable, name, None))
-            ),
-            None,
-        )
-        if frame is not None:
-            module = frame.f_globals.get("__name__", "")
-            is_in_thread = is_in_thread or module == "trio._threads"
-            if is_users_module(module) and module != __name__:
-                code = frame.f_code
-                text = linecache.getline(code.co_filename, frame.f_lineno).strip()
-                name = os.path.basename(code.co_filename)
-                place = f"{name}:{frame.f_lineno} in {code.co_name}, `{text}`"
-        awaitable = next(
-            (
-                each
-                for name in ("cr_await", "gi_yieldfrom", "ag_await")
-                if (each := getattr(awaitable, name, None))
-            ),
-            None,
-        )
-    return place, is_in_thread
+        for kind, awaited in _KINDS_OF_COROUTINES:
+            frame = getattr(awaitable, kind, None)
+            if frame is not None:
+                yield frame
+                awaitable = getattr(awaitable, awaited)
+                break
+        else:
+            return
+
+
+_KINDS_OF_COROUTINES = (("cr_frame", "cr_await"), ("gi_frame", "gi_yieldfrom"), ("ag_frame", "ag_await"))
 
 
 # -- a client that answers everything ------------------------------------------------------------------------------

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import importlib
+import sqlite3
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from mcp_actors import Context, Server, SyncContext
+from mcp_actors import Client, Context, Server, SyncContext
+from mcp_actors.errors import ToolError
+from mcp_actors.examples import filesystem, git, sqlite
+from mcp_actors.examples.everything import server as everything
 from mcp_actors.testing import Effects, ToolReport, check_tool
 from mcp_actors.types import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitResult,
+    TextContent,
     ToolAnnotations,
 )
 
@@ -265,3 +278,284 @@ async def test_a_whole_call_is_repeated_where_its_caller_does_so(autojump_clock:
     assert found(report) == {(kind, "charge", "twice") for kind in ("lose", "repeat", "kill")}
     report = await checked(says_that_it_may_be_repeated, repeatable=False)
     assert report.ok, report
+
+
+# -- how effects are seen, and what is said of them --------------------------------------------------------------------
+
+SHOP = """
+from mcp_actors import Context, Server
+
+def make() -> Server:
+    server = Server("shop", mask_errors=False)
+
+    @server.tool
+    async def buy(ctx: Context) -> str:
+        charge(1)
+        await Post().send()
+        return (await ctx.elicit("where?", {"type": "object", "properties": {}})).action
+
+    return server
+
+def charge(cents):
+    return cents
+
+class Post:
+    async def send(self):
+        return "sent"
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    (tmp_path / "shop_of_test.py").write_text(SHOP)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("shop_of_test")
+    del sys.modules["shop_of_test"]
+
+
+async def test_functions_are_named_and_the_report_says_where(shop: Any, autojump_clock: Any) -> None:
+    charge, send = shop.charge, shop.Post.send
+    report = await check_tool(shop.make, "buy", effects=["shop_of_test.charge", "shop_of_test.Post.send"])
+    assert (shop.charge, shop.Post.send) == (charge, send)
+    assert report.expected == {"charge": 1, "send": 1}
+    text = str(report)
+    assert text.startswith("buy: ")
+    assert "  charge ran 2 times in place of 1, in a plain call (2026-07-28)\n" in text
+    assert (
+        "  send ran 3 times in place of 1, when the request was sent twice at shop_of_test.py:11 in buy, "
+        '`return (await ctx.elicit("where?", {"type": "object", "properties": {}})).action` (2026-07-28)'
+    ) in text
+
+
+@pytest.mark.parametrize(
+    ("effects", "error"),
+    [
+        ("shop_of_test.charge", TypeError),
+        ([1], TypeError),
+        (["shop_of_test.SHOP"], AttributeError),
+        (["shop_of_test.__name__"], TypeError),
+        (["nowhere_at_all.charge"], ImportError),
+        (["charge"], ImportError),
+    ],
+)
+async def test_a_name_that_leads_nowhere_is_said(
+    effects: Any, error: type[Exception], shop: Any, autojump_clock: Any
+) -> None:
+    with pytest.raises(error):
+        await check_tool(shop.make, "buy", effects=effects)
+
+
+@pytest.mark.parametrize("server", [None, "shop", lambda: "shop"])
+async def test_a_server_is_one(server: Any, autojump_clock: Any) -> None:
+    with pytest.raises(TypeError, match="server"):
+        await check_tool(server, "buy", effects=Effects())
+
+
+async def test_a_call_that_fails_is_said_and_no_more_is_tried(autojump_clock: Any) -> None:
+    def refuses(server: Server, bank: Bank) -> None:
+        @server.tool
+        async def transfer() -> str:
+            raise ToolError("there is no money")
+
+    report = await checked(refuses)
+    assert report.runs == 2
+    assert [str(each) for each in report.faults] == [
+        f"the call fails (there is no money) in a plain call ({era})" for era in ("2025-11-25", "2026-07-28")
+    ]
+
+
+async def test_what_is_half_done_is_said_and_is_no_fault(autojump_clock: Any) -> None:
+    def two_effects(server: Server, bank: Bank) -> None:
+        @server.tool
+        async def transfer() -> str:
+            await bank.charge()
+            await bank.mail()
+            return "done"
+
+    report = await checked(two_effects)
+    assert report.ok, report
+    assert {(each.kind, each.effect) for each in report.half} == {("cancel", "mail")}
+    assert "half done:\n  mail never ran when the call was cancelled at test_check_tool.py:" in str(report)
+
+
+async def test_questions_are_answered_as_the_caller_says(autojump_clock: Any) -> None:
+    asked: list[str] = []
+
+    def asks(server: Server, bank: Bank) -> None:
+        @server.tool
+        async def transfer(ctx: Context) -> str:
+            answer = await ctx.elicit("where?", FORM)
+            said = await ctx.sample("why?", max_tokens=5)
+            [root] = await ctx.list_roots()
+            asked.append(f"{answer.content} {said.text} {root.uri}")
+            return "done"
+
+    async def person(question: Any) -> ElicitResult:
+        return ElicitResult("accept", {"street": "Elm"})
+
+    async def model(params: CreateMessageParams) -> CreateMessageResult:
+        return CreateMessageResult("assistant", TextContent("because"), "m")
+
+    assert (await checked(asks)).ok
+    assert set(asked) == {"{'street': 'text'} ok file:///"}
+    asked.clear()
+    assert (await checked(asks, elicitation=person, sampling=model)).ok
+    assert set(asked) == {"{'street': 'Elm'} because file:///"}
+
+
+async def test_there_is_a_bound_for_waits(autojump_clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loops(server: Server, bank: Bank) -> None:
+        @server.tool
+        async def transfer() -> None:
+            for _ in range(8):
+                await trio.sleep(1)
+
+    monkeypatch.setattr("mcp_actors.testing.tool_check.MOST_WAITS", 5)
+    report = await checked(loops)
+    assert report.waits == 16
+    assert report.runs == 2 + 2 * 5
+    assert report.skipped == (
+        "4 of its waits with 2025-11-25: there are too many",
+        "4 of its waits with 2026-07-28: there are too many",
+    )
+
+
+async def test_a_server_object_keeps_its_middleware_and_is_not_ended_while_it_runs(
+    autojump_clock: Any,
+) -> None:
+    effects = Effects()
+    server = Server("bank")
+    says_that_it_may_be_repeated(server, Bank(effects))
+    report = await check_tool(server, "transfer", effects=effects)
+    assert "kill" not in {each.kind for each in report.faults if "at test_check_tool" in each.where}
+    assert report.skipped == ("the end of the process at a wait: give a function that makes the server",)
+    assert server._features.middleware == []
+
+
+async def test_it_brings_its_own_time() -> None:
+    began = time.monotonic()
+    effects = Effects()
+
+    def make() -> Server:
+        server = Server("slow")
+
+        @server.tool
+        async def wait() -> str:
+            await trio.sleep(3000)
+            effects.note("waited")
+            return "long"
+
+        return server
+
+    report = await check_tool(make, "wait", effects=effects)
+    assert report.ok, report
+    assert report.expected == {"waited": 1}
+    assert time.monotonic() - began < 3000
+
+
+async def test_functions_of_asyncio_and_of_threads_have_real_time(autojump_clock: Any) -> None:
+    def real(server: Server, bank: Bank) -> None:
+        @server.tool(loop="asyncio", timeout=100)
+        async def transfer() -> str:
+            await asyncio.sleep(0.02)
+            bank.effects.note("charge")
+            return "paid"
+
+    report = await checked(real)
+    assert report.ok, report
+    assert report.expected == {"charge": 1}
+
+
+def test_functions_are_wrapped_by_hand() -> None:
+    effects = Effects()
+
+    async def send(text: str) -> str:
+        return text
+
+    assert effects.wrap(len, "length")("abc") == 3
+    assert trio.run(effects.wrap(send), "x") == "x"
+    assert effects.counts == {"length": 1, "send": 1}
+    effects.clear()
+    assert effects.counts == {}
+
+
+# -- the servers of the examples ---------------------------------------------------------------------------------------
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "add": {"a": 1, "b": 2},
+    "divide": {"a": 1, "b": 2},
+    "echo": {"message": "x"},
+    "greet": {"name": "Ann"},
+    "json_schema_2020_12_tool": {"email": "a", "phone": "1"},
+    "sleep": {"seconds": 5, "steps": 3},
+    "test_custom_header": {"region": "north"},
+    "test_elicitation": {"message": "x"},
+    "test_sampling": {"prompt": "x"},
+    "touch": {"text": "x"},
+}
+FAIL_ON_PURPOSE = {"test_error_handling", "failing_job", "protocol_error_job"}
+
+
+async def test_nothing_is_found_in_the_example_that_has_everything(autojump_clock: Any) -> None:
+    async with Client(everything) as client:
+        tools = [tool.name async for tool in client.tools() if tool.name not in FAIL_ON_PURPOSE]
+    assert len(tools) > 30
+    effects = ["mcp_actors.server.Server.resource_updated"]
+    for tool in tools:
+        report = await check_tool(lambda: everything, tool, ARGUMENTS.get(tool), effects=effects)
+        assert report.ok, report
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("read_file", {"path": "a.txt"}),
+        ("list_directory", {}),
+        ("search_files", {"pattern": "*.txt"}),
+    ],
+)
+async def test_nothing_is_found_in_what_reads_files(
+    tool: str, arguments: dict[str, Any], tmp_path: Path, autojump_clock: Any
+) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    report = await check_tool(lambda: filesystem.server(str(tmp_path)), tool, arguments, effects=[])
+    assert report.ok, report
+
+
+async def test_nothing_is_found_in_what_writes_files(tmp_path: Path, autojump_clock: Any) -> None:
+    # Repeated as its hint allows, it writes the same file again: that is no second effect.
+    report = await check_tool(
+        lambda: filesystem.server(str(tmp_path)),
+        "write_file",
+        {"path": "a.txt", "content": "a"},
+        effects=["mcp_actors.examples.filesystem.RootFolder.write"],
+        repeatable=False,
+    )
+    assert report.ok, report
+    assert report.expected == {"write": 1}
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("tool", ["log", "show"])
+async def test_nothing_is_found_in_what_asks_git(tool: str, tmp_path: Path, autojump_clock: Any) -> None:
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "first"]):
+        who = ["-c", "user.name=ann", "-c", "user.email=ann@example.com"]
+        await trio.run_process(["git", "-C", str(tmp_path), *who, *words])
+    report = await check_tool(lambda: git.server(str(tmp_path)), tool, effects=[], repeatable=False)
+    assert report.ok, report
+
+
+@pytest.mark.programs
+async def test_nothing_is_found_in_what_asks_sqlite(tmp_path: Path, autojump_clock: Any) -> None:
+    file = tmp_path / "rows.db"
+    with sqlite3.connect(file) as connection:
+        connection.execute("create table rows (x)")
+    effects = ["mcp_actors.examples.sqlite.Database.query"]
+    report = await check_tool(
+        lambda: sqlite.server("--write", str(file)),
+        "query",
+        {"sql": "insert into rows values (1)"},
+        effects=effects,
+    )
+    assert report.ok, report
+    assert report.expected == {"query": 1}
