@@ -90,9 +90,23 @@ DEFECTS = (
     Defect(
         "a gateway passes a deadline on as it came",
         "mcp_actors/gateway/call_options.py",
-        "    GATEWAYS,\n    DEADLINE,\n}",
-        "    GATEWAYS,\n}",
+        "    KEY,\n    DEADLINE,\n}",
+        "    KEY,\n}",
         ("server/test_deadlines.py",),
+    ),
+    Defect(
+        "what a killed process does still counts",
+        "mcp_actors/testing/tool_check.py",
+        "        if node is None or not node.is_dead:\n            self._counts",
+        "        if True:\n            self._counts",
+        ("testing/test_check_tool.py",),
+    ),
+    Defect(
+        "an effect that never ran in a call that has succeeded is taken for half done",
+        "mcp_actors/testing/tool_check.py",
+        "if times > wanted or ended.succeeded:",
+        "if times > wanted:",
+        ("testing/test_check_tool.py",),
     ),
     Defect(
         "a long outcome goes into the sealed state",
