@@ -60,6 +60,13 @@ class _Inherited:
             return self._at - trio.current_time()
         return self._monotonic - time.monotonic()
 
+    @property
+    def ends_this_task(self) -> bool:
+        """Whether this task is cancelled at the deadline, as those of the call are."""
+        if trio.lowlevel.current_trio_token() is not self._loop:
+            return False
+        return trio.current_effective_deadline() <= self._at
+
     def end(self) -> None:
         """The call has ended."""
         self._at = self._monotonic = math.inf
@@ -136,8 +143,8 @@ def with_time_left(method: str, options: CallOptions) -> tuple[Mapping[str, Any]
         if rest <= 0:
             raise DeadlineExceeded(method, begun=False)
         left = min(left, rest)
-        if around - HOP > rest:
-            # The request of a thread is not cancelled with its call, and has to end by its own clock.
+        if not held.ends_this_task:
+            # Such as that of a thread: its request has to end by its own clock.
             cap = min(cap, rest)
     if left == math.inf:
         return options.meta, cap

@@ -319,6 +319,21 @@ async def test_calls_inside_of_a_tool_inherit_what_is_left_less_a_hop(autojump_c
             assert (await client.call_tool("caught")).text.startswith("there was time for ")
 
 
+async def test_a_call_inside_that_ends_with_the_call_is_no_failure_of_the_tool() -> None:
+    # In real time, which goes on between two looks at the clock.
+    inner, outer = Recorder(), Recorder()
+    async with Client(inner.server, deadlines=True) as nested:
+
+        @outer.server.tool
+        async def asks() -> str:
+            return (await nested.call_tool("slow")).text
+
+        async with Client(outer.server, deadlines=True) as client:
+            for _ in range(5):
+                with pytest.raises((CallTimeout, DeadlineExceeded)):
+                    await client.call_tool("asks", cap=0.1)
+
+
 async def test_what_goes_on_after_a_call_inherits_nothing(autojump_clock: Any) -> None:
     inner, outer = Recorder(), Recorder()
     async with Client(inner.server, deadlines=True) as nested, trio.open_nursery() as nursery:
