@@ -40,6 +40,7 @@ __all__ = [
     "OutOfTime",
     "answer_to",
     "failed",
+    "is_users_module",
     "passes_through",
     "tool_error_in",
     "users_frames",
@@ -204,7 +205,7 @@ _USERS = ("mcp_actors.examples.", "mcp_actors.testing.", "mcp_actors.cli.demo.se
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
     """Returns the part of a traceback that begins with the first frame of the user's code, if there is one."""
-    while traceback is not None and not _is_users_module(_module(traceback)):
+    while traceback is not None and not is_users_module(_module(traceback)):
         traceback = traceback.tb_next
     return traceback
 
@@ -236,14 +237,15 @@ class LineNamed:
 def _calling_line() -> str:
     """The innermost line of the user's code that is being executed, or an empty text outside of it."""
     frame = sys._getframe(1)
-    while not _is_users_module(frame.f_globals.get("__name__", "")):
+    while not is_users_module(frame.f_globals.get("__name__", "")):
         if frame.f_back is None:
             return ""
         frame = frame.f_back
     return f"{os.path.abspath(frame.f_code.co_filename)}, line {frame.f_lineno}"
 
 
-def _is_users_module(module: str) -> bool:
+def is_users_module(module: str) -> bool:
+    """Whether code of a module is the user's, and neither the engine's nor the standard library's."""
     package = module.partition(".")[0]
     if package in _ENGINE:
         return f"{module}.".startswith(_USERS)
