@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from mcp_actors._server.context import Context, SyncContext
-from mcp_actors._server.invoke import current, is_async
+from mcp_actors._server.invoke import asyncio_calls, current, is_async
 from mcp_actors._server.once import Effect
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.bridges.asyncio_call import AsyncioCall, asyncio_loop_of, entered_in_loop
@@ -90,9 +90,11 @@ def in_asyncio(
         running.context.run(current.set, handed)
         if injected_name is not None:
             arguments[injected_name] = handed
+        asyncio_calls[running] = ctx
         try:
             return await running.result(call, **arguments)
         finally:
+            del asyncio_calls[running]
             handed.end()
             running.context.run(current.set, None)  # a cycle would have to wait for the garbage collector
 
@@ -108,9 +110,11 @@ def method_in_asyncio(
         running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
         handed = AsyncioContext.of(ctx, False, _asyncio=running)
         running.context.run(current.set, handed)
+        asyncio_calls[running] = ctx
         try:
             return await running.result(function, params, handed)
         finally:
+            del asyncio_calls[running]
             handed.end()
             running.context.run(current.set, None)  # as above
 
@@ -125,9 +129,11 @@ def middleware_in_asyncio(
     async def run(ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
         handed = AsyncioContext.of(ctx, False, _asyncio=running)
+        asyncio_calls[running] = ctx
         try:
             return await running.result(function, handed, partial(running.in_trio, call_next))
         finally:
+            del asyncio_calls[running]
             handed.end()
 
     return run

@@ -28,6 +28,7 @@ from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.sources import list_result, with_provided
+from mcp_actors._server.turns import Turn, TurnKey, Turns, TurnTaker, in_turn
 from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import RpcError, ToolError, invalid_params
@@ -145,6 +146,11 @@ class Tools(Registry[_ToolEntry]):
         """Counts calls with repaired arguments, those of tools elsewhere included."""
         return RepairCount()
 
+    @cached_property
+    def turns(self) -> Turns:
+        """The calls that take turns. Tools that take the place of these at a reload have the same ones."""
+        return Turns()
+
     def add(self, call: Callable[..., Any], **options: Any) -> Tool:
         """Adds ``call`` as a tool and returns how clients see it; see `entry` for the options.
 
@@ -175,6 +181,7 @@ class Tools(Registry[_ToolEntry]):
         task: Literal["optional", "required"] | None = None,
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
+        turn: Turn | TurnKey | None = None,
         idempotent: timedelta | None = None,
         confirm: str | None = None,
         preview: Callable[..., Any] | None = None,
@@ -188,7 +195,8 @@ class Tools(Registry[_ToolEntry]):
         checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
         needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. With ``idempotent`` the
         answer to a call with a key is kept for so long. With ``confirm`` a person has to approve each call, of which
-        ``preview`` says more. What is ``exposed`` says who sees it: see `make_exposure`.
+        ``preview`` says more. With ``turn`` calls wait for others, see `Turn`. What is ``exposed`` says who sees it:
+        see `make_exposure`.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
         """
@@ -197,6 +205,9 @@ class Tools(Registry[_ToolEntry]):
         answers_kept, meta = _answers_kept(idempotent, meta)
         signature, schema, bind = self._bound(call, input_schema, name)
         ready = self._ready(call, signature, name, inline=inline, loop=loop, timeout=timeout)
+        if turn is not None:
+            taker = TurnTaker(name, annotations, schema, input_schema is not None)
+            ready = in_turn(ready, call, turn, taker, lambda: self.turns)
         if confirm is not None:
             values = dict if input_schema is None else _only_value
             ready = confirmed(ready, self._confirmation(confirm, preview, schema), confirm_by, values)
@@ -470,9 +481,10 @@ def _limited(function: Function, name: str, seconds: float) -> Function:
     call = function.call
 
     async def limited(ctx: Context, arguments: dict[str, Any]) -> Any:
-        with trio.move_on_after(seconds):
+        with trio.move_on_after(seconds) as limit:
             return await call(ctx, arguments)
-        raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s")
+        late = trio.current_time() - limit.deadline
+        raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s", seconds + late)
 
     return Function(limited, inline=False)
 

@@ -39,6 +39,7 @@ __all__ = [
     "SharedStateUnavailable",
     "SkillRefused",
     "TaskNotFound",
+    "TurnLost",
     "Unavailable",
     "UnsupportedVersion",
     "UpstreamMisbehaved",
@@ -220,7 +221,7 @@ class RpcError(McpError):
         """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
         kind = _RPC_CLASS_BY_CODE.get(code, RpcError)
         if isinstance(data, dict):
-            for each in (ServerStopping, NotAllowed, OutcomeUnknown, KeyConflict, DeadlineExceeded):
+            for each in (ServerStopping, NotAllowed, OutcomeUnknown, KeyConflict, TurnLost, DeadlineExceeded):
                 if (code, data.get("reason")) == (each.CODE, each.REASON):
                     kind = each
         return kind._rebuild(code, message, data)
@@ -427,6 +428,29 @@ class OutcomeUnknown(RpcError):
             self.CODE,
             f"{what!r} was begun before, and its outcome is not known: find out what it has done before you call again",
             {"reason": self.REASON, "what": what},
+        )
+
+
+class TurnLost(RpcError):
+    """The turn of a call was lost while its function ran, which was cancelled: another node may run the next call.
+
+    Its node could not reach the shared state for longer than the lease of a turn, or others took it for gone. What the
+    function has done until then is done. The code is outside of the range that JSON-RPC 2.0, section 5.1 reserves,
+    because MCP forbids new codes inside it.
+
+    Args:
+        key: The key of the turn.
+    """
+
+    CODE: ClassVar[int] = 409
+    REASON: ClassVar[str] = "turn_lost"
+    PAGE: ClassVar[str] = "turns"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            self.CODE,
+            "the call was stopped in the middle: its turn was lost, since the shared state could not be reached",
+            {"reason": self.REASON, "key": key},
         )
 
 
