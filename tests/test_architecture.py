@@ -556,6 +556,6 @@ def test_the_tests_stay_few() -> None:
     # once has its rules in one, and calls with seeds in another, which can be a hundred thousand. Keys and approvals
     # are a file of the server and one of the gateway each, and pages are one; keys have four more, for losses, attacks,
     # kills and clients. Skills have one for each of their files, and one for the official SDK. Deadlines, and the kit
-    # `check_tool`, have one each, and official clients that use all of it one with its server. What blocks a loop, turns
-    # and large results have one each.
+    # `check_tool`, have one each, and official clients that use all of it one with its server. What blocks a loop,
+    # turns and large results have one each.
     assert len(list((ROOT / "tests").rglob("*.py"))) <= 515
