@@ -37,6 +37,7 @@ from mcp_actors._server.names import NameTable
 from mcp_actors._server.options import (
     PromptOptions,
     ResourceOptions,
+    SkillOptions,
     ToolOptions,
     check_decorated,
     check_icons,
@@ -1159,6 +1160,88 @@ class Server(Generic[StateT]):
         except BaseException:
             self._features.remove_provider(provider)
             raise
+
+    # -- skills -----------------------------------------------------------------------------------------------------
+
+    def add_skills(
+        self, folder: str | PathLike[str], /, *, reload: bool = False, **options: Unpack[SkillOptions]
+    ) -> None:
+        """Serves the skills in a folder (SEP-2640): each folder with a ``SKILL.md``, at any depth, with its files.
+
+        A folder is called as its skill is, and its URI is ``skill://`` and its path below this one. A client lists the
+        skills with what each says of itself and with the SHA-256 and the size of each file, and reads the files as
+        resources. They are read now, and kept in memory. Links are refused; names that begin with a dot are left out.
+
+        Args:
+            folder: The folder, relative to that of the process; it may be a skill itself.
+            reload: Whether files that have changed are read again when clients ask for something, at most once a
+                second, which clients are notified of. What cannot be served then stays as it was, and is logged.
+            options: Who sees the skills: ``scopes``, ``tags``, ``visible`` and ``auth``, as `add_resource` has them.
+
+        Raises:
+            LocalProtocolError: There is no such folder, no skill in it, something that cannot be served, such as a
+                skill of more than 512 files or 16 MiB, or a skill that is there already; or the server has no skills
+                yet, and serves.
+            TypeError: An option does not fit, or this server is a gateway.
+            ImportError: The library for YAML is not installed: ``pip install 'pyyaml>=6.0.2'``.
+        """
+        with LineNamed():
+            skills = self._skills(options)
+            found = skills.SkillFolder(Path(folder).resolve(), options)
+            found.read()
+            offer = skills.offer_skills
+            self._features.loop.call(lambda: offer(self._features).add_folder(found, reload=reload))
+
+    def add_skill(
+        self,
+        files: Mapping[str, str | bytes | Callable[..., Any]],
+        /,
+        *,
+        folder: str = "",
+        **options: Unpack[SkillOptions],
+    ) -> None:
+        """Serves a skill that the program has made (SEP-2640), as `add_skills` does.
+
+        Args:
+            files: What the skill has, by paths such as ``"references/FORMS.md"``: text, bytes, or a function as
+                `add_resource` takes it, which is called for each read. ``"SKILL.md"`` is text or bytes, and begins with
+                the frontmatter. A skill with a function in it is *dynamic*: clients cannot compare what they read, and
+                some decline it.
+            folder: The folder above it, such as ``"acme/billing"``; none by default.
+            options: Who sees it, as `add_skills` has them.
+
+        Raises:
+            ValueError: It is not a skill, or has more than 512 files or 16 MiB.
+            TypeError: A file has other contents, an option does not fit, or this server is a gateway.
+            LocalProtocolError: There is a skill of its URI, or too many; or the server has no skills yet, and serves.
+            ImportError: As `add_skills`.
+        """
+        with LineNamed():
+            skills = self._skills(options)
+            made = skills.make_skills(skills.place_of(folder), files, options)
+            offer = skills.offer_skills
+            self._features.loop.call(lambda: offer(self._features).add(made))
+
+    def remove_skill(self, uri: str, /) -> None:
+        """Removes a skill that `add_skill` has added, and those in it. Reads in flight go on.
+
+        Args:
+            uri: The URI of its ``SKILL.md``.
+
+        Raises:
+            LocalProtocolError: There is no such skill.
+        """
+        with LineNamed():
+            found = self._features.skills
+            if found is None:
+                raise LocalProtocolError(f"add_skill() has added no skill {uri!r}")
+            self._features.loop.call(partial(found.remove, uri))
+
+    def _skills(self, options: Mapping[str, Any]) -> Any:
+        check_options(options, SkillOptions)
+        self._check_providing()
+        # Most servers have none.
+        return importlib.import_module("mcp_actors._server.skills")
 
     # -- who sees what ----------------------------------------------------------------------------------------------
 

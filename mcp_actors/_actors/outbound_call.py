@@ -238,6 +238,8 @@ class CallOptions(ValueRecord):
     and returns whether it has taken it."""
     waits_for_server: bool = True
     """Whether it is sent again, within its time, to a server that cannot be reached or refuses it unbegun."""
+    sends_deadline: bool = False
+    """Whether the peer is sent, in ``_meta``, how much of its time is left: see `mcp_actors._actors.deadlines`."""
 
 
 @frozen_record(eq=False, repr=False)

@@ -5,6 +5,7 @@ A module of its own, since it imports asyncio: most servers have no such functio
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -37,6 +38,11 @@ class AsyncioContext(SyncContext, kw_only=True):
     """
 
     _asyncio: AsyncioCall
+
+    @property
+    def deadline(self) -> float:
+        """When the caller gives up, in the time of the asyncio loop; in other threads as `SyncContext.deadline`."""
+        return self._deadline_by(self._asyncio.time if self._asyncio.is_here else time.monotonic)
 
     def _wait(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         if not self._asyncio.is_here:

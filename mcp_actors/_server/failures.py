@@ -254,7 +254,7 @@ def _calling_line() -> str:
 
 
 def is_users_module(module: str) -> bool:
-    """Whether a module is neither of the engine, nor of what it is made of, nor of the standard library."""
+    """Whether code of a module is the user's, and neither the engine's nor the standard library's."""
     package = module.partition(".")[0]
     if package in _ENGINE:
         return f"{module}.".startswith(_USERS)

@@ -140,6 +140,8 @@ class Features:
         self.layered = False
         self.topics: dict[str, ListenMember] = {}
         self.extensions: dict[str, OfferedExtension] = {}
+        self.skills: Any = None
+        """The `mcp_actors._server.skills.SkillMethods`, if this server or one that is mounted in it has skills."""
         self.sources: tuple[ComponentSource, ...] = ()
         """What has components that are not registered, those of mounted servers included."""
         self.mounts: tuple[Any, ...] = ()
@@ -260,6 +262,25 @@ class Features:
     def _provider_changed(self, kind: EventKind) -> None:
         if not self.is_replaced:
             self.publish_lists((kind,))
+
+    def offer_skills(
+        self, skills: Any, id: str, settings: Mapping[str, Any], methods: Mapping[Method, Handler]
+    ) -> None:
+        """Offers the extension that has skills; see `mcp_actors._server.skills.offer_skills`."""
+        if id in self.extensions or id in self._settings:
+            raise LocalProtocolError(f"the extension {id!r} is offered already: leave it to add_skills()")
+        if self._served:
+            raise LocalProtocolError(
+                "a server cannot have its first skills while it serves, since clients know what there is: add some "
+                "before serve()"
+            )
+        for method, handler in methods.items():
+            self.add_handler(method, handler, ())
+        self.skills = skills
+        self._settings[id] = settings
+        # Files of skills are resources, and servers with skills have to declare these (SEP-2640).
+        self.declare_also(("resources",))
+        self._capabilities = self.declared = None
 
     def add_source(self, source: ComponentSource) -> None:
         """Lists and finds what a source has behind everything else; raises `ValueError` for an unknown kind."""

@@ -19,6 +19,7 @@ from mcp_actors.types.content import is_icon_source
 __all__ = [
     "PromptOptions",
     "ResourceOptions",
+    "SkillOptions",
     "ToolOptions",
     "check_decorated",
     "check_icons",
@@ -89,6 +90,15 @@ class ResourceOptions(PromptOptions, total=False):
     """For templates: a function that returns the resources of the family that exist now."""
 
 
+class SkillOptions(TypedDict, total=False):
+    """Who sees a skill: the options of resources that all of its files have."""
+
+    scopes: Collection[str]
+    tags: Collection[str]
+    visible: AccessRule
+    auth: AccessRule
+
+
 _TEXT = (str, "a string")
 # The values that the options take, and what to write for them; ``annotations`` differ between tools and resources.
 _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
@@ -121,16 +131,16 @@ _ANNOTATIONS: dict[type, type] = {ToolOptions: ToolAnnotations, ResourceOptions:
 
 
 def check_options(options: Mapping[str, Any], known: type) -> None:
-    """Checks the options of a tool, resource or prompt, of which ``known`` is the class.
+    """Checks the options of a tool, resource, prompt or skill, of which ``known`` is the class.
 
     Raises:
         TypeError: There is no such option, or it takes other values.
         ValueError: The name is empty, or clients must reject an icon.
     """
-    names = [*PromptOptions.__annotations__, *known.__annotations__]
+    names = [*known.__annotations__]
     for name, value in options.items():
         if name not in names:
-            raise TypeError(f"there is no option {name}=; the options are {', '.join(dict.fromkeys(names))}")
+            raise TypeError(f"there is no option {name}=; the options are {', '.join(names)}")
         if value is None:
             continue
         taken = _TAKEN.get(name)

@@ -188,15 +188,10 @@ class Tools(Registry[_ToolEntry]):
         confirm_by: ApprovedBy = "form",
         **exposed: Any,
     ) -> _ToolEntry:
-        """Makes the entry of a tool.
+        """Makes the entry of a tool, with the options that `ToolOptions` describes.
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
-        dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
-        checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
-        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. With ``idempotent`` the
-        answer to a call with a key is kept for so long. With ``confirm`` a person has to approve each call, of which
-        ``preview`` says more. With ``turn`` calls wait for others, see `Turn`. What is ``exposed`` says who sees it:
-        see `make_exposure`.
+        dict; otherwise the schema is read from its signature. A person approves a call before it waits for its turn.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
         """
@@ -390,6 +385,9 @@ class Tools(Registry[_ToolEntry]):
             value = entry.function.call(ctx, bound)
         except ToolError as error:
             return failed(error)
+        except RpcError:
+            ctx.call.raised = True
+            raise
         try:
             return _result(entry, value)
         except UnreadFiles as unread:
@@ -412,6 +410,9 @@ async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> To
         value = await entry.function.call(ctx, bound)
     except ToolError as error:
         return failed(error)
+    except RpcError:
+        ctx.call.raised = True
+        raise
     except ExceptionGroup as group:
         cause = tool_error_in(group)
         if cause is not None:
@@ -444,6 +445,9 @@ async def answer_of(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) 
         return _result(entry, entry.function.call(ctx, entry.bind(arguments)))
     except (ToolError, InvalidArguments) as error:
         return failed(error)
+    except RpcError:
+        ctx.call.raised = True
+        raise
     except UnreadFiles as unread:
         return await _read(entry, unread.value)
 

@@ -78,6 +78,10 @@ class AsyncioCall:
         state = "ended" if self._is_over else "running" if self._thread is not None else "waiting"
         return f"<AsyncioCall {state}>"
 
+    def time(self) -> float:
+        """Returns the time of the loop, in seconds."""
+        return self._loop.loop.time()
+
     # -- in Trio -----------------------------------------------------------------------------------------------------
 
     async def result(self, function: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
