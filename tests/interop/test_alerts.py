@@ -1,7 +1,8 @@
 """The alerts in ``docs/how-to/operations`` on a real Prometheus: each fires under its fault, and none without.
 
 Seven servers are scraped. At first they are only used, then each gets faults of its own. Windows and delays of the
-rules are made shorter; thresholds stay.
+rules are made shorter; thresholds stay. With ``MCP_ACTORS_ALERTS`` it takes about three minutes, of which the alert on
+slow calls needs the most; without, that one is left out.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ pytestmark = [pytest.mark.peers, pytest.mark.long]
 
 # Seconds between two scrapes: a busy machine has to answer within them.
 INTERVAL = 2
-# Seconds for which the servers are used without a fault: some windows of the rules, which are so long here.
-QUIET, WINDOW = 50, 20
+# Seconds for which the servers are used without a fault: two windows of the rules, which are so long here.
+IS_WHOLE = "MCP_ACTORS_ALERTS" in os.environ
+QUIET, WINDOW = (50, 20) if IS_WHOLE else (16, 8)
 PATIENCE = 300.0
 # Descriptors of the server that runs out of them.
 DESCRIPTORS = 256
@@ -137,6 +139,9 @@ def running(folder: Path, redis: RedisServer) -> Iterator[Site]:
 
 def begin(stack: ExitStack, site: Site, name: str, command: list[str]) -> None:
     command += ["--listen", site.url(name), "--metrics", "/metrics"]
+    for started in list(site.served.values())[:-1]:
+        # Two start at a time, so that each has its time on a busy machine.
+        started.port()
     if name == "full":
         limit = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS},) * 2)"
         command = [sys.executable, "-c", f"{limit}; os.execv(sys.argv[1], sys.argv[1:])", *command]
@@ -301,10 +306,6 @@ CONSEQUENCES = {
 }
 
 
-@pytest.mark.skipif(
-    "MCP_ACTORS_ALERTS" not in os.environ,
-    reason="a scrape of a server under these faults takes longer than Prometheus waits: set MCP_ACTORS_ALERTS=1",
-)
 async def test_each_alert_fires_under_its_fault_and_none_without(tmp_path: Path) -> None:
     assert {name for name, _ in EXPECTED} == set(re.findall(r"- alert: (\w+)", ALERTS))
     with RedisServer() as redis, running(tmp_path, redis) as site, prometheus(tmp_path, site) as ask:
@@ -325,13 +326,15 @@ async def test_each_alert_fires_under_its_fault_and_none_without(tmp_path: Path)
             targets = (await fetched(ask, "/api/v1/targets"))["activeTargets"]
             assert {each["lastError"] for each in targets} == {""}
             plant(site, redis, nursery)
+            # A call is slow from 30 s on.
+            expected = EXPECTED if IS_WHOLE else EXPECTED - {("McpSlow", "errors")}
             planted = time.monotonic()
-            while not (seen := seen | await firing(ask)) >= EXPECTED:
+            while not (seen := seen | await firing(ask)) >= expected:
                 if time.monotonic() > planted + PATIENCE:
                     break
                 await trio.sleep(INTERVAL)
             print(f"seen {time.monotonic() - planted:.0f} s after the faults: {sorted(seen)}")
-            assert sorted(EXPECTED - seen) == []
+            assert sorted(expected - seen) == []
             assert sorted(seen - EXPECTED - CONSEQUENCES) == []
             nursery.cancel_scope.cancel()
 
