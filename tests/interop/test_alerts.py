@@ -273,6 +273,18 @@ def children(pid: int) -> list[int]:
     return [int(each) for one in lists for each in one.read_text().split()]
 
 
+async def lose_workers(place: str, supervisor: int) -> None:
+    """Kills one of two workers, and has the other one hang once there is one in its place: one answers all the time."""
+    first, second = children(supervisor)
+    os.kill(first, signal.SIGKILL)
+    async with httpx2.AsyncClient() as http:
+        page = ""
+        while 'deaths_total{worker="1"} 1' not in page or 'workers{state="ready"} 2' not in page:
+            await trio.sleep(INTERVAL)
+            page = (await http.get(f"http://{place}/metrics")).text
+    os.kill(second, signal.SIGSTOP)
+
+
 EXPECTED = {
     ("McpErrors", "errors"),
     ("McpSlow", "errors"),
@@ -352,9 +364,7 @@ def plant(site: Site, redis: RedisServer, nursery: trio.Nursery) -> None:
     # One address may have the half of the connections.
     for address in ("127.0.0.2", "127.0.0.3"):
         nursery.start_soon(open_connections, site.place("full"), address, DESCRIPTORS * 3 // 8)
-    first, second = children(site.served["workers"].process.pid)
-    os.kill(first, signal.SIGKILL)
-    os.kill(second, signal.SIGSTOP)
+    nursery.start_soon(lose_workers, site.place("workers"), site.served["workers"].process.pid)
     redis.kill()
     site.kill("down")
     site.kill("behind-a")

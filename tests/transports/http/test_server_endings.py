@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import structlog
 import trio
+import trio.testing
 
+from mcp_transports._sockets import retire
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response, ResponseStateError
 from tests.transports.lines import open_descriptors, reset
@@ -372,6 +374,24 @@ async def test_a_request_that_has_arrived_when_the_stop_comes_is_answered() -> N
             assert await peer.ended()
         with trio.fail_after(30):
             await served.done.wait()
+
+
+async def test_what_comes_behind_the_last_request_waits_until_it_is_read() -> None:
+    async with serving(echo) as served:
+        peers = [await served.connect() for _ in range(20)]
+        for peer in peers:
+            await peer.send(post(b"first"))
+            assert (await peer.answer()).body == b"POST / first"
+        retire()
+        await trio.testing.wait_all_tasks_blocked()
+        for peer in peers:
+            assert isinstance(peer.stream, trio.SocketStream)
+            assert os.write(peer.stream.socket.fileno(), post(b"last"))
+        await served.server.close()
+        assert served.server.statistics().requests == 40
+        for peer in peers:
+            assert (await peer.answer()).body == b"POST / last"
+            assert await peer.ended()
 
 
 async def test_streams_that_were_open_when_the_stop_came() -> None:

@@ -502,6 +502,11 @@ class Connection:
         return self._pipeline.ended_unannounced and self.state is _IDLE
 
     @property
+    def is_being_read(self) -> bool:
+        """Whether it waits for a request, or for the rest of one."""
+        return self.state is _IDLE or self.state is _READING
+
+    @property
     def busy(self) -> bool:
         """Whether an answer is outstanding or unsent."""
         return self._response is not None or self._output.unsent > 0

@@ -262,13 +262,12 @@ class HttpServer:
                             await self._take_last_requests(arrived)
                     state.stopping = True
                     self._close_listeners()
-                    self._closed.set()
                     if broken is not None:
                         connections.cancel_scope.cancel(reason="a listening socket is broken")
                     else:
                         await self._until_left(ends)
-                    for member in list(state.ticker.members):
-                        member.stop()
+                        await self._read_last_requests()
+                    self._closed.set()
                 service.cancel_scope.cancel()
         finally:
             self._close_listeners()
@@ -317,6 +316,20 @@ class HttpServer:
         with trio.move_on_after(_NEXT_REQUEST - _FIRST_REQUEST):
             while any(member.may_bring_more for member in state.ticker.members):  # noqa: ASYNC110
                 await trio.sleep(_LOOK_FOR_REQUESTS)
+
+    async def _read_last_requests(self) -> None:
+        """Closes the connections that are idle, and waits until requests that have arrived are read, for a moment.
+
+        What comes behind this may hand sessions over, which these requests may need.
+        """
+        members = self._state.ticker.members
+        for member in list(members):
+            member.stop()
+        with trio.move_on_after(_FIRST_REQUEST):
+            while any(member.is_being_read for member in members):  # noqa: ASYNC110 - no event for many
+                await trio.sleep(_LOOK_FOR_REQUESTS)
+        for member in list(members):
+            member.stop()
 
     async def serve_stream(
         self, stream: trio.abc.Stream, peer: str = "stream", *, secure: bool = False
