@@ -300,7 +300,10 @@ def run(peers: Peers, arrangement: str, folder: Path, deploys: int, longest: flo
             client.stdin.close()
         for name, client in clients.items():
             assert client.stdout is not None
-            reports[name] = json.loads(client.stdout.read() or "{}")
+            said = client.stdout.read()
+            # A client that a failure has ended says nothing any more.
+            last = (folder / f"{name}.err").read_text()[-1000:]
+            reports[name] = json.loads(said) if said else {"failed": [f"the client ended: {last}"]}
             reports[name]["begun"] = deployed.begun().get(name, 0)
             print(f"{arrangement}: {name}: {json.dumps(reports[name])}", flush=True)
     return reports
