@@ -97,7 +97,7 @@ def test_the_programs_are_there() -> None:
     # These are run with an authorization server: tests/cli/test_login_programs.py, and with one of others in
     # tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py", "robot.py", "bound.py"}
-    tests = {"test_notes.py", "test_store.py", "test_weather.py", "test_clock.py"}
+    tests = {"test_notes.py", "test_store.py", "test_weather.py", "test_clock.py", "test_transfer.py"}
     assert set(programs()) == shown | used | protected | WITH_FRAMEWORKS | RUN_BY_HAND | tests
 
 
@@ -125,6 +125,10 @@ def test_the_test_of_a_protected_server_passes(folder: Path, environment: dict[s
 
 def test_the_test_with_another_dependency_passes(folder: Path, environment: dict[str, str]) -> None:
     assert "1 passed" in run([*PYTEST, "test_clock.py"], folder, environment)
+
+
+def test_the_test_of_a_tool_under_faults_passes(folder: Path, environment: dict[str, str]) -> None:
+    assert "2 passed" in run([*PYTEST, "test_transfer.py"], folder, environment)
 
 
 def test_the_test_of_shared_state_passes(folder: Path, environment: dict[str, str]) -> None:

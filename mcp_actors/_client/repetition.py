@@ -8,11 +8,13 @@ a connection that ended before anything was sent    in the next one, where lost 
 a connection that could not be made, in HTTP        after a pause
 a server that stops, and says that nothing began    after the pause that it names
 HTTP 429, or 503 with ``Retry-After`` from a proxy  after the pause that it names
+any of these, whatever was begun                    the same, for a call with a key (`Idempotency`)
 =================================================== ====================================================================
 
 All attempts together have the time of one call, and the last refusal is raised when that does not suffice. A gateway
 waits for no server (`CallOptions.waits_for_server`): it says at once which one is away, and its clients ask again. What
-may have been run is never sent again here: of its own calls a program says so by `mcp_actors.middleware.Retry`.
+may have been run is never sent again here without a key: of its own calls a program says so by
+`mcp_actors.middleware.Retry`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ import trio
 from mcp_actors._actors.outbound_call import CallOptions, Deadline
 from mcp_actors._actors.session import Session
 from mcp_actors._client.connectivity import Connectivity
+from mcp_actors._eras.era import KEY
 from mcp_actors.errors import (
     ConnectionLost,
     HeaderMismatch,
@@ -42,8 +45,15 @@ REFUSALS = (SessionExpired, ConnectionLost, Unavailable, ServerStopping)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 
 
-def may_be_repeated(error: Exception) -> bool:
-    """Whether a request failed in a way for which it may be sent again: nothing of it was run."""
+def may_be_repeated(error: Exception, options: CallOptions | None) -> bool:
+    """Whether a request failed in a way for which it may be sent again: nothing of it was run, or it has a key."""
+    if (
+        options is not None
+        and options.meta is not None
+        and KEY in options.meta
+        and isinstance(error, REFUSALS)
+    ):
+        return True
     if isinstance(error, SessionExpired | ConnectionLost | Unavailable):
         return error.never_run
     if isinstance(error, ServerStopping):
@@ -84,8 +94,15 @@ class Repetition:
         Raises:
             ConnectFailed: The connection was lost and could not be made again.
         """
-        if not may_be_repeated(refusal):
+        if not may_be_repeated(refusal, self._options):
             raise refusal
+        options = await self._next(refusal, session)
+        # The server that is there now may be another one, which would begin it again.
+        if not may_be_repeated(refusal, None) and not self._connectivity.negotiated.takes_keys:
+            raise refusal
+        return options
+
+    async def _next(self, refusal: McpError, session: Session) -> CallOptions:
         if isinstance(refusal, SessionExpired):
             if self._was_forgotten:
                 raise refusal

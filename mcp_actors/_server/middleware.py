@@ -59,6 +59,12 @@ class Around(msgspec.Struct, frozen=True, eq=False):
     function: Middleware
     when: Callable[[Mapping[str, Any]], bool]
     """Says, of the params of a request, whether the function runs."""
+    meta: str | None = None
+    """A member of ``_meta`` with which it runs in any case."""
+
+    def concerns(self, params: Mapping[str, Any], meta: Mapping[str, Any]) -> bool:
+        """Whether the function runs round a request."""
+        return (self.meta is not None and self.meta in meta) or self.when(params)
 
 
 async def through(middleware: Sequence[Middleware], ctx: Context, handler: Handler, passed: int = 0) -> Any:

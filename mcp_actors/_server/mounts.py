@@ -29,7 +29,7 @@ from mcp_actors._eras.era import Method
 from mcp_actors._server.components import VERSION, ComponentKind
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import kept_values
-from mcp_actors._server.features import TASKS
+from mcp_actors._server.features import OWN_EXTENSIONS
 from mcp_actors._server.invoke import Function, Handler
 from mcp_actors._server.middleware import Middleware, through
 from mcp_actors._server.names import NameTable
@@ -126,6 +126,12 @@ class Mount:
             self.check_method(method)
         for id in features.extensions:
             self.check_extension(id)
+        host = self.host._features
+        if features.skills is not None and host.skills is None and host.is_served:
+            raise LocalProtocolError(
+                f"the mount {self.name!r} has skills, and its host has none: a server cannot have its first ones while "
+                "it serves"
+            )
 
     def _check_shape(self, own: str) -> None:
         """Raises `LocalProtocolError` if a tool cannot have the shape that it is to have."""
@@ -154,7 +160,7 @@ class Mount:
     def check_extension(self, id: str) -> None:
         """Raises `LocalProtocolError` if the host does not offer an extension, which clients could not know then."""
         host = self.host._features
-        if id not in host.extensions and (id != TASKS or host.is_served):
+        if id not in host.extensions and (id not in OWN_EXTENSIONS or host.is_served):
             raise LocalProtocolError(
                 f"the mount {self.name!r} has the extension {id!r}, which its host does not offer: give it to the host"
             )
@@ -169,8 +175,11 @@ class Mount:
     def show(self) -> None:
         """Shows everything, and keeps it as it is in the server."""
         features, host = self.server._features, self.host._features
-        if features.extensions and TASKS not in host.extensions:
-            host.add_tasks()
+        for id in features.extensions:
+            if id not in host.extensions:
+                host.add_own_extension(id)
+        if features.skills is not None:
+            features.skills.offer_in(host)
         for each in self._followers:
             each.follow()
         self._completions.follow()
@@ -503,6 +512,11 @@ class _MountedSource:
         self._inner = inner
         self.name = f"{mount.name}/{inner.name}"
         self.kinds = inner.kinds
+
+    @property
+    def provider(self) -> Any:
+        """The provider of the mounted server."""
+        return self._inner.provider
 
     @property
     def is_late(self) -> bool:

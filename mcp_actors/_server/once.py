@@ -13,17 +13,12 @@ is a restartable task                are in the shared state
 ===================================  ===================================================================================
 
 The seal has room for `MOST_SEALED` bytes of them, and for others a note that they are in the shared state. There an
-effect is claimed in one atomic step before it begins. A run that finds the claim of another one
-
-- takes the outcome, if it is there;
-- waits for it, while the node that claimed it says that it runs;
-- raises `OutcomeUnknown` otherwise. It never begins what may have been done.
+effect is claimed in one atomic step before it begins: see `mcp_actors._server.claims`.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
 import secrets
 import time
 import weakref
@@ -37,6 +32,7 @@ import trio
 from mcp_actors._schema.convert import ConversionError
 from mcp_actors._schema.returned import conversion, output_encoder
 from mcp_actors._schema.signature import function_hints
+from mcp_actors._server.claims import Claim, ClaimEntry, Claims, entry_with_outcome, replace
 from mcp_actors._server.invoke import body_of
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.abc import OpenState
@@ -52,7 +48,7 @@ from mcp_actors.errors import (
 from mcp_actors.supervision.containment import is_cancelled
 from mcp_actors.supervision.logging import log
 
-__all__ = ["LONGEST_CALL", "MOST_SEALED", "Claims", "Effect", "Effects"]
+__all__ = ["LONGEST_CALL", "MOST_SEALED", "Effect", "Effects"]
 
 MOST_SEALED = 4096
 """Bytes of all outcomes of a call that its ``requestState`` has; others are in the shared state."""
@@ -63,8 +59,6 @@ MOST_EFFECTS = 256
 LONGEST_NAME = 200
 # Characters of an exception's text that are kept.
 _LONGEST_TEXT = 1000
-# Seconds between two looks at an effect that another run has claimed, at first and at last.
-_FIRST_PAUSE, _LAST_PAUSE = 0.01, 1.0
 
 # An outcome, as JSON has it: ["value", V], ["tool", TEXT], ["rpc", CODE, MESSAGE, DATA], ["error", TEXT], ["unknown"],
 # or ["stored"], which says that it is in the shared state.
@@ -79,52 +73,6 @@ class _Met(NamedTuple):
     name: str
     function: str
     outcome: _Outcome
-
-
-class _Stored(msgspec.Struct, omit_defaults=True):
-    """An effect in the shared state. Without an outcome it is claimed, and lost once its claim is nobody's."""
-
-    claim: tuple[str, str]
-    """The address of the node, and the name of the claim there."""
-    outcome: _Outcome | None = None
-
-
-_read_stored = msgspec.json.Decoder(_Stored).decode
-
-
-# What runs in this process by the names of the claims: for all its servers, and for one that was reloaded in between.
-# Weakly: an effect that was given up in any way, with the task or thread that had it, runs no longer.
-_running: weakref.WeakValueDictionary[str, Effect] = weakref.WeakValueDictionary()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_running.clear)
-
-
-class Claims:
-    """Makes the claims of one `serve`, by which other runs know whether an outcome may still come."""
-
-    def __init__(self) -> None:
-        self._address = ""
-
-    def __repr__(self) -> str:
-        return f"<Claims {self._address}>"
-
-    def begin(self, shared: OpenState, effect: Effect) -> tuple[str, str]:
-        """Returns a new claim, which counts until `end`, or for as long as there is the effect."""
-        if not self._address:
-            # Messages to it say nothing but that somebody asks whether this node is there. It ends with the node.
-            self._address, _ = shared.bus.open_mailbox(lambda message: None)
-        name = secrets.token_urlsafe(12)
-        _running[name] = effect
-        return self._address, name
-
-    def end(self, claim: tuple[str, str]) -> None:
-        """Its effect runs no longer. Idempotent, and allowed in any thread."""
-        _running.pop(claim[1], None)
-
-    async def is_running(self, shared: OpenState, claim: tuple[str, str]) -> bool:
-        """Whether the outcome of a claim may still come; raises `SharedStateUnavailable`."""
-        address, name = claim
-        return name in _running or (address != self._address and await shared.bus.send(address, b""))
 
 
 class Effects:
@@ -284,7 +232,7 @@ class Effect:
         self._effects = effects
         self._shared = shared
         self._claims = claims
-        self._claim: tuple[str, str] | None = None
+        self._claim: Claim | None = None
         self.name = name
         # Before it begins: a type that JSON does not have is no reason to lose an outcome.
         self.function, self._encode, self._decode = _described(function)
@@ -353,7 +301,8 @@ class Effect:
             retry_errors: Whether an exception means that nothing was done, so that a later run may begin it again.
         """
         if is_cancelled() or isinstance(error, CallCancelled) or not isinstance(error, Exception):
-            self.lost()
+            # Those who wait for it at other nodes learn it from the state.
+            await self._keep(_UNKNOWN)
         elif retry_errors:
             await self._release()
         elif isinstance(error, ToolError):
@@ -384,38 +333,26 @@ class Effect:
         try:
             # Not cancelled in between: it would not be known whose claim there is. The state bounds how long it takes.
             with trio.CancelScope(shield=True):
-                if may_begin and await self._replace(None, _Stored(claim)):
+                if may_begin and await self._replace(None, ClaimEntry(claim)):
                     self._claim = claim
                     return
-            self.outcome = await self._outcome_of_another_run()
+            found = await entry_with_outcome(self._shared, self._claims, self._key, self.name)
+            if found is None:
+                raise OutcomeUnknown(self.name)
+            self.outcome = found.outcome
         finally:
             if self._claim is None:
                 self._claims.end(claim)
 
-    async def _outcome_of_another_run(self) -> _Outcome:
-        pause, seen = _FIRST_PAUSE, None
-        while True:
-            data = await self._shared.values.load(self._key)
-            if data is None or (data == seen):
-                raise OutcomeUnknown(self.name)
-            stored = _read_stored(data)
-            if stored.outcome is not None:
-                return stored.outcome
-            if await self._claims.is_running(self._shared, stored.claim):
-                await trio.sleep(pause)
-                pause = min(2 * pause, _LAST_PAUSE)
-            else:
-                # Its outcome may have come after it was read: then it is another value now.
-                seen = data
-
     async def _keep(self, outcome: _Outcome) -> None:
-        claim, is_large = self._claim, not self._effects.has_room(len(encode_value(outcome)))
+        claim = self._claim
+        is_large = outcome is not _UNKNOWN and not self._effects.has_room(len(encode_value(outcome)))
         if claim is not None or is_large:
-            before = None if claim is None else _Stored(claim)
+            before = None if claim is None else ClaimEntry(claim)
             try:
                 # The effect is done, so that its outcome is kept whether its call is cancelled or not.
                 with trio.CancelScope(shield=True):
-                    await self._replace(before, _Stored(claim or ("", ""), outcome))
+                    await self._replace(before, ClaimEntry(claim or ("", ""), outcome))
             except SharedStateUnavailable as error:
                 if is_large:
                     self._end(_UNKNOWN)
@@ -433,7 +370,7 @@ class Effect:
             return
         try:
             with trio.CancelScope(shield=True):
-                await self._replace(_Stored(claim), None)
+                await self._replace(ClaimEntry(claim), None)
         except SharedStateUnavailable as error:
             log.warning(
                 "the claim of an effect that failed is not released", effect=self.name, cause=error.cause
@@ -453,10 +390,9 @@ class Effect:
     def _key(self) -> str:
         return encode_value(["once", self._effects.id, self.name]).decode()
 
-    async def _replace(self, before: _Stored | None, after: _Stored | None) -> bool:
+    async def _replace(self, before: ClaimEntry | None, after: ClaimEntry | None) -> bool:
         seconds = max(self._effects.until - time.time(), 1.0)
-        encoded = [None if each is None else msgspec.json.encode(each) for each in (before, after)]
-        return await self._shared.values.replace(self._key, encoded[0], encoded[1], seconds)
+        return await replace(self._shared, self._key, before, after, seconds)
 
 
 def _check(name: object) -> None:

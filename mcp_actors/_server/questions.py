@@ -50,6 +50,7 @@ __all__ = [
     "FormResult",
     "Questions",
     "answer_later",
+    "answers_or_question",
     "ask_by_requests",
     "ask_by_retry",
     "flat_form",
@@ -343,16 +344,26 @@ async def ask_by_retry(
     ``kept`` are the answers that the function has used so far, and what the next round carries. Raises what
     `Context.ask` raises.
     """
+    answers, question = answers_or_question(call, scope, kept, questions)
+    if question is not None:
+        await call.replace(question)
+    await trio.lowlevel.checkpoint()
+    return answers
+
+
+def answers_or_question(
+    call: InboundCall, scope: ServerScope, kept: dict[str, Any], questions: Mapping[str, t.InputRequest]
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Returns the answers that the request carries and, if one is missing, the result that asks for it."""
     era, recorded = call.invocation.era, scope.recorded_answers(call.invocation)
     answers = {key: read_recorded(each, key, recorded, era) for key, each in questions.items()}
     missing = {key: each for key, each in questions.items() if answers[key] is None}
     if missing:
         kept.update((key, recorded[key]) for key in questions if key in recorded)
-        state = scope.seal_answers(call.invocation, kept, scope.effects_of(call))
-        await call.replace(input_required(missing, state, era))
-    await trio.lowlevel.checkpoint()
+        state = scope.seal_answers(call.invocation, kept, scope.effects_of(call), call.approval)
+        return answers, input_required(missing, state, era)
     kept.update((key, recorded[key]) for key in questions)
-    return answers
+    return answers, None
 
 
 # -- Questions that a client answers later, by a task of its own (MCP 2025-11-25, Tasks) ---

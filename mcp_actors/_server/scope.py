@@ -20,10 +20,11 @@ from typing_extensions import TypeVar
 
 from mcp_actors._actors.inbound_call import CallOwner, InboundCall, SupportsKept
 from mcp_actors._actors.limits import Limits
-from mcp_actors._eras.era import Invocation
+from mcp_actors._eras.era import KEY, Invocation
 from mcp_actors._eras.modern import StateSealer
+from mcp_actors._server.claims import Claims
 from mcp_actors._server.invoke import WorkerThreads
-from mcp_actors._server.once import Claims, Effects
+from mcp_actors._server.once import Effects
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors.abc import OpenState
 from mcp_actors.bridges.bridged_call import Bridge
@@ -85,17 +86,27 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
         return answers
 
     def seal_answers(
-        self, invocation: Invocation, answers: dict[str, Any], effects: Effects | None = None
+        self,
+        invocation: Invocation,
+        answers: dict[str, Any],
+        effects: Effects | None = None,
+        approval: Any = None,
     ) -> str:
         """Packs the answers that were used, so that the next round need not ask for them again, and what was done.
 
         Raises `OnceConflict` as `Effects.sealed`.
         """
         state, until = {"answers": answers}, math.inf
+        if approval is not None:
+            state["approval"] = approval
         if effects is not None:
             state |= effects.sealed()
             until = effects.until
         return self.sealer.seal(state, now=time.time(), until=until, **self._binding(invocation))
+
+    def sealed_approval(self, invocation: Invocation) -> Any:
+        """The approval that `seal_answers` has packed for this retry, ``None`` without one; raises as above."""
+        return None if invocation.state is None else self._opened(invocation).get("approval")
 
     def effects_of(self, call: InboundCall) -> Effects:
         """Returns what a call does once. Raises `RpcError` -32602 as `recorded_answers`."""
@@ -122,10 +133,11 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
         return invocation.opened
 
     def _binding(self, invocation: Invocation) -> dict[str, Any]:
-        """A state is good for the same request by the same principal only."""
+        """A state is good for the same request by the same principal, with the same key, only."""
+        key = invocation.meta.get(KEY)
         return {
             "method": invocation.method.name,
-            "target": invocation.params,
+            "target": invocation.params if key is None else [invocation.params, key],
             "principal": invocation.principal,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import attrs
 import msgspec
+import trio
 
 from mcp_actors._actors.inbound_call import (
     CallOwner,
@@ -169,7 +171,9 @@ class ServerExtension:
 
         return add
 
-    def around(self, method: str, *, when: Callable[[Mapping[str, Any]], bool]) -> Callable[[F], F]:
+    def around(
+        self, method: str, *, when: Callable[[Mapping[str, Any]], bool], meta: str | None = None
+    ) -> Callable[[F], F]:
         """Decorator: the function runs round some requests of a method, ``async def f(ctx, call_next) -> result``.
 
         It runs outside of all middleware, whether the client has declared the extension or not: ``ctx.extensions``
@@ -180,6 +184,7 @@ class ServerExtension:
             method: The method; ``ping`` and ``initialize`` have nothing round them.
             when: Is called with the params of each request of this method, in the event loop, and says whether the
                 function runs. It must be quick; requests for which it says no cost nothing else.
+            meta: A member of ``_meta``; requests that have it are not asked about by ``when``. None by default.
 
         Raises:
             TypeError: The function is not of this form.
@@ -190,7 +195,7 @@ class ServerExtension:
             with LineNamed():
                 self._check_open()
                 check_async(function, "ctx, call_next")
-            self._around.append((method, Around(function, when)))
+            self._around.append((method, Around(function, when, meta)))
             return function
 
         return add
@@ -361,9 +366,11 @@ class _Remembered(msgspec.Struct, forbid_unknown_fields=True):
     client: str | None = None
     scopes: list[str] = []
     claims: dict[str, Any] = {}
+    until: float | None = None
+    """Seconds since the epoch: when the caller gives up."""
 
 
-def detached(ctx: Context, voice: Voice) -> Context:
+def detached(ctx: Context, voice: Voice, *, with_answers: bool = False) -> Context:
     """Returns a context for a function that goes on after its call was answered.
 
     Its params, client, principal, revision, server and state are those of the call; the session is, for as long as it
@@ -372,21 +379,28 @@ def detached(ctx: Context, voice: Voice) -> Context:
     Args:
         ctx: The context of the call.
         voice: Takes reports of progress, log messages and other notifications, and answers questions.
+        with_answers: Whether its client waits for the outcome, and not for something that was made of the call. Then
+            the function has the answers that came with the request, and what an earlier run of it has done (MCP
+            2026-07-28, Multi Round-Trip Requests).
     """
     call = ctx.call
     invocation = msgspec.structs.replace(
         call.invocation,
         params=dict(call.invocation.params),
         progress_token=None,
-        answers=None,
-        state=None,
         principal=principal_of(call),
         reported=False,
     )
+    if not with_answers:
+        invocation.answers = invocation.state = None
     owner = _LaterOwner(call.owner)
     longest = _longest_outcome(call.outlet.longest)
     kinds = KINDS[owner.responder.telemetry is not None]
-    later = kinds.detached.of(invocation, owner, request_of(call), longest, voice)
+    later = kinds.detached.of(
+        invocation, owner, request_of(call), longest, voice, was_answered=not with_answers
+    )
+    if with_answers:
+        later.effects = ctx._scope.effects_of(call)
     session_of = partial(_while_it_lives, weakref.ref(call.owner), ctx._scope.session_of)
     return Context(later, invocation.params, msgspec.structs.replace(ctx._scope, session_of=session_of))
 
@@ -459,6 +473,9 @@ def remembered(ctx: Context) -> bytes:
         peer.raw_info,
         peer.log_level,
     )
+    deadline = ctx.call.invocation.deadline
+    if deadline is not None:
+        kept.until = time.time() + deadline - trio.current_time()
     if principal is not None:
         kept.subject, kept.issuer, kept.client = principal.subject, principal.issuer, principal.client
         kept.scopes, kept.claims = sorted(principal.scopes), dict(principal.claims)
@@ -515,6 +532,14 @@ class Serving:
         """The value that the server's lifespan yielded; ``None`` without a lifespan."""
         return self._responder.scope.state
 
+    def has_call(self, ctx: Context) -> bool:
+        """Whether a call came to this `Server.serve`.
+
+        Args:
+            ctx: The call.
+        """
+        return self._responder.scope == ctx._scope
+
     @contextmanager
     def operated(self, tasks: OperatedTasks) -> Iterator[None]:
         """Lets operators of the live view see and cancel tasks, for the length of a ``with`` block.
@@ -555,6 +580,8 @@ class Serving:
         id = f"again-{kept.method}"
         invocation = Invocation(era, method, kept.params, kept.meta, peer, id, None, kept.log_level)
         invocation.principal = principal
+        if kept.until is not None:
+            invocation.deadline = trio.current_time() + kept.until - time.time()
         kinds = KINDS[self._responder.telemetry is not None]
         call = kinds.detached.of(invocation, self._owner, None, self.longest, voice)
         ctx = Context(call, kept.params, self._responder.scope)

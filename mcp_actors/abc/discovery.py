@@ -58,7 +58,10 @@ _OURS = {
         "unix": "mcp_transports.sockets:from_url",
     },
     "applications": {"asgi": "mcp_transports.http.asgi:AsgiApp"},
-    "extensions": {"tasks": "mcp_actors.tasks:Tasks"},
+    "extensions": {
+        "tasks": "mcp_actors.tasks:Tasks",
+        "idempotency": "mcp_actors._server.idempotency:Idempotency",
+    },
     "http": {"checked": "mcp_transports.auth.fetcher:CheckedTransport"},
     "sources": {
         "asgi": "mcp_actors.openapi.in_process:make_server",

@@ -208,7 +208,7 @@ class UpstreamCallbacks:
 
 def is_asked_by_result(ctx: Context[Any]) -> bool:
     """Whether asking the client ends its request; if not, it is asked while the call waits, also for a task."""
-    return ctx.era.asks_by_retry and ctx.call.client_link is None
+    return ctx.era.asks_by_retry and not ctx.call.was_answered
 
 
 def send_to_call(ctx: Context[Any], method: str, params: dict[str, Any]) -> bool:

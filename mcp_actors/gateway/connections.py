@@ -326,13 +326,13 @@ Key = Hashable
 def key_of(ctx: Context[Any]) -> Key:
     """Returns the key of a caller's connection to a server that keeps sessions."""
     session: PeerSession | None = ctx.session
-    if session is not None and ctx.call.client_link is None:
+    if session is not None and not ctx.call.was_answered:
         # The call of a task goes on when its session has ended.
         return session
     principal = None if ctx.principal is None else ctx.principal.key
     declared = ctx.peer.raw_capabilities
     asked = {name: declared[name] for name in ASKING_CAPABILITIES if name in declared}
-    if asked or ctx.log_level is not None or ctx.call.client_link is not None:
+    if asked or ctx.log_level is not None or ctx.call.was_answered:
         return AloneKey(principal, encode_value(asked))
     return ("principal", principal)
 

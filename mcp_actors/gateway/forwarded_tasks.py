@@ -45,7 +45,7 @@ Outcome = dict[str, Any]
 
 def takes_task(ctx: Context[Any]) -> bool:
     """Whether a caller without a session may be answered with a task."""
-    return ctx.era.declares_in_requests and ctx.call.client_link is None and TASKS in ctx.extensions
+    return ctx.era.declares_in_requests and not ctx.call.was_answered and TASKS in ctx.extensions
 
 
 async def run_as_task(ctx: Context[Any], function: Callable[[Context[Any]], Awaitable[Any]]) -> Outcome:
@@ -93,7 +93,7 @@ async def made_with_tasks(
     try:
         result = await send(_METHOD, params, _with_tasks(options) if takes else options)
     except MissingCapability as error:
-        if takes or not _is_about_tasks(error) or (ctx.era.asks_by_retry and ctx.call.client_link is None):
+        if takes or not _is_about_tasks(error) or (ctx.era.asks_by_retry and not ctx.call.was_answered):
             raise
         result = await send(_METHOD, params, _with_tasks(options))
     if result.get("resultType") != "task":

@@ -20,7 +20,7 @@ import trio
 from mcp_actors._actors.event_bus import DEFAULT_MAX_URIS
 from mcp_actors._actors.inbound_call import Continuation, finished
 from mcp_actors._client.options import Access
-from mcp_actors._eras.era import ValueResult
+from mcp_actors._eras.era import IDEMPOTENCY, Method, ValueResult
 from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.invoke import Handler, string_param, uri_param
 from mcp_actors._server.registry import ListedElsewhere, Registry
@@ -36,7 +36,16 @@ from mcp_actors.errors import (
     UpstreamUnavailable,
     invalid_params,
 )
+from mcp_actors.extensions import Idempotency
 from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.forwarded_skills import (
+    GET_SKILL,
+    READ_DIRECTORY,
+    file_of_skill,
+    forward_about_skill,
+    refusal_of_read,
+    with_skills,
+)
 from mcp_actors.gateway.forwarded_tasks import run_as_task, takes_task
 from mcp_actors.gateway.forwarding import ForwardedCall, forward
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind
@@ -139,6 +148,12 @@ class Gateway(Server[StateT]):
         self._keeps_tasks = True
         if self._adds_tasks:
             self.add_extension(Tasks())
+        for name in (LIST_KINDS["skills"].method, GET_SKILL, READ_DIRECTORY):
+            method = Method(name, dict, dict, cacheable=True)
+            features.add_handler(method, partial(Continuation, self._ask_about_skill), ())
+        self._adds_keys = IDEMPOTENCY not in features.extensions
+        if self._adds_keys:
+            self.add_extension(Idempotency())
         first, last = features.bus.on_first_subscriber, features.bus.on_last_unsubscribed
         features.bus.on_first_subscriber = partial(self._first_subscribed, first)
         features.bus.on_last_unsubscribed = partial(self._last_unsubscribed, last)
@@ -281,8 +296,11 @@ class Gateway(Server[StateT]):
                 result.capabilities, self._features, self._described, live.actors.values()
             )
             result.instructions = merged_instructions(self._instructions, actors)
+            result.capabilities = with_skills(result.capabilities, live.actors.values())
         if self._adds_tasks and not self._has_tasks(live):
             result.capabilities = without_tasks(result.capabilities)
+        if self._adds_keys and not self._takes_keys(live):
+            result.capabilities = _without_extension(result.capabilities, IDEMPOTENCY)
         result.capabilities = live.circle.declared_to(_declared_by(ctx), result.capabilities)
         if method == "initialize" and ctx.session is not None:
             ctx.session.declared(result.capabilities)
@@ -314,6 +332,8 @@ class Gateway(Server[StateT]):
         if kind.name == "templates":
             entries = features.resources.templates_seen_by(ctx)
             return [ListedRow(each.key, each.serial, each.listed, "") for each in entries]
+        if kind.extension is not None:
+            return []
         rows = await features.resources.rows(ctx)
         return [ListedRow(each.key, each.serial, each.listed, "") for each in rows]
 
@@ -330,8 +350,16 @@ class Gateway(Server[StateT]):
             claim = live.lists.claims["tools"].owners.get(name)
             listing = None if claim is None else live.lists.known.get((claim.upstream, "tools"))
             if claim is not None and listing is not None:
-                return listing.tool_elsewhere(claim.target)
+                actor = live.actors[claim.upstream]
+                kept = actor.settings.answers_kept(claim.target)
+                return listing.tool_elsewhere(claim.target, kept, _takes_keys(actor))
         return None
+
+    def _takes_keys(self, live: LiveUpstreams) -> bool:
+        """Whether any tool, of an upstream or of the gateway, may keep its answers."""
+        return any(each.settings.idempotent or _takes_keys(each) for each in live.actors.values()) or any(
+            entry.answers_kept for entry in self._features.tools
+        )
 
     def _is_label(self, kind: str, name: str) -> bool:
         """Whether telemetry names what is asked for: an upstream has listed it, as one of the first `MOST_LABELS`.
@@ -460,14 +488,20 @@ class Gateway(Server[StateT]):
         refusal: RpcError | None = None
         for route in await self._live[ctx._scope].routes.of_uri(ctx, uri):
             try:
-                return await forward(ctx, route, ctx.params)
+                result = await forward(ctx, route, {**ctx.params, "uri": route.target})
             except RpcError as error:
-                refusal = refusal or error
+                refusal = refusal or refusal_of_read(error, route, uri)
+            else:
+                table = self._live[ctx._scope].routes.table_of(route)
+                return result if route.target == uri else file_of_skill(table, result)
         try:
             raise refusal or ResourceNotFound(uri)
         finally:
             # Its traceback has this frame, which the collector would have to free.
             del refusal
+
+    async def _ask_about_skill(self, ctx: Context[StateT]) -> Any:
+        return await forward_about_skill(ctx, self._live[ctx._scope].routes, uri_param(ctx.params))
 
     def _complete(self, ctx: Context[StateT]) -> Any:
         ref: Any = ctx.params.get("ref")
@@ -640,6 +674,8 @@ def presented(
     has_tasks = extensions.pop(TASKS, None) is not None or declared.tasks is not None
     if has_tasks:
         extensions[TASKS] = (own.extensions or {}).get(TASKS, {})
+    if actor.settings.idempotent:
+        extensions[IDEMPOTENCY] = {}
     capabilities = attrs.evolve(
         declared,
         logging=declared.logging or {},
@@ -655,8 +691,18 @@ def _cut(text: str, longest: int) -> str:
 
 def without_tasks(capabilities: ServerCapabilities) -> ServerCapabilities:
     """Returns the capabilities without those that are about tasks, in either dialect."""
-    extensions = {id: each for id, each in (capabilities.extensions or {}).items() if id != TASKS}
-    return attrs.evolve(capabilities, tasks=None, extensions=extensions or None)
+    return attrs.evolve(_without_extension(capabilities, TASKS), tasks=None)
+
+
+def _without_extension(capabilities: ServerCapabilities, id: str) -> ServerCapabilities:
+    extensions = {each: settings for each, settings in (capabilities.extensions or {}).items() if each != id}
+    return attrs.evolve(capabilities, extensions=extensions or None)
+
+
+def _takes_keys(actor: UpstreamActor) -> bool:
+    """Whether the server of an upstream says that it keeps answers."""
+    met = actor.met
+    return met is not None and IDEMPOTENCY in (met.server.negotiated.capabilities.extensions or {})
 
 
 # -- gateways from configurations, and bridges ------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -188,6 +189,11 @@ GATEWAY_MEMBERS: Mapping[str, Check] = {
     "arguments": (lambda value: value in ("as-is", "repair"), "'as-is' or 'repair'"),
     "inline_refs": _BOOLEAN,
     "scopes": _TEXTS,
+    "confirm": _TEXTS,
+    "idempotent": (
+        lambda value: _is_object(value) and all(_is_number(each) and each > 0 for each in value.values()),
+        "an object of names and seconds",
+    ),
 }
 """Those for a gateway, which no host has."""
 
@@ -511,6 +517,8 @@ def _gateway_members(given: Mapping[str, Any]) -> dict[str, Any]:
     found = {each: given[each] for each in GATEWAY_MEMBERS if each in given}
     # Hosts name tools one by one there, and no patterns.
     taken_away = [glob.escape(tool) for each in _TAKEN_AWAY for tool in given.get(each, ())]
+    if "idempotent" in found:
+        found["idempotent"] = {name: timedelta(seconds=kept) for name, kept in found["idempotent"].items()}
     return found | ({"exclude": [*found.get("exclude", ()), *taken_away]} if taken_away else {})
 
 

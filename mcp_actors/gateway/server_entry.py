@@ -14,6 +14,7 @@ import stat
 import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, NoReturn
@@ -399,6 +400,8 @@ class GatewayMembers:
     arguments: Literal["as-is", "repair"] | None = None
     inline_refs: bool | None = None
     scopes: Sequence[str] | None = None
+    confirm: Sequence[str] | None = None
+    idempotent: Mapping[str, timedelta] | None = None
 
     def given(self) -> dict[str, Any]:
         """Returns those that the entry has."""

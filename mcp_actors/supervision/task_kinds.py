@@ -109,6 +109,14 @@ TASK_END = TaskKind(
 TASK_WATCH = TaskKind("watch tasks", "tasks of a server", "nothing", "no caller", restarted=True)
 TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "no caller", restarted=True)
 
+# -- calls with keys, which outlive the connections that brought them ----------------------------------------
+KEYED_CALL = TaskKind(
+    "keyed call", "idempotency of a server", "call", "the callers with this key: OutcomeUnknown"
+)
+TURN_LEASE = TaskKind(
+    "keep a turn", "call", "nothing", "no caller: another node takes the turn when its lease is over"
+)
+
 SHARED_STATE = TaskKind(
     "shared state", "server", "member", "users of the state from then on: SharedStateUnavailable"
 )
