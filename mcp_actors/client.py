@@ -195,6 +195,10 @@ class Client:
             default, nothing; with ``"check"`` those that do not fit are a `WrongArguments`, and nothing is sent; with
             ``"repair"`` they are repaired first, where they can be meant in one way only, as servers do
             (``Server(arguments="repair")``). For programs whose arguments come from a model.
+        deadlines: Whether each request says how much of its time is left: of ``cap``, of ``timeout`` where no report of
+            progress can move it, of the cancel scopes around it, and of the call that it is made for. Servers of this
+            engine stop at it (`DeadlineExceeded`) and pass it on; others ignore it. Off by default, as it is an
+            extension of this engine.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -242,6 +246,7 @@ class Client:
         extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
         middleware: Sequence[ClientMiddleware] = (),
         arguments: ArgumentMode = "as-is",
+        deadlines: bool = False,
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
@@ -263,7 +268,7 @@ class Client:
                 on_notification=on_notification,
                 on_lost=on_lost,
                 log_level=log_level,
-                call=CallOptions(idle=timeout, cap=cap),
+                call=CallOptions(idle=timeout, cap=cap, sends_deadline=deadlines),
                 answer_input=answer_input,
                 max_rounds=max_rounds,
                 probe_timeout=probe_timeout,
@@ -642,7 +647,7 @@ class Client:
 
     def _with_key(self, meta: Mapping[str, Any] | None, key: str) -> dict[str, Any]:
         """Raises `LocalProtocolError` if the server does not take keys: it would begin a second call, too."""
-        if IDEMPOTENCY not in (self.server_capabilities.extensions or {}):
+        if not self._connectivity.negotiated.takes_keys:
             raise LocalProtocolError(
                 f"the server takes no keys ({IDEMPOTENCY}), and nothing was sent: make the call without key="
             )
@@ -674,7 +679,7 @@ class Client:
             ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
                 always, as the server likes.
             timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all until there is a task; by default the client's.
+            cap: Seconds in all until there is a task; by default the client's. They are no deadline for the task.
             meta: Further members of the request's ``_meta``.
             answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
             state: The state of that `InputRequired`.
@@ -692,6 +697,8 @@ class Client:
         """
         params = _tool_params(name, arguments, self._requests.schemas.inputs)
         options = call_options(self._long_call, timeout, cap, None, meta)
+        # The task outlives the request that creates it.
+        options = attrs.evolve(options, sends_deadline=False)
         return await self._tool_tasks.begin(name, params, options, ttl, answers, state)
 
     def task(self, id: str) -> TaskHandle:

@@ -141,6 +141,10 @@ class Client:
             default, nothing; with ``"check"`` those that do not fit are a `WrongArguments`, and nothing is sent; with
             ``"repair"`` they are repaired first, where they can be meant in one way only, as servers do
             (``Server(arguments="repair")``). For programs whose arguments come from a model.
+        deadlines: Whether each request says how much of its time is left: of ``cap``, of ``timeout`` where no report of
+            progress can move it, of the cancel scopes around it, and of the call that it is made for. Servers of this
+            engine stop at it (`DeadlineExceeded`) and pass it on; others ignore it. Off by default, as it is an
+            extension of this engine.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -188,6 +192,7 @@ class Client:
         extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
         middleware: Sequence[_ClientMiddleware] = (),
         arguments: ArgumentMode = "as-is",
+        deadlines: bool = False,
     ) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc_info: object) -> None: ...
@@ -414,7 +419,7 @@ class Client:
             ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
                 always, as the server likes.
             timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all until there is a task; by default the client's.
+            cap: Seconds in all until there is a task; by default the client's. They are no deadline for the task.
             meta: Further members of the request's ``_meta``.
             answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
             state: The state of that `InputRequired`.

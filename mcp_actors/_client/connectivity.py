@@ -22,7 +22,7 @@ import attrs
 import trio
 
 from mcp_actors._actors.session import Session
-from mcp_actors._eras.era import Era, declared_names
+from mcp_actors._eras.era import IDEMPOTENCY, Era, declared_names
 from mcp_actors.errors import (
     AuthorizationError,
     ConnectFailed,
@@ -91,6 +91,11 @@ class Negotiated:
     instructions: str | None
     discovered: DiscoverResult | None
     """The answer to discovery, where the revision has that."""
+
+    @property
+    def takes_keys(self) -> bool:
+        """Whether the server keeps the answers to calls with keys."""
+        return IDEMPOTENCY in (self.capabilities.extensions or {})
 
     @functools.cached_property
     def declared(self) -> frozenset[str]:

@@ -96,6 +96,13 @@ class Repetition:
         """
         if not may_be_repeated(refusal, self._options):
             raise refusal
+        options = await self._next(refusal, session)
+        # The server that is there now may be another one, which would begin it again.
+        if not may_be_repeated(refusal, None) and not self._connectivity.negotiated.takes_keys:
+            raise refusal
+        return options
+
+    async def _next(self, refusal: McpError, session: Session) -> CallOptions:
         if isinstance(refusal, SessionExpired):
             if self._was_forgotten:
                 raise refusal

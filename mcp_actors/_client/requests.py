@@ -152,6 +152,7 @@ class Requests:
             RemoteProtocolError: The server's answer cannot be understood, or it asks without an end.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
             CallTimeout: A clock of ``options`` ran out.
+            DeadlineExceeded: The server has stopped at the deadline of the request, or no time is left to send it in.
             ConnectionLost: There is no connection, or it ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
             SessionExpired: The server has forgotten the session.
@@ -424,6 +425,7 @@ def call_options(
         on_progress=None if on_progress is None else guarded("on_progress", on_progress),
         wants_progress=defaults.wants_progress,
         meta=None if meta is None else callers_meta(meta),
+        sends_deadline=defaults.sends_deadline,
     )
 
 

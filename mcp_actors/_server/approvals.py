@@ -56,7 +56,7 @@ PAGE_WAIT = 20.0
 # The key of the question, and of the member of the state that has what was asked.
 _KEY = "mcp-actors/approval"
 # A form without fields: the answer is what the person does with it.
-_FORM = {"type": "object", "properties": {}}
+_FORM = {"type": "object", "properties": {}, "required": []}
 
 
 class Approval(msgspec.Struct, frozen=True):

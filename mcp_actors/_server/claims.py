@@ -21,7 +21,7 @@ import trio
 from mcp_actors.abc import OpenState
 from mcp_actors.errors import OutcomeUnknown
 
-__all__ = ["Claim", "ClaimEntry", "Claims", "load", "outcome_of_another", "replace"]
+__all__ = ["Claim", "ClaimEntry", "Claims", "entry_with_outcome", "load", "lose_all", "replace"]
 
 # Seconds between two looks at what another one has claimed, at first and at last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.01, 1.0
@@ -31,7 +31,7 @@ Claim = tuple[str, str]
 
 
 class ClaimEntry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An entry of the shared state. Without an outcome it is claimed, and lost once nobody has the claim."""
+    """An entry of the shared state. Without an outcome it is claimed, and lost once its claim is nobody's."""
 
     claim: Claim
     outcome: Any = None
@@ -47,6 +47,11 @@ _read = msgspec.json.Decoder(ClaimEntry).decode
 _running: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_running.clear)
+
+
+def lose_all() -> None:
+    """Lets all that runs in this process count as lost, as its end would: for tests of what happens then."""
+    _running.clear()
 
 
 class Claims:
@@ -102,14 +107,16 @@ async def replace(
     return await shared.values.replace(key, encoded[0], encoded[1], seconds)
 
 
-async def outcome_of_another(
+async def entry_with_outcome(
     shared: OpenState,
     claims: Claims,
     key: str,
     what: str,
     check: Callable[[ClaimEntry], None] = lambda entry: None,
-) -> ClaimEntry:
-    """Returns an entry that somebody else has claimed, once it has an outcome. Cancelled, it has changed nothing.
+) -> ClaimEntry | None:
+    """Returns an entry that somebody else has claimed, once it has an outcome; ``None`` if it is not there any more.
+
+    It was given back then, or is kept no longer. Cancelled, this has changed nothing.
 
     Args:
         shared: The shared state.
@@ -119,13 +126,15 @@ async def outcome_of_another(
         check: Is called with each entry that is found, and may raise.
 
     Raises:
-        OutcomeUnknown: Nobody knows what came of it, or it is kept no longer.
+        OutcomeUnknown: The node that claimed it does not run it any more, and has left no outcome.
         SharedStateUnavailable: The state cannot be reached.
     """
     pause, seen = _FIRST_PAUSE, None
     while True:
         entry = await load(shared, key)
-        if entry is None or entry == seen:
+        if entry is None:
+            return None
+        if entry == seen:
             raise OutcomeUnknown(what)
         check(entry)
         if entry.outcome is not None:

@@ -590,6 +590,7 @@ class Features:
         former.is_replaced = True
         self._offered |= former._offered
         self._served = former._served
+        self.tools.turns = former.tools.turns
         self._capabilities = self.declared = None
         kinds: tuple[EventKind, ...] = ("tools", "resources", "prompts")
         if self.visibility.is_active or former.visibility.is_active or self.sources or former.sources:

@@ -44,8 +44,10 @@ from typing import Any, NamedTuple
 import msgspec
 import trio
 
+from mcp_actors._actors.limits import WEIGHED_BYTES, HeldBytes
 from mcp_actors._eras.era import IDEMPOTENCY, KEY
-from mcp_actors._server.claims import ClaimEntry, load, outcome_of_another, replace
+from mcp_actors._server.claims import ClaimEntry, entry_with_outcome, load, replace
+from mcp_actors._server.components import VERSION
 from mcp_actors._server.context import Context, holder_of
 from mcp_actors._server.features import Features
 from mcp_actors._server.middleware import CallNext
@@ -76,6 +78,11 @@ _MIB = 1024 * 1024
 # Seconds between two attempts to write to a shared state that is away, at first and at last, and seconds in which a
 # claim of which nothing was begun is given back.
 RETRY_FIRST, RETRY_LAST, RELEASE_BOUND = 0.1, 5.0, 30.0
+CLAIM_MARGIN = 86_400.0
+"""Seconds for which a claim is kept longer than its function may run.
+
+It is there while the function cleans up, and when a clock has jumped; a key whose process died is refused for so long.
+"""
 MOST_COUNTED = 100_000
 """Answers that one node counts by their callers."""
 # Seconds in which functions may clean up when the server has stopped.
@@ -94,14 +101,14 @@ class Idempotency(ServerExtension):
             have half of them. The function of each holds what a call holds.
         per_caller: Answers that are kept for one principal or, without one, one address, by each node: 10,000. The
             oldest ones are dropped first, with a warning in the log.
-        bytes_per_caller: Bytes of these answers: 64 MiB.
+        bytes_per_caller: Bytes of these answers: 16 MiB, a quarter of what the state in memory has room for.
 
     Raises:
         ValueError: A number is less than 1.
     """
 
     def __init__(
-        self, *, running: int = 1000, per_caller: int = 10_000, bytes_per_caller: int = 64 * _MIB
+        self, *, running: int = 1000, per_caller: int = 10_000, bytes_per_caller: int = 16 * _MIB
     ) -> None:
         super().__init__(IDEMPOTENCY)
         for name, value in (("running", running), ("per_caller", per_caller)):
@@ -111,14 +118,14 @@ class Idempotency(ServerExtension):
             raise ValueError(f"bytes_per_caller={bytes_per_caller!r}: answers need room")
         self._running = running
         self._bounds = (per_caller, bytes_per_caller)
-        self._nodes: list[_KeyedCalls] = []
+        self._nodes: list[_KeyedNode] = []
         self.serving(self._serve)
         self.around("tools/call", when=lambda params: False, meta=KEY)(self._call)
 
     @asynccontextmanager
     async def _serve(self, serving: Serving) -> AsyncIterator[None]:
         async with trio.open_nursery() as nursery:
-            node = _KeyedCalls(serving, nursery, Budget(self._running), *self._bounds)
+            node = _KeyedNode(serving, nursery, Budget(self._running), *self._bounds)
             self._nodes.append(node)
             try:
                 yield
@@ -151,11 +158,12 @@ class Idempotency(ServerExtension):
             )
         if not self._nodes:
             raise ServerStopping()
-        return await self._nodes[0].answer(ctx, call_next, _AnswerPlace.of(ctx, tool, key), seconds)
+        node = next((each for each in self._nodes if each.serves(ctx)), self._nodes[0])
+        return await node.answer(ctx, call_next, _KeyedPlace.of(ctx, tool, key), seconds)
 
 
-class _AnswerPlace(NamedTuple):
-    """The place where the answer to a request is kept, and what tells the request from others with the same key."""
+class _KeyedPlace(NamedTuple):
+    """The place of an answer in the shared state, and what tells its request from others with the same key."""
 
     tool: str
     key: str
@@ -164,18 +172,22 @@ class _AnswerPlace(NamedTuple):
     of_first: str
     """That of the first round of the call."""
     digest: str
+    size: int
+    """Bytes of what the function holds of the request."""
 
     @classmethod
-    def of(cls, ctx: Context, tool: str, key: str) -> _AnswerPlace:
+    def of(cls, ctx: Context, tool: str, key: str) -> _KeyedPlace:
         principal, invocation = ctx.principal, ctx.call.invocation
         owner = "" if principal is None else principal.key
-        request = [ctx.params.get("arguments") or {}, invocation.answers or {}]
+        version = ctx.params.get(VERSION, ctx.meta.get(VERSION))
+        request = _encoded([ctx.params.get("arguments") or {}, invocation.answers or {}, version])
         return cls(
             tool,
             key,
             _digest(["answer", owner, tool, key, invocation.state or ""]),
             _digest(["answer", owner, tool, key, ""]),
-            _digest(request),
+            hashlib.sha256(request).hexdigest(),
+            len(request),
         )
 
     def check(self, entry: ClaimEntry) -> None:
@@ -187,8 +199,12 @@ class _AnswerPlace(NamedTuple):
         return OutcomeUnknown(f"{self.tool}, key {self.key}")
 
 
-def _digest(value: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()
+def _encoded(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def _digest(value: list[str]) -> str:
+    return hashlib.sha256(_encoded(value)).hexdigest()
 
 
 class _KeyedRun:
@@ -199,7 +215,7 @@ class _KeyedRun:
         seconds: How long it may run, and is kept.
     """
 
-    def __init__(self, place: _AnswerPlace, seconds: float) -> None:
+    def __init__(self, place: _KeyedPlace, seconds: float) -> None:
         self.place = place
         self.seconds = seconds
         # The end of the server gives it as much time as calls, and then cancels this scope.
@@ -217,6 +233,7 @@ class _KeyedRun:
         """The call of the caller that came last, as long as that waits."""
         self.ctx: Context | None = None
         """The context of the function."""
+        self.held: HeldBytes | None = None
         self.question: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
@@ -264,7 +281,7 @@ async def _unless_gone(sent: Awaitable[None]) -> None:
         log.debug("the caller of a call with a key has gone")
 
 
-class _KeyedCalls:
+class _KeyedNode:
     """The calls with keys of one `Server.serve`."""
 
     def __init__(
@@ -274,10 +291,14 @@ class _KeyedCalls:
         self._shared = serving.shared
         self._nursery = nursery
         self._places = places
-        self._kept = _CountedAnswers(per_caller, bytes_per_caller)
+        self._kept = _KeptAnswers(per_caller, bytes_per_caller)
         self._runs: dict[str, _KeyedRun] = {}
 
-    async def answer(self, ctx: Context, call_next: CallNext, place: _AnswerPlace, seconds: float) -> Any:
+    def serves(self, ctx: Context) -> bool:
+        """Whether a call came to its `Server.serve`, whose end is the end of the function, too."""
+        return self._serving.has_call(ctx)
+
+    async def answer(self, ctx: Context, call_next: CallNext, place: _KeyedPlace, seconds: float) -> Any:
         """Returns the answer to a call. Cancelled by its caller, it cancels the function; otherwise that runs on.
 
         Raises:
@@ -286,11 +307,24 @@ class _KeyedCalls:
             SharedStateUnavailable: Nothing was begun, or the answer of another node cannot be read.
             RpcError: The answer.
         """
-        run = self._runs.get(place.of_round)
-        if run is None:
-            run = self._begin(ctx, call_next, place, seconds)
-        elif run.place.digest != place.digest:
-            raise KeyConflict(place.tool, place.key)
+        while True:
+            run = self._runs.get(place.of_round)
+            if run is None:
+                run = self._begin(ctx, call_next, place, seconds)
+            elif run.place.digest != place.digest:
+                raise KeyConflict(place.tool, place.key)
+            await self._wait(ctx, run)
+            if run.refusal is not None:
+                raise RpcError.from_wire(run.refusal.code, run.refusal.message, run.refusal.data)
+            if run.answer is not None:
+                return _answered(run.answer, place)
+            claims, what = ctx._scope.claims, place.unknown().data["what"]
+            found = await entry_with_outcome(self._shared, claims, place.of_round, what, place.check)
+            if found is not None:
+                return _answered(found.outcome, place)
+            # Nothing was begun by the one that had claimed it.
+
+    async def _wait(self, ctx: Context, run: _KeyedRun) -> None:
         run.client = ctx
         run.waiting += 1
         try:
@@ -301,26 +335,20 @@ class _KeyedCalls:
                 run.client = None
             if not run.waiting and (ctx.call.withdrawn or ctx.call.state == "replaced"):
                 run.scope.cancel(reason="its caller has cancelled the call")
-        if run.refusal is not None:
-            raise RpcError.from_wire(run.refusal.code, run.refusal.message, run.refusal.data)
-        answer = run.answer
-        if answer is None:
-            claims = ctx._scope.claims
-            what = place.unknown().data["what"]
-            answer = (
-                await outcome_of_another(self._shared, claims, place.of_round, what, place.check)
-            ).outcome
-        return _answered(answer, place)
 
-    def _begin(self, ctx: Context, call_next: CallNext, place: _AnswerPlace, seconds: float) -> _KeyedRun:
+    def _begin(self, ctx: Context, call_next: CallNext, place: _KeyedPlace, seconds: float) -> _KeyedRun:
         """Starts a call that is not known here. Never waits; raises `Overloaded`."""
         holder = holder_of(ctx)
         over = self._places.charge(holder, 1)
         if over is not None:
             raise Overloaded.for_tasks("running calls with keys", over, self._places.limit_of(over))
         run = _KeyedRun(place, seconds)
+        memory = ctx.call.owner.limiters.memory
         try:
             run.ctx = later = detached(ctx, run, with_answers=True)
+            if memory is not None and place.size >= WEIGHED_BYTES:
+                # The call gives its own bytes back when its caller goes; the function has them still.
+                run.held = memory.hold(ctx.call.invocation, place.size)
         except BaseException:
             self._places.release(holder, 1)
             raise
@@ -344,47 +372,59 @@ class _KeyedCalls:
         claim = claims.begin(self._shared, run)
         entry = ClaimEntry(claim, digest=run.place.digest)
         try:
-            if await self._is_claimed(run, entry):
-                cancelled = run.scope.cancel_called
+            if not await self._is_claimed(run, entry):
+                self._forget(run)
+                if run.refusal is not None:
+                    # The state may have the claim all the same.
+                    await self._release(run, entry)
+            elif run.scope.cancel_called:
+                await self._release(run, entry)
+            else:
                 run.answer = answer = await self._outcome(run, ctx, function)
                 run.answered.set()
                 # Callers of this node find the answer here until it is kept.
-                if cancelled or _says_that_nothing_was_begun(ctx, answer):
-                    await self._write(run.place.of_round, entry, None, run.seconds)
+                if _says_that_nothing_was_begun(ctx, answer):
+                    await self._release(run, entry)
                 else:
                     await self._keep(run.place, entry, answer, run.seconds, holder)
         finally:
-            self._runs.pop(run.place.of_round, None)
+            self._forget(run)
             claims.end(claim)
             self._places.release(holder, 1)
+            if run.held is not None:
+                run.held.leave()
             # Nothing that the caller sent is kept behind the answer.
             run.ctx = None
-            run.answered.set()
             run.ended.set()
+
+    def _forget(self, run: _KeyedRun) -> None:
+        """The next call with its key asks the shared state."""
+        if self._runs.get(run.place.of_round) is run:
+            del self._runs[run.place.of_round]
+        run.answered.set()
 
     async def _is_claimed(self, run: _KeyedRun, entry: ClaimEntry) -> bool:
         """Whether the function may begin, as nobody has begun it before."""
-        key, claimed = run.place.of_round, False
+        claimed = False
         try:
             # Not cancelled in between: it would not be known whose claim there is. The state bounds how long it takes.
             with trio.CancelScope(shield=True):
-                claimed = await replace(self._shared, key, None, entry, run.seconds)
+                claimed = await replace(
+                    self._shared, run.place.of_round, None, entry, run.seconds + CLAIM_MARGIN
+                )
         except SharedStateUnavailable as error:
             run.refusal = error
-            # The state may have it all the same, and nothing was begun.
-            start(self._nursery, KEYED_CALL, self._release, key, entry, about=run.place.tool)
         return claimed
 
-    async def _release(self, key: str, entry: ClaimEntry) -> None:
+    async def _release(self, run: _KeyedRun, entry: ClaimEntry) -> None:
+        """Gives a claim back of which nothing was begun; callers at other nodes wait for that."""
         with trio.move_on_after(RELEASE_BOUND):
-            await self._write(key, entry, None, RELEASE_BOUND)
+            await self._write(run.place.of_round, entry, None, RELEASE_BOUND)
 
     async def _outcome(
         self, run: _KeyedRun, ctx: Context, function: Callable[[], Awaitable[Any]]
     ) -> Mapping[str, Any]:
         with run.scope, trio.move_on_after(run.seconds):
-            # A function that was cancelled before its first step must not make it.
-            await trio.lowlevel.checkpoint_if_cancelled()
             return await outcome(ctx, function)
         return _UNKNOWN if run.question is None else {"result": run.question}
 
@@ -392,7 +432,7 @@ class _KeyedCalls:
 
     async def _keep(
         self,
-        place: _AnswerPlace,
+        place: _KeyedPlace,
         before: ClaimEntry,
         answer: Mapping[str, Any],
         seconds: float,
@@ -400,13 +440,16 @@ class _KeyedCalls:
     ) -> None:
         """Keeps an answer; while the state is away, it tries again, and those who call at other nodes wait."""
         after = ClaimEntry(before.claim, answer, before.digest)
+        size = len(encode_value(answer))
         with trio.move_on_after(seconds):
+            # First, so that it makes room.
+            await self._drop_oldest(holder, place.of_round, size, seconds)
             await self._write(place.of_round, before, after, seconds)
             if place.of_first != place.of_round and not _asks(answer):
+                await self._drop_oldest(holder, place.of_first, size, seconds)
                 await self._replace_first(place, after, seconds)
-            await self._drop_oldest(holder, place.of_round, len(encode_value(answer)), seconds)
 
-    async def _replace_first(self, place: _AnswerPlace, after: ClaimEntry, seconds: float) -> None:
+    async def _replace_first(self, place: _KeyedPlace, after: ClaimEntry, seconds: float) -> None:
         """Makes the last answer of a call that has asked the one to its first round."""
         try:
             first = await load(self._shared, place.of_first)
@@ -465,7 +508,7 @@ class _CountedAnswer(NamedTuple):
     until: float
 
 
-class _CountedAnswers:
+class _KeptAnswers:
     """The answers that one node has kept, oldest first, `MOST_COUNTED` at most; those before are counted no more.
 
     Args:
@@ -480,7 +523,7 @@ class _CountedAnswers:
         self._sizes: dict[str | None, int] = {}
 
     def __repr__(self) -> str:
-        return f"<_CountedAnswers {len(self._answers)} answers of {len(self._keys)} callers>"
+        return f"<_KeptAnswers {len(self._answers)} answers of {len(self._keys)} callers>"
 
     def add(self, holder: str | None, key: str, size: int, until: float) -> list[str]:
         """Counts an answer, and returns the keys of those of its caller that have to be dropped for it."""
@@ -512,7 +555,7 @@ class _CountedAnswers:
             del self._keys[answer.holder], self._sizes[answer.holder]
 
 
-def _answered(answer: Mapping[str, Any], place: _AnswerPlace) -> Any:
+def _answered(answer: Mapping[str, Any], place: _KeyedPlace) -> Any:
     if "result" in answer:
         return answer["result"]
     if "error" in answer:
@@ -529,7 +572,8 @@ def _asks(answer: Mapping[str, Any]) -> bool:
 def _says_that_nothing_was_begun(ctx: Context, answer: Mapping[str, Any]) -> bool:
     if ctx.call.refused:
         return True
-    if "error" not in answer:
+    # What the function raises says nothing of what it did before.
+    if "error" not in answer or ctx.call.raised:
         return False
     error = RpcError.from_wire(
         answer["error"]["code"], answer["error"]["message"], answer["error"].get("data")

@@ -32,7 +32,7 @@ import trio
 from mcp_actors._schema.convert import ConversionError
 from mcp_actors._schema.returned import conversion, output_encoder
 from mcp_actors._schema.signature import function_hints
-from mcp_actors._server.claims import Claim, ClaimEntry, Claims, outcome_of_another, replace
+from mcp_actors._server.claims import Claim, ClaimEntry, Claims, entry_with_outcome, replace
 from mcp_actors._server.invoke import body_of
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.abc import OpenState
@@ -336,7 +336,9 @@ class Effect:
                 if may_begin and await self._replace(None, ClaimEntry(claim)):
                     self._claim = claim
                     return
-            found = await outcome_of_another(self._shared, self._claims, self._key, self.name)
+            found = await entry_with_outcome(self._shared, self._claims, self._key, self.name)
+            if found is None:
+                raise OutcomeUnknown(self.name)
             self.outcome = found.outcome
         finally:
             if self._claim is None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.invoke import is_async
+from mcp_actors._server.turns import Turn, TurnKey
 from mcp_actors._server.visibility import AccessRule
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.types import Annotations, Icon, ToolAnnotations
@@ -62,6 +63,8 @@ class ToolOptions(PromptOptions, total=False):
     """Replaces what the return type says."""
     timeout: float
     """Seconds after which a call is cancelled; without it the tool may take as long as its client waits."""
+    turn: Turn | TurnKey
+    """Calls with the same key run one after the other: a text such as ``"{path}"``, a function, or a `Turn`."""
     task: Literal["optional", "required"]
     """Whether a call may, or must, become a task that outlives its caller."""
     restartable: bool

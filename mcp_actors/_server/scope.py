@@ -20,7 +20,7 @@ from typing_extensions import TypeVar
 
 from mcp_actors._actors.inbound_call import CallOwner, InboundCall, SupportsKept
 from mcp_actors._actors.limits import Limits
-from mcp_actors._eras.era import Invocation
+from mcp_actors._eras.era import KEY, Invocation
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._server.claims import Claims
 from mcp_actors._server.invoke import WorkerThreads
@@ -133,10 +133,11 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
         return invocation.opened
 
     def _binding(self, invocation: Invocation) -> dict[str, Any]:
-        """A state is good for the same request by the same principal only."""
+        """A state is good for the same request by the same principal, with the same key, only."""
+        key = invocation.meta.get(KEY)
         return {
             "method": invocation.method.name,
-            "target": invocation.params,
+            "target": invocation.params if key is None else [invocation.params, key],
             "principal": invocation.principal,
         }
 

@@ -28,6 +28,7 @@ from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.sources import list_result, with_provided
+from mcp_actors._server.turns import Turn, TurnKey, Turns, TurnTaker, in_turn
 from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import RpcError, ToolError, invalid_params
@@ -145,6 +146,11 @@ class Tools(Registry[_ToolEntry]):
         """Counts calls with repaired arguments, those of tools elsewhere included."""
         return RepairCount()
 
+    @cached_property
+    def turns(self) -> Turns:
+        """The calls that take turns. Tools that take the place of these at a reload have the same ones."""
+        return Turns()
+
     def add(self, call: Callable[..., Any], **options: Any) -> Tool:
         """Adds ``call`` as a tool and returns how clients see it; see `entry` for the options.
 
@@ -175,20 +181,17 @@ class Tools(Registry[_ToolEntry]):
         task: Literal["optional", "required"] | None = None,
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
+        turn: Turn | TurnKey | None = None,
         idempotent: timedelta | None = None,
         confirm: str | None = None,
         preview: Callable[..., Any] | None = None,
         confirm_by: ApprovedBy = "form",
         **exposed: Any,
     ) -> _ToolEntry:
-        """Makes the entry of a tool.
+        """Makes the entry of a tool, with the options that `ToolOptions` describes.
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
-        dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
-        checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
-        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. With ``idempotent`` the
-        answer to a call with a key is kept for so long. With ``confirm`` a person has to approve each call, of which
-        ``preview`` says more. What is ``exposed`` says who sees it: see `make_exposure`.
+        dict; otherwise the schema is read from its signature. A person approves a call before it waits for its turn.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
         """
@@ -197,6 +200,9 @@ class Tools(Registry[_ToolEntry]):
         answers_kept, meta = _answers_kept(idempotent, meta)
         signature, schema, bind = self._bound(call, input_schema, name)
         ready = self._ready(call, signature, name, inline=inline, loop=loop, timeout=timeout)
+        if turn is not None:
+            taker = TurnTaker(name, annotations, schema, input_schema is not None)
+            ready = in_turn(ready, call, turn, taker, lambda: self.turns)
         if confirm is not None:
             values = dict if input_schema is None else _only_value
             ready = confirmed(ready, self._confirmation(confirm, preview, schema), confirm_by, values)
@@ -379,6 +385,9 @@ class Tools(Registry[_ToolEntry]):
             value = entry.function.call(ctx, bound)
         except ToolError as error:
             return failed(error)
+        except RpcError:
+            ctx.call.raised = True
+            raise
         try:
             return _result(entry, value)
         except UnreadFiles as unread:
@@ -401,6 +410,9 @@ async def _run(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) -> To
         value = await entry.function.call(ctx, bound)
     except ToolError as error:
         return failed(error)
+    except RpcError:
+        ctx.call.raised = True
+        raise
     except ExceptionGroup as group:
         cause = tool_error_in(group)
         if cause is not None:
@@ -433,6 +445,9 @@ async def answer_of(entry: _ToolEntry, ctx: Context, arguments: dict[str, Any]) 
         return _result(entry, entry.function.call(ctx, entry.bind(arguments)))
     except (ToolError, InvalidArguments) as error:
         return failed(error)
+    except RpcError:
+        ctx.call.raised = True
+        raise
     except UnreadFiles as unread:
         return await _read(entry, unread.value)
 
@@ -461,9 +476,10 @@ def _limited(function: Function, name: str, seconds: float) -> Function:
     call = function.call
 
     async def limited(ctx: Context, arguments: dict[str, Any]) -> Any:
-        with trio.move_on_after(seconds):
+        with trio.move_on_after(seconds) as limit:
             return await call(ctx, arguments)
-        raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s")
+        late = trio.current_time() - limit.deadline
+        raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s", seconds + late)
 
     return Function(limited, inline=False)
 

@@ -58,6 +58,9 @@ WITH_HOST = (*HTTP, "ws:", "wss:")
 """Bindings in which a request names its host and its origin."""
 
 
+WATCHDOG = 0.25
+"""Seconds after which a command that serves takes a loop for blocked; above what anybody notices as a pause."""
+
 EVERY = ("serve", "gateway", "bridge", "from-openapi", "rest")
 _DECLARED = "option"
 
@@ -328,6 +331,15 @@ class ServeOptions:
         _OPERATORS,
         is_flag=True,
         help="Write a line to the log for each HTTP request, and for each call by another way.",
+    )
+    watchdog: float | None = _option(
+        "--watchdog",
+        _OPERATORS,
+        on=_BUT_REST,
+        metavar="S",
+        type=click.FloatRange(min=0),
+        help="Seconds after which a function that blocks the event loop is named in the log; 0 for never. Default: "
+        f"{WATCHDOG:g}",
     )
     workers: int | None = _option(
         "--workers",
@@ -609,7 +621,19 @@ def equip(server: Server, options: ServeOptions) -> None:
     given |= {name: seconds for name, seconds in ending.items() if seconds is not None}
     if given:
         server.limits = attrs.evolve(server.limits, **given)
+    _set_watchdog(server, options.watchdog)
     add_middleware(server, options)
+
+
+def _set_watchdog(server: Server, seconds: float | None) -> None:
+    """Sets the watchdog of a command line, which a server may have in its own way."""
+    try:
+        if seconds is not None:
+            server.watchdog = seconds or None
+        elif server.watchdog is None:
+            server.watchdog = WATCHDOG
+    except ValueError as error:
+        raise WrongUsage(f"--watchdog {seconds:g}: {error}") from error
 
 
 def add_middleware(server: Server, options: ServeOptions) -> None:

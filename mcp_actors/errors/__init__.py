@@ -19,6 +19,8 @@
     │   ├── Overloaded            429, a limit on concurrent requests is reached
     │   ├── NotAllowed            403, `auth=` of a tool, prompt or resource refuses
     │   ├── OutcomeUnknown        409, what may be done once was begun, and its outcome is not known
+    │   ├── DeadlineExceeded      504, the caller's time is over: refused unbegun, or cancelled
+    │   ├── TurnLost              409, the turn of a call was lost, and its function was cancelled
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
     │   ├── ServerStopping        503, the server stops: not begun, or begun and cancelled
@@ -102,6 +104,7 @@ from mcp_actors.errors.protocol import (
     ApiDocumentError,
     ClosedElsewhere,
     ConfigurationError,
+    DeadlineExceeded,
     HeaderMismatch,
     InsufficientScope,
     KeyConflict,
@@ -124,6 +127,7 @@ from mcp_actors.errors.protocol import (
     SharedStateUnavailable,
     SkillRefused,
     TaskNotFound,
+    TurnLost,
     Unavailable,
     UnsupportedVersion,
     UpstreamMisbehaved,
@@ -149,6 +153,7 @@ __all__ = [
     "ConfigurationError",
     "ConnectFailed",
     "ConnectionLost",
+    "DeadlineExceeded",
     "DiscoveryFailed",
     "EngineStopped",
     "HeaderMismatch",
@@ -188,6 +193,7 @@ __all__ = [
     "ToolError",
     "ToolFailed",
     "TransportNotFound",
+    "TurnLost",
     "Unavailable",
     "UnexpectedResult",
     "UnsupportedVersion",

@@ -255,14 +255,17 @@ class CallTimeout(McpError):
 
     ``clock`` is ``"idle"`` if neither an answer nor progress arrived for ``seconds``, and ``"cap"`` if the total time
     reached ``seconds``. ``received`` has the beginnings of the first things that came instead of messages, and ``peer``
-    is the name of a server that a client was about to meet.
+    is the name of a server that a client was about to meet. ``blocked`` says what has blocked the event loop of this
+    client meanwhile, where a server in the same loop has a watchdog, and is ``""`` otherwise.
     """
 
     PAGE: ClassVar[str] = "troubleshooting"
 
-    def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float) -> None:
+    def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float, blocked: str = "") -> None:
         reason = "no answer and no progress for" if clock == "idle" else "not finished after"
-        super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock)")
+        because = f": {blocked}" if blocked else ""
+        super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock){because}")
+        self.blocked = blocked
         self.peer = ""
         self.method = method
         self.clock = clock

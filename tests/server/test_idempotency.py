@@ -59,7 +59,14 @@ class Bank:
         self.done: list[Any] = []
         self.begun, self.gate = trio.Event(), trio.Event()
         self.fails: list[Exception] = []
+        self.refuses: list[Exception] = []
         self.ends: list[str] = []
+
+        @self.server.middleware
+        async def refuse(ctx: Context, call_next: Any) -> Any:
+            if ctx.method == "tools/call" and self.refuses:
+                raise self.refuses.pop()
+            return await call_next()
 
         @self.server.tool(idempotent=DAY)
         async def transfer(cents: int, to: str = "Ann") -> str:
@@ -370,11 +377,24 @@ async def test_an_answer_that_says_that_nothing_was_begun_is_not_kept(
     error: RpcError, autojump_clock: Any
 ) -> None:
     bank = Bank()
-    bank.fails = [error]
+    bank.refuses = [error]
     async with Client(bank.server) as client:
         with pytest.raises(type(error)):
             await client.call_tool("transfer", {"cents": 5}, key="a", cap=0.5)
-        assert await client.call_tool("transfer", {"cents": 5}, key="a", returns=str) == "5 to Ann, number 2"
+        assert await client.call_tool("transfer", {"cents": 5}, key="a", returns=str) == "5 to Ann, number 1"
+
+
+@pytest.mark.parametrize("error", NOTHING_BEGUN, ids=lambda each: type(each).__name__)
+async def test_what_a_function_raises_says_nothing_of_what_it_has_done(
+    error: RpcError, autojump_clock: Any
+) -> None:
+    bank = Bank()
+    bank.fails = [error]
+    async with Client(bank.server) as client:
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                await client.call_tool("transfer", {"cents": 5}, key="a", cap=0.5)
+    assert bank.done == [5]
 
 
 async def test_arguments_that_do_not_fit_use_up_no_key() -> None:

@@ -322,9 +322,13 @@ class MemoryTransport:
             async with trio.open_nursery() as self._connections:
                 self._handler = handler
                 task_status.started(self._url)
-                await trio.sleep_forever()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    # Those that are open end now, and the nursery takes no more.
+                    self._handler = None
         finally:
-            self._connections = self._handler = None
+            self._connections = None
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[FrameChannel]:
