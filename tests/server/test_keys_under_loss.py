@@ -62,7 +62,11 @@ class Node:
 
     def server(self) -> Server:
         server = Server(
-            "bank", state_key=STATE_KEY, shared=self._shared, mask_errors=False, limits=Limits(drain_grace=0.05)
+            "bank",
+            state_key=STATE_KEY,
+            shared=self._shared,
+            mask_errors=False,
+            limits=Limits(drain_grace=0.05),
         )
 
         @server.tool(idempotent=DAY)
@@ -334,7 +338,9 @@ async def call_again(peer: ScriptedPeer) -> str:
 
 
 @pytest.mark.parametrize("way", ["cancelled", "lost", "stopped", "ended"])
-async def test_whatever_ends_a_call_at_any_step_its_effect_happens_once(way: str, autojump_clock: Any) -> None:
+async def test_whatever_ends_a_call_at_any_step_its_effect_happens_once(
+    way: str, autojump_clock: Any
+) -> None:
     ends: Counter[str] = Counter()
     for steps in range(40):
         world = Steps()

@@ -108,7 +108,11 @@ class Rounds:
     async def _kill_one(self, number: int, victim: Killed, other: Killed) -> None:
         names = [f"{number}-{call}" for call in range(CALLS)]
         arguments = {
-            name: {"name": name, "before": self._chance.uniform(0, 0.2), "after": self._chance.uniform(0, 0.2)}
+            name: {
+                "name": name,
+                "before": self._chance.uniform(0, 0.2),
+                "after": self._chance.uniform(0, 0.2),
+            }
             for name in names
         }
         found: dict[str, str] = {}
