@@ -234,7 +234,6 @@ async def test_one_that_comes_meanwhile_waits_at_another_node(era: str, redis: R
             nursery.start_soon(call, one)
             await here.begun.wait()
             nursery.start_soon(call, two)
-            await trio.testing.wait_all_tasks_blocked(0.05)
             with pytest.raises(KeyConflict):
                 await two.call_tool("slow", {"more": 1}, key=f"w{era}")
             here.gate.set()
@@ -248,6 +247,13 @@ async def served_over_http(bank: Bank) -> AsyncIterator[str]:
         places = await nursery.start(bank.server.serve, "http://127.0.0.1:0/mcp")
         yield places[0]
         nursery.cancel_scope.cancel()
+
+
+async def until_so_many_wait(bank: Bank, number: int) -> None:
+    """Until the server knows of so many callers of its one call with a key."""
+    (node,) = bank.server._features.extensions[IDEMPOTENCY]._nodes  # type: ignore[attr-defined]
+    while [each.waiting for each in node._runs.values()] != [number]:
+        await trio.testing.wait_all_tasks_blocked(0.01)
 
 
 async def test_a_function_runs_on_when_its_connection_is_lost() -> None:
@@ -265,7 +271,7 @@ async def test_a_function_runs_on_when_its_connection_is_lost() -> None:
             await bank.begun.wait()
             # A stateless client over HTTP has no other way to leave than to close the connection.
             lost.cancel()
-            await trio.testing.wait_all_tasks_blocked(0.1)
+            await until_so_many_wait(bank, 0)
             assert bank.ends == []
 
             async def second() -> None:
@@ -275,7 +281,7 @@ async def test_a_function_runs_on_when_its_connection_is_lost() -> None:
                 assert text == "slowly"
 
             nursery.start_soon(second)
-            await trio.testing.wait_all_tasks_blocked(0.1)
+            await until_so_many_wait(bank, 1)
             bank.gate.set()
     assert bank.done == ["slow"]
     # Whoever waits hears of it.
