@@ -607,8 +607,19 @@ class Client:
         if key is not None:
             meta = self._with_key(meta, key)
         params = _tool_params(name, arguments, self._requests.schemas.inputs)
-        requests = self._requests
         options = call_options(self._long_call, timeout, cap, on_progress, meta)
+        return await self._call_or_wait(name, params, options, answers, state)
+
+    async def _call_or_wait(
+        self,
+        name: str,
+        params: dict[str, Any],
+        options: CallOptions,
+        answers: Mapping[str, InputResponse] | None,
+        state: str | None,
+    ) -> CallToolResult:
+        """Calls a tool, or waits for the task that a session's server makes of it."""
+        requests = self._requests
         if self._task_support.get(name) == "required" and self._tool_tasks.may_augment():
             return await self._tool_tasks.call(name, params, options)
         try:

@@ -407,7 +407,9 @@ class _KeyedNode:
         try:
             # Not cancelled in between: it would not be known whose claim there is. The state bounds how long it takes.
             with trio.CancelScope(shield=True):
-                return await replace(self._shared, run.place.of_round, None, entry, run.seconds + CLAIM_MARGIN)
+                return await replace(
+                    self._shared, run.place.of_round, None, entry, run.seconds + CLAIM_MARGIN
+                )
         except SharedStateUnavailable as error:
             run.refusal = error
             return False
@@ -427,7 +429,12 @@ class _KeyedNode:
     # -- what is kept ----------------------------------------------------------------------------------------------
 
     async def _keep(
-        self, place: _KeyedPlace, before: ClaimEntry, answer: Mapping[str, Any], seconds: float, holder: str | None
+        self,
+        place: _KeyedPlace,
+        before: ClaimEntry,
+        answer: Mapping[str, Any],
+        seconds: float,
+        holder: str | None,
     ) -> None:
         """Keeps an answer; while the state is away, it tries again, and those who call at other nodes wait."""
         after = ClaimEntry(before.claim, answer, before.digest)

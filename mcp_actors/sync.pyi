@@ -315,6 +315,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> CallToolResult:
         """Calls a tool; a failure inside the tool is a result with ``is_error``, not an exception.
 
@@ -336,9 +337,14 @@ class Client:
             meta: Further members of the request's ``_meta``.
             answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
             state: The state of that `InputRequired`.
+            key: Names the call, in up to 256 characters: the server begins nothing twice that has the same key, and
+                answers from what the first call left (see `mcp_actors.idempotency`). With it the call is made again
+                within its time when its connection is lost, and may be made again with the same key after any error.
 
         Raises:
             TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
+            KeyConflict: The key belongs to a call with other arguments.
+            OutcomeUnknown: The key belongs to a call of which nobody knows what came of it.
             ToolFailed: With ``returns``: the tool failed.
             UnexpectedResult: With ``returns``: what the tool returned does not fit.
             WrongArguments: With ``Client(arguments=)``: they do not fit what the server has listed.
@@ -365,6 +371,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> T: ...
     @overload
     def call_tool(
@@ -379,6 +386,7 @@ class Client:
         meta: Mapping[str, Any] | None = None,
         answers: Mapping[str, InputResponse] | None = None,
         state: str | None = None,
+        key: str | None = None,
     ) -> Any: ...
     def start_tool(
         self,

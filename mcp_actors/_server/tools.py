@@ -230,18 +230,7 @@ class Tools(Registry[_ToolEntry]):
         repair = None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs)
         needed = frozenset(scopes)
         return _ToolEntry(
-            name,
-            serial,
-            tool,
-            bind,
-            ready,
-            finish,
-            mirrored,
-            needed,
-            rules,
-            repair,
-            exposure,
-            answers_kept,
+            name, serial, tool, bind, ready, finish, mirrored, needed, rules, repair, exposure, answers_kept
         )
 
     def _returned(

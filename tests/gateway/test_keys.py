@@ -149,7 +149,9 @@ async def test_a_gateway_without_keys_declares_none(world: World) -> None:
 
 async def test_a_gateway_that_presents_its_upstream_keeps_answers_too() -> None:
     bank = Bank()
-    gateway = Gateway([Upstream(name="x", target=bank.server, prefix="", idempotent={"*": DAY})], presents=True)
+    gateway = Gateway(
+        [Upstream(name="x", target=bank.server, prefix="", idempotent={"*": DAY})], presents=True
+    )
     async with Client(gateway) as client:
         await client.list_tools()
         for _ in range(2):

@@ -27,7 +27,7 @@ from mcp_actors.shared import MemoryShared
 from mcp_actors.shared.memory import MemoryValueStore
 from mcp_actors.testing import ScriptedPeer
 from mcp_transports.memory import MemoryTransport
-from tests.messages import LEGACY, MODERN, TASKS_DECLARED, cancelled, modern_meta, request, result
+from tests.messages import LEGACY, TASKS_DECLARED, cancelled, modern_meta, request, result
 from tests.redis_server import RedisServer
 from tests.server.asking import ALL, FORM, accept
 from tests.server.asking import KEY as STATE_KEY
@@ -244,7 +244,7 @@ class KeyedCalls:
             if says_so:
                 more = {"_meta": modern_meta()} if self._is_modern else {}
                 await peer.send(cancelled(1, **more))
-                await trio.sleep(0)
+                await trio.lowlevel.checkpoint()
             return None
 
 
