@@ -466,16 +466,15 @@ class _NodeQueues:
     async def _drop_lost(self, key: str, ahead: _Tickets, granted: int) -> bool:
         """Takes out the tickets of those that are lost; returns whether there were any."""
         lost = {each.id for each in ahead if each.address == self._address and each.id not in self._known}
-        for address in {each.address for each in ahead} - {self._address}:
-            if not await self.shared.bus.send(address, b""):
-                lost |= {each.id for each in ahead if each.address == address}
+        gone = await self._gone({each.address for each in ahead} - {self._address})
         now = trio.current_time()
         for each in ahead[:granted]:
             signs, since = self._signs.get(each.id, (-1, now))
             if signs != each.signs:
                 self._signs[each.id] = each.signs, now
             elif now - since >= LEASE:
-                lost.add(each.id)
+                gone.add(each.address)
+        lost |= {each.id for each in ahead if each.address in gone}
         if not lost:
             return False
         left = await self._change(key, lambda tickets: [each for each in tickets if each.id not in lost])
@@ -484,6 +483,12 @@ class _NodeQueues:
         for each in left[: _granted(left)]:
             await self._wake(each)
         return True
+
+    async def _gone(self, addresses: set[str]) -> set[str]:
+        """Returns those of some nodes that are known to be gone. A bus within this process knows nothing of others."""
+        if not self.shared.bus.spans_processes:
+            return set()
+        return {each for each in addresses if not await self.shared.bus.send(each, b"")}
 
     async def _wake(self, ticket: _Shared) -> None:
         if ticket.address == self._address:
