@@ -97,8 +97,8 @@ DEFECTS = (
     Defect(
         "the turns of a node that has died are kept",
         "mcp_actors/_server/turns.py",
-        '            if not await self.shared.bus.send(address, b""):',
-        "            if False:",
+        '{each for each in addresses if not await self.shared.bus.send(each, b"")}',
+        "set()",
         ("server/test_turns.py",),
     ),
     Defect(

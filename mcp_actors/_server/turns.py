@@ -421,7 +421,6 @@ class _NodeQueues:
 
     async def remove(self, key: str, ticket: _Ticket) -> None:
         """Takes a call out of a queue, and has those look whose turn it is now. Never raises for want of the state."""
-        self._known.discard(ticket.id)
         try:
             with trio.CancelScope(shield=True), trio.fail_after(_LEAVE_TIME):
                 left = await self._change(
@@ -433,6 +432,9 @@ class _NodeQueues:
             log.warning(
                 "a turn is not given back: others wait until its lease is over", key=key, cause=str(error)
             )
+        finally:
+            # Whoever sees the ticket from here on takes it out.
+            self._known.discard(ticket.id)
 
     async def _keep(self, key: str, ticket: _Ticket, scope: trio.CancelScope) -> None:
         """Gives signs of life of a call whose turn it is; cancels ``scope`` where that is not possible in time."""

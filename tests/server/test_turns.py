@@ -15,6 +15,7 @@ import trio
 import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from mcp_actors import Client, Context, Overloaded, Progress, Server, SyncContext, Turn
 from mcp_actors.cli.reload.replacement import ReplaceableServer
@@ -449,6 +450,21 @@ async def test_a_node_that_is_cut_off_stops_its_function_before_another_begins(
         assert nodes.begun == ["a1", "a2"]
         nodes.shops[0].finish("a2")
     assert nodes.shops[0].met == []
+
+
+async def test_nobody_is_taken_for_gone_who_gives_a_turn_back(autojump_clock: trio.testing.MockClock) -> None:
+    nodes = Nodes(2, seed=7)
+    names = [f"a{number}" for number in range(20)]
+    nodes.shops[0].finish(*names)
+    with capture_logs() as logs:
+        async with nodes.clients() as clients, trio.open_nursery() as nursery:
+            for number, name in enumerate(names):
+                # Some come in the middle of what another one does with the queue.
+                for _ in range(number):
+                    await trio.lowlevel.checkpoint()
+                nursery.start_soon(clients[number % 2].call_tool, "edit", {"path": "a", "name": name})
+    assert sorted(nodes.begun) == sorted(names)
+    assert [each["event"] for each in logs if "turns" in each["event"]] == []
 
 
 async def test_nothing_runs_while_the_queue_of_all_nodes_cannot_be_reached() -> None:
