@@ -87,7 +87,7 @@ _OUTSIDE = frozenset(
 # Real seconds between two looks at that, and after which time goes on all the same: a thread may wait for virtual time.
 _LOOK, _PATIENCE = 0.001, 1.0
 
-_ERAS = ("2025-11-25", "2026-07-28")
+_ERAS = ("legacy", "modern")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -185,7 +185,7 @@ class ToolFault:
     where: str
     """The wait at which that was done: the file, the line and the function of the user's that waited."""
     era: str
-    """The revision of the client."""
+    """The era of the client: ``legacy`` has sessions, ``modern`` has none."""
     effect: str | None = None
     """The effect, ``None`` if the call itself went wrong."""
     times: int = 0
