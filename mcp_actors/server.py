@@ -1189,8 +1189,8 @@ class Server(Generic[StateT]):
             skills = self._skills(options)
             found = skills.SkillFolder(Path(folder).resolve(), options)
             found.read()
-            offer = skills.offer_skills
-            self._features.loop.call(lambda: offer(self._features).add_folder(found, reload=reload))
+            methods_of = skills.methods_of
+            self._features.loop.call(lambda: methods_of(self._features).add_folder(found, reload=reload))
 
     def add_skill(
         self,
@@ -1219,8 +1219,8 @@ class Server(Generic[StateT]):
         with LineNamed():
             skills = self._skills(options)
             made = skills.make_skills(skills.place_of(folder), files, options)
-            offer = skills.offer_skills
-            self._features.loop.call(lambda: offer(self._features).add(made))
+            methods_of = skills.methods_of
+            self._features.loop.call(lambda: methods_of(self._features).add(made))
 
     def remove_skill(self, uri: str, /) -> None:
         """Removes a skill that `add_skill` has added, and those in it. Reads in flight go on.

@@ -102,6 +102,27 @@ DEFECTS = (
         ("server/test_turns.py",),
     ),
     Defect(
+        "a large result is kept for everybody",
+        "mcp_actors/middleware/spill.py",
+        "        return cls(shared, caller_of(ctx))",
+        '        return cls(shared, "all")',
+        ("middleware/test_spill.py",),
+    ),
+    Defect(
+        "large results are kept however many there are",
+        "mcp_actors/middleware/spill.py",
+        "if room >= 0 and ",
+        "if ",
+        ("middleware/test_spill.py",),
+    ),
+    Defect(
+        "a large structure is sent in part although a schema demands all of it",
+        "mcp_actors/middleware/spill.py",
+        "return CallToolResult(blocks, is_error=True, meta=result.meta)",
+        "return CallToolResult(blocks, meta=result.meta)",
+        ("middleware/test_spill.py",),
+    ),
+    Defect(
         "what a retry does once is not claimed before it begins",
         "mcp_actors/_server/once.py",
         'return cls(state["call"], state["until"], True, ',

@@ -535,7 +535,9 @@ def test_a_name_that_is_not_there_is_found() -> None:
 
 def test_whoever_has_a_checkout_and_whoever_has_the_package_install_libraries_in_the_same_way() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    users = {name: extras[name] for name in ("auth", "bench", "openapi", "otel", "pydantic", "redis")}
+    users = {
+        name: extras[name] for name in ("auth", "bench", "openapi", "otel", "pydantic", "redis", "skills")
+    }
     assert f"pip install '.[{','.join(users)}]'" in README
     of = {re.split("[>=<]", each)[0]: each for each in sum(users.values(), extras["examples"])}
     folders = (ROOT / "docs", ROOT / "mcp_actors", ROOT / "transports", ROOT / "benchmarks")

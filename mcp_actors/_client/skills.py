@@ -40,7 +40,7 @@ __all__ = ["ClientSkills", "read_skill", "written_skill"]
 _SHOWN = 200
 
 
-class _Page(NamedTuple):
+class _SkillPage(NamedTuple):
     """One page of entries."""
 
     skills: list[Skill]
@@ -134,7 +134,7 @@ class ClientSkills:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    async def _page(self, cursor: str | None) -> _Page:
+    async def _page(self, cursor: str | None) -> _SkillPage:
         self._declared()
         params = {} if cursor is None else {"cursor": cursor}
         result = await self._requests.request("skills/list", params, self._requests.options)
@@ -154,7 +154,7 @@ class ClientSkills:
                 number=len(problems),
                 first=printable(problems[0], _SHOWN),
             )
-        return _Page(found, following)
+        return _SkillPage(found, following)
 
     async def _directory_page(self, uri: str, cursor: str | None) -> ListResourcesResult:
         if self._declared().get("directoryRead") is not True:

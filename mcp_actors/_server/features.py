@@ -263,10 +263,10 @@ class Features:
         if not self.is_replaced:
             self.publish_lists((kind,))
 
-    def offer_skills(
+    def declare_skills(
         self, skills: Any, id: str, settings: Mapping[str, Any], methods: Mapping[Method, Handler]
     ) -> None:
-        """Offers the extension that has skills; see `mcp_actors._server.skills.offer_skills`."""
+        """Declares the extension of skills, and answers its methods; see `mcp_actors._server.skills.methods_of`."""
         if id in self.extensions or id in self._settings:
             raise LocalProtocolError(f"the extension {id!r} is offered already: leave it to add_skills()")
         if self._served:

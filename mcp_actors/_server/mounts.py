@@ -179,7 +179,7 @@ class Mount:
             if id not in host.extensions:
                 host.add_own_extension(id)
         if features.skills is not None:
-            features.skills.offer_in(host)
+            features.skills.declare_in(host)
         for each in self._followers:
             each.follow()
         self._completions.follow()

@@ -91,7 +91,7 @@ class ResourceOptions(PromptOptions, total=False):
 
 
 class SkillOptions(TypedDict, total=False):
-    """Who sees a skill: the options of resources that all of its files have."""
+    """The options of resources that all files of a skill have: they say who sees it."""
 
     scopes: Collection[str]
     tags: Collection[str]

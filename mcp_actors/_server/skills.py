@@ -51,7 +51,7 @@ from mcp_actors._wire.skill_format import (
 from mcp_actors.errors import LocalProtocolError, ResourceNotFound, UpstreamUnavailable, invalid_params
 from mcp_actors.supervision.logging import log
 
-__all__ = ["SkillFolder", "SkillMethods", "make_skills", "offer_skills", "place_of"]
+__all__ = ["SkillFolder", "SkillMethods", "make_skills", "methods_of", "place_of"]
 
 # Skills of one server, and bytes of all of them, which are kept in memory.
 MOST_SKILLS = 1_000
@@ -470,7 +470,7 @@ class SkillProvider(Provider):
         self._uris = sorted(by_uri)
 
 
-class _Found(NamedTuple):
+class _SkillRow(NamedTuple):
     """A skill, or what is in a folder, for one caller."""
 
     key: str
@@ -492,9 +492,9 @@ class SkillMethods:
         own = None if self._source is None else self._source.provider
         return f"<SkillMethods {own!r}>"
 
-    def offer_in(self, host: Features) -> None:
-        """Has a server that shows these features offer the extension; raises as `offer_skills`."""
-        offer_skills(host)
+    def declare_in(self, host: Features) -> None:
+        """Has a server that shows these features offer the extension; raises as `methods_of`."""
+        methods_of(host)
 
     def add(self, skills: list[ServedSkill]) -> None:
         """Adds skills; raises what `SkillProvider.add` raises, and `TypeError` for a file that cannot be served."""
@@ -525,14 +525,14 @@ class SkillMethods:
 
     async def list(self, ctx: Context) -> dict[str, Any]:
         """Answers ``skills/list``. An entry is on one page as a whole."""
-        rows: list[_Found] = []
+        rows: list[_SkillRow] = []
         taken: set[str] = set()
         for source, provider in self._providers():
             await provider.look()
             shown = [each for each in provider.skills.values() if each.key not in taken]
             for uri in await self._seen(ctx, source, [each.key for each in shown]):
                 taken.add(uri)
-                rows.append(_Found(uri, len(rows) + 1, provider.skills[uri].entry))
+                rows.append(_SkillRow(uri, len(rows) + 1, provider.skills[uri].entry))
         size = self._features.resources.page_size
         shown_rows, cursor = page(rows, ctx.params, kind="skills", size=size, weigh=_weight)
         return self._stamped({"skills": [each.value for each in shown_rows]}, cursor)
@@ -555,7 +555,7 @@ class SkillMethods:
         """Answers ``resources/directory/read``."""
         uri = uri_param(ctx.params)
         resources = self._features.resources
-        rows: list[_Found] = []
+        rows: list[_SkillRow] = []
         for source, provider in self._providers():
             await provider.look()
             children = provider.folders.get(uri)
@@ -570,7 +570,7 @@ class SkillMethods:
                     found = seen[child].listed
                 else:
                     continue
-                rows.append(_Found(child, len(rows) + 1, found))
+                rows.append(_SkillRow(child, len(rows) + 1, found))
             break
         if not rows:
             raise invalid_params(f"{uri:.200} is not a directory resource")
@@ -616,11 +616,11 @@ class SkillMethods:
         return result
 
 
-def _weight(found: _Found) -> int:
+def _weight(found: _SkillRow) -> int:
     return len(encode_value(found.value))
 
 
-def offer_skills(features: Features) -> SkillMethods:
+def methods_of(features: Features) -> SkillMethods:
     """Returns what answers the methods of the extension; they are offered with the first call.
 
     Servers that show these features offer them, too.
@@ -632,7 +632,7 @@ def offer_skills(features: Features) -> SkillMethods:
     found: SkillMethods | None = features.skills
     if found is None:
         for each in features.mounts:
-            offer_skills(each.host._features)
+            methods_of(each.host._features)
         found = SkillMethods(features)
         answers = {
             "skills/list": found.list,
@@ -643,5 +643,5 @@ def offer_skills(features: Features) -> SkillMethods:
             Method(name, dict, dict, cacheable=True): partial(Continuation, answer)
             for name, answer in answers.items()
         }
-        features.offer_skills(found, SKILLS, {"directoryRead": True}, methods)
+        features.declare_skills(found, SKILLS, {"directoryRead": True}, methods)
     return found

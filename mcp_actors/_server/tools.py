@@ -277,7 +277,7 @@ class Tools(Registry[_ToolEntry]):
     def _confirmation(
         self, confirm: str, preview: Callable[..., Any] | None, schema: Mapping[str, Any]
     ) -> Confirmation:
-        """How a person is asked to approve a tool; raises as `Confirmation.of`."""
+        """Returns the way in which a person is asked to approve a tool; raises as `Confirmation.of`."""
         made = None
         if preview is not None:
             signature = read_signature(preview, injected=Context)

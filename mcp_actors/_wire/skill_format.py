@@ -1,4 +1,4 @@
-"""What both sides know of a skill (SEP-2640): its URIs, the paths of its files, its frontmatter, digests and limits.
+"""The format of skills (SEP-2640), for both sides: URIs, paths of files, frontmatter, digests and limits.
 
 A skill is a folder of files with a ``SKILL.md`` in it. Its root is the URI of that file without ``/SKILL.md``, the last
 segment of the root is its name, and each other file has its path behind the root. What a skill is made of comes from

@@ -282,6 +282,14 @@ class ServeOptions:
         callback=given_limits,
         help="A limit that the page reference/limits names, such as max_in_flight=100 or http.body_bytes=1MiB.",
     )
+    spill: int | None = _option(
+        "--spill",
+        _LIMITS,
+        on=_BUT_REST,
+        metavar="BYTES",
+        type=click.IntRange(min=1024),
+        help="Keep results of tools that are larger for an hour, and send their beginning and a link; such as 64000.",
+    )
     middleware: Sequence[str] = _option(
         "--middleware",
         _LIMITS,
@@ -640,8 +648,15 @@ def add_middleware(server: Server, options: ServeOptions) -> None:
     """Gives a server the middleware of the command line.
 
     Raises:
-        WrongUsage: A function does not exist, or is no middleware of servers.
+        WrongUsage: A function does not exist, or is no middleware of servers; or a tool has the name of one of
+            ``--spill``.
     """
+    if options.spill is not None:
+        spill = importlib.import_module("mcp_actors.middleware").Spill
+        try:
+            server.middleware(spill(options.spill, head=min(options.spill // 4, 4000)))
+        except McpError as error:
+            raise WrongUsage(f"--spill: {error}") from error
     for place in options.middleware:
         try:
             server.middleware(_middleware(place))

@@ -1,28 +1,33 @@
-"""Attempts to have something done twice by one key, to learn the answers of others, or to use up what others need."""
+"""Attempts to have something done twice by one key, to learn what others were answered, or to use up what they need."""
 
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from mcp_actors import Client, Server
+from mcp_actors import Client, Context, Server
 from mcp_actors.errors import (
     KeyConflict,
     NotAllowed,
+    OutcomeUnknown,
     Overloaded,
     RpcError,
 )
 from mcp_actors.extensions import KEY
 from mcp_actors.server import Limits
+from mcp_actors.shared import MemoryShared
+from mcp_actors.shared.memory import MemoryValueStore
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.testing import ScriptedPeer, raw_client
-from tests.messages import CAPABILITIES, MODERN, VERSION, modern_meta, request
+from tests.messages import CAPABILITIES, MODERN, VERSION, cancelled, modern_meta, request
 from tests.server.asking import ALL, accept
 from tests.server.test_access import Authenticating
 from tests.server.test_idempotency import DAY, ERAS, Bank
@@ -78,14 +83,15 @@ def retry_of(answer: dict[str, Any], name: str = "x") -> dict[str, Any]:
 )
 async def test_each_caller_has_keys_of_its_own(other: Principal | None, era: str) -> None:
     bank = Bank()
-    texts = []
     async with (
         client_of(bank.server, ANN, era=era) as one,
         client_of(bank.server, other, era=era) as two,
         client_of(bank.server, Principal("ann", scopes=["more"]), era=era) as again,
     ):
-        for client in (one, two, again):
-            texts.append(await client.call_tool("transfer", {"cents": 5}, key="a", returns=str))  # noqa: PERF401 - in turn
+        texts = [
+            await client.call_tool("transfer", {"cents": 5}, key="a", returns=str)
+            for client in (one, two, again)
+        ]
         # Other arguments say nothing of what another caller has sent.
         assert (await two.call_tool("transfer", {"cents": 6}, key="b")).text
         assert (await one.call_tool("transfer", {"cents": 7}, key="b")).text
@@ -291,3 +297,190 @@ async def test_long_arguments_are_weighed_while_their_function_runs() -> None:
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
     assert "c" in begun
+
+
+# -- the end of others, and of time ------------------------------------------------------------------------------------
+
+
+async def test_a_function_does_not_end_with_another_serve() -> None:
+    bank = Bank()
+    async with trio.open_nursery() as nursery:
+        other = trio.CancelScope()
+
+        async def serve(*, task_status: trio.TaskStatus[Any]) -> None:
+            with other:
+                await bank.server.serve(Authenticating(None), task_status=task_status)
+
+        async def call() -> None:
+            assert await client.call_tool("slow", key="a", returns=str) == "slowly"
+
+        await nursery.start(serve)
+        async with Client(bank.server) as client, trio.open_nursery() as calls:
+            calls.start_soon(call)
+            await bank.begun.wait()
+            other.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            bank.gate.set()
+    assert bank.ends == []
+
+
+async def test_one_of_which_nothing_was_begun_is_begun_by_one_that_waits_at_another_node(
+    autojump_clock: Any,
+) -> None:
+    shared = MemoryShared()
+    here, there = Bank(shared), Bank(shared)
+
+    @here.server.middleware
+    async def refuse_later(ctx: Context, call_next: Any) -> Any:
+        if ctx.method == "tools/call":
+            await trio.sleep(5)
+            raise Overloaded("server", 1, 1)
+        return await call_next()
+
+    async with Client(here.server) as one, Client(there.server) as two, trio.open_nursery() as nursery:
+
+        async def refused() -> None:
+            with pytest.raises(Overloaded):
+                await one.call_tool("transfer", {"cents": 5}, key="a", cap=6)
+
+        nursery.start_soon(refused)
+        await trio.sleep(1)
+        assert await two.call_tool("transfer", {"cents": 5}, key="a", returns=str) == "5 to Ann, number 1"
+    assert (here.done, there.done) == ([], [5])
+
+
+async def test_a_function_that_cleans_up_for_longer_than_its_answer_is_kept_is_not_begun_again(
+    autojump_clock: Any,
+) -> None:
+    shared = MemoryShared(clock=trio.current_time)
+    done: list[str] = []
+
+    def node() -> Server:
+        server = Server("s", shared=shared)
+
+        @server.tool(idempotent=timedelta(seconds=5))
+        async def slow() -> str:
+            done.append("begun")
+            try:
+                await trio.sleep_forever()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(5)
+                done.append("cleaned up")
+
+        return server
+
+    async with Client(node()) as one, Client(node()) as two:
+
+        async def call(client: Client) -> None:
+            with pytest.raises(OutcomeUnknown):
+                await client.call_tool("slow", key="a")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call, one)
+            for _ in range(12):
+                await trio.sleep(0.9)
+                nursery.start_soon(call, two)
+    assert done == ["begun", "cleaned up"]
+
+
+@pytest.mark.parametrize(
+    "jump", [-timedelta(days=400), -timedelta(hours=1), timedelta(hours=1), timedelta(hours=23)]
+)
+async def test_a_clock_that_jumps_has_nothing_done_twice(jump: timedelta, autojump_clock: Any) -> None:
+    now = [1.7e9]
+    shared = MemoryShared(clock=lambda: now[0])
+    here, there = Bank(shared), Bank(shared)
+    answers: list[str] = []
+
+    async def call(client: Client) -> None:
+        answers.append(await client.call_tool("slow", key="a", returns=str))
+
+    async with Client(here.server) as one, Client(there.server) as two, trio.open_nursery() as nursery:
+        nursery.start_soon(call, one)
+        await here.begun.wait()
+        now[0] += jump.total_seconds()
+        nursery.start_soon(call, two)
+        await trio.sleep(5)
+        here.gate.set()
+        await trio.sleep(5)
+        nursery.start_soon(call, two)
+        nursery.start_soon(call, one)
+    assert answers == ["slowly"] * 4
+    assert (here.done, there.done) == (["slow"], [])
+
+
+# -- what others need --------------------------------------------------------------------------------------------------
+
+
+async def test_many_that_wait_for_one_answer_leave_others_their_places() -> None:
+    bank = Bank()
+    server = bank.server
+    server.limits = Limits(max_in_flight=64, max_waiting=0)
+    async with peer_of(server, ANN) as peer, client_of(server, BOB) as other:
+        for number in range(200):
+            await peer.send(keyed(number, "slow", {}, "a"))
+        await bank.begun.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert await other.call_tool("transfer", {"cents": 5}, key="a", returns=str) == "5 to Ann, number 2"
+        bank.gate.set()
+        answers = Counter(["result" in await peer.receive() for _ in range(200)])
+    # Each waits in a place of its connection, as any other call does, and holds none of the calls with keys.
+    assert answers == {True: 64, False: 136}
+    assert bank.done == ["slow", 5]
+
+
+async def test_calls_with_keys_of_one_caller_leave_others_their_places() -> None:
+    bank = Bank(running=10)
+    async with peer_of(bank.server, ANN) as peer, client_of(bank.server, BOB) as other:
+        for number in range(20):
+            await peer.send(keyed(number, "slow", {}, f"key-{number}"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert bank.done == ["slow"] * 5
+        assert (await other.call_tool("transfer", {"cents": 5}, key="a")).text
+        bank.gate.set()
+
+
+async def test_one_that_waits_at_another_node_asks_no_more_once_its_caller_has_gone(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: Any
+) -> None:
+    shared = MemoryShared()
+    here, there = Bank(shared), Bank(shared)
+    loads: list[str] = []
+    load = MemoryValueStore.load
+
+    async def counted(self: MemoryValueStore, key: str) -> bytes | None:
+        loads.append(key)
+        return await load(self, key)
+
+    monkeypatch.setattr(MemoryValueStore, "load", counted)
+    async with Client(here.server) as one, trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: one.call_tool("slow", key="a"))
+        await here.begun.wait()
+        async with peer_of(there.server, None) as two:
+            await two.send(keyed(1, "slow", {}, "a"))
+            await trio.sleep(60)
+            # Less and less often: once a second at last.
+            assert 50 < len(loads) < 75
+            await two.send(cancelled(1, _meta=modern_meta()))
+            await trio.sleep(2)
+            asked_until_then = len(loads)
+            await trio.sleep(60)
+            assert len(loads) == asked_until_then
+        here.gate.set()
+    assert there.done == []
+
+
+async def test_answers_that_do_not_fit_into_the_state_make_room_by_the_oldest_of_their_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(MemoryValueStore.__init__.__kwdefaults__, "max_bytes", 22_000)
+    bank = Bank(bytes_per_caller=18_000)
+
+    @bank.server.tool(idempotent=DAY)
+    async def large() -> str:
+        return "x" * 5000
+
+    async with Client(bank.server, timeout=30) as client:
+        for number in range(20):
+            assert (await client.call_tool("large", key=f"key-{number}")).text
