@@ -534,8 +534,10 @@ def test_a_repeated_name_is_found() -> None:
 # which are one file; approvals are one, and their pages another. Skills are six files: their format with the YAML that
 # they share with documents of APIs, what an entry is, and what a server, a client and a gateway do with them. Deadlines
 # are one, and so is the kit ``check_tool``. The watchdog is two: what looks at loops, and what it has seen, which
-# clients read too. Turns and large results are one each.
-@pytest.mark.parametrize(("what", "most"), [("files", 453), ("rooms", 27), ("arrows", 142)])
+# clients read too. Turns and large results are one each. Large results are kept in the shared state, an arrow from
+# ``middleware`` to the contract of that; skills and documents of APIs read YAML in one place, in ``_wire``; and the kit
+# ends what a server has claimed.
+@pytest.mark.parametrize(("what", "most"), [("files", 453), ("rooms", 27), ("arrows", 145)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most

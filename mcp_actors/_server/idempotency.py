@@ -222,6 +222,9 @@ class _KeyedRun:
         self.scope = trio.CancelScope(shield=True)
         self.answered = trio.Event()
         self.ended = trio.Event()
+        self.has_begun = False
+        self.decided = trio.Event()
+        """It is known whether the function begins."""
         """Behind `answered`: what is kept of it is kept, and it is forgotten here."""
         self.waiting = 0
         """Callers that wait for the answer."""
@@ -312,7 +315,11 @@ class _KeyedNode:
             if run is None:
                 run = self._begin(ctx, call_next, place, seconds)
             elif run.place.digest != place.digest:
-                raise KeyConflict(place.tool, place.key)
+                if run.has_begun:
+                    raise KeyConflict(place.tool, place.key)
+                # The key may be that of a call at another node, which is this one and not the other.
+                await run.decided.wait()
+                continue
             await self._wait(ctx, run)
             if run.refusal is not None:
                 raise RpcError.from_wire(run.refusal.code, run.refusal.message, run.refusal.data)
@@ -380,6 +387,8 @@ class _KeyedNode:
             elif run.scope.cancel_called:
                 await self._release(run, entry)
             else:
+                run.has_begun = True
+                run.decided.set()
                 run.answer = answer = await self._outcome(run, ctx, function)
                 run.answered.set()
                 # Callers of this node find the answer here until it is kept.
@@ -401,6 +410,7 @@ class _KeyedNode:
         """The next call with its key asks the shared state."""
         if self._runs.get(run.place.of_round) is run:
             del self._runs[run.place.of_round]
+        run.decided.set()
         run.answered.set()
 
     async def _is_claimed(self, run: _KeyedRun, entry: ClaimEntry) -> bool:

@@ -29,6 +29,7 @@ from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.tools import ToolElsewhere, with_repairs
 from mcp_actors.abc import OpenState
+from mcp_actors.abc.discovery import find_extension
 from mcp_actors.errors import (
     MethodNotFound,
     ResourceNotFound,
@@ -36,7 +37,6 @@ from mcp_actors.errors import (
     UpstreamUnavailable,
     invalid_params,
 )
-from mcp_actors.extensions import Idempotency
 from mcp_actors.gateway.connections import UpstreamConnection
 from mcp_actors.gateway.forwarded_skills import (
     GET_SKILL,
@@ -153,7 +153,7 @@ class Gateway(Server[StateT]):
             features.add_handler(method, partial(Continuation, self._ask_about_skill), ())
         self._adds_keys = IDEMPOTENCY not in features.extensions
         if self._adds_keys:
-            self.add_extension(Idempotency())
+            self.add_extension(find_extension("idempotency")())
         first, last = features.bus.on_first_subscriber, features.bus.on_last_unsubscribed
         features.bus.on_first_subscriber = partial(self._first_subscribed, first)
         features.bus.on_last_unsubscribed = partial(self._last_unsubscribed, last)

@@ -66,7 +66,7 @@ _MOST_LINES, _LONGEST_LINE = 100, 400
 _READ_ONLY = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _KeptResult(msgspec.Struct, frozen=True):
     """A part of a result that is kept."""
 
     id: str
@@ -84,7 +84,7 @@ class _Kept(msgspec.Struct, frozen=True):
     tool: str = ""
 
 
-_read_table = msgspec.json.Decoder(list[_Kept]).decode
+_read_table = msgspec.json.Decoder(list[_KeptResult]).decode
 
 
 class Spill:
@@ -273,7 +273,7 @@ class Spill:
 
     async def _keep(
         self, store: _Store, tool: str, text: str, mime_type: str, size: int, is_binary: bool
-    ) -> _Kept | None:
+    ) -> _KeptResult | None:
         try:
             kept = await store.keep(text, mime_type, size, is_binary, tool, self.keep, self.weight)
         except SharedStateUnavailable as error:
@@ -282,14 +282,14 @@ class Spill:
         self._failed.over()
         return kept
 
-    def _link(self, kept: _Kept) -> ResourceLink:
+    def _link(self, kept: _KeptResult) -> ResourceLink:
         return ResourceLink(
             f"{_SCHEME}{kept.id}", f"result of {kept.tool}", mime_type=kept.mime_type, size=kept.size
         )
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    async def _found(self, store: _Store, uri: str) -> _Kept:
+    async def _found(self, store: _Store, uri: str) -> _KeptResult:
         kept = await store.find(uri.removeprefix(_SCHEME)) if uri.startswith(_SCHEME) else None
         if kept is None:
             raise ToolError(
@@ -297,7 +297,7 @@ class Spill:
             )
         return kept
 
-    async def _search(self, store: _Store, kept: _Kept, text: str) -> str:
+    async def _search(self, store: _Store, kept: _KeptResult, text: str) -> str:
         wanted, offset = text.casefold(), 0
         found: list[str] = []
         async with aclosing(store.lines(kept)) as lines:
@@ -336,18 +336,18 @@ class _Store:
     def _key(self, *parts: object) -> str:
         return encode_value(["spill", self._owner, *parts]).decode()
 
-    async def find(self, id: str) -> _Kept | None:
+    async def find(self, id: str) -> _KeptResult | None:
         """Returns what was kept under an id, ``None`` if that is not there, or not this caller's."""
         now = time.time()
         return next((each for each in await self._table() if each.id == id and each.until > now), None)
 
-    async def _table(self) -> list[_Kept]:
+    async def _table(self) -> list[_KeptResult]:
         data = await self._values.load(self._key())
         return [] if data is None else _read_table(data)
 
     async def keep(
         self, text: str, mime_type: str, size: int, is_binary: bool, tool: str, seconds: float, weight: int
-    ) -> _Kept:
+    ) -> _KeptResult:
         """Keeps a text, or as much of it as ``weight`` allows, and drops older ones of the caller to make room.
 
         Raises:
@@ -360,16 +360,16 @@ class _Store:
                 break
             await self._values.replace(self._key(id, pages), None, page, seconds)
             pages, length, used = pages + 1, length + min(_PAGE, len(text) - begin), used + len(page)
-        kept = _Kept(id, time.time() + seconds, length, size, pages, mime_type, used, is_binary, tool)
+        kept = _KeptResult(id, time.time() + seconds, length, size, pages, mime_type, used, is_binary, tool)
         await self._enter(kept, seconds, weight)
         return kept
 
-    async def _enter(self, kept: _Kept, seconds: float, weight: int) -> None:
+    async def _enter(self, kept: _KeptResult, seconds: float, weight: int) -> None:
         for _ in range(_ATTEMPTS):
             before = await self._values.load(self._key())
             table = [] if before is None else _read_table(before)
             left, room = [kept], weight - kept.used
-            dropped: list[_Kept] = []
+            dropped: list[_KeptResult] = []
             for each in reversed(table):
                 room -= each.used
                 (
@@ -382,14 +382,14 @@ class _Store:
                 return
         raise SharedStateUnavailable("values", "too many results of one caller come at the same moment")
 
-    async def _drop(self, kept: _Kept) -> None:
+    async def _drop(self, kept: _KeptResult) -> None:
         for page in range(kept.pages):
             key = self._key(kept.id, page)
             data = await self._values.load(key)
             if data is not None:
                 await self._values.replace(key, data, None, 1.0)
 
-    async def text(self, kept: _Kept, offset: int, length: int) -> str:
+    async def text(self, kept: _KeptResult, offset: int, length: int) -> str:
         """Returns a part of a text. A page that is gone ends it."""
         first, end = offset // _PAGE, min(offset + length, kept.length)
         parts: list[str] = []
@@ -401,7 +401,7 @@ class _Store:
         begin = offset - first * _PAGE
         return "".join(parts)[begin : begin + max(0, end - offset)]
 
-    async def lines(self, kept: _Kept) -> AsyncGenerator[str]:
+    async def lines(self, kept: _KeptResult) -> AsyncGenerator[str]:
         """Yields the lines of a text without holding all of it; a line is cut where it is longer than some pages."""
         rest = ""
         for page in range(kept.pages):

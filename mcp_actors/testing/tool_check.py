@@ -92,14 +92,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @attrs.define(eq=False)
-class _Node:
+class _PlayedNode:
     """A process that serves, as it is played: effects in its tasks do not count once it is dead."""
 
     client: Any = None
     is_dead: bool = False
 
 
-_node: ContextVar[_Node | None] = ContextVar("node", default=None)
+_node: ContextVar[_PlayedNode | None] = ContextVar("node", default=None)
 
 
 class Effects:
@@ -155,7 +155,7 @@ class Effects:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """How often each effect has happened since `clear`."""
+        """The number of times that each effect has happened since `clear`."""
         return dict(self._counts)
 
     def clear(self) -> None:
@@ -198,7 +198,7 @@ class ToolFault:
 
 @attrs.frozen
 class ToolReport:
-    """What `check_tool` has found."""
+    """The findings of `check_tool`."""
 
     tool: str
     expected: Mapping[str, int]
@@ -246,7 +246,7 @@ class _Plan:
 
 
 @attrs.define(eq=False)
-class _Request:
+class _PlayedRequest:
     """One request of the client, and what came of it."""
 
     value: Any = None
@@ -256,7 +256,7 @@ class _Request:
 
 @attrs.define(eq=False)
 class _Ended:
-    """How one call has ended."""
+    """The end of one call."""
 
     counts: Mapping[str, int]
     waits: list[list[str]]
@@ -295,7 +295,7 @@ async def check_tool(
         arguments: Its arguments.
         effects: The ledger that the fakes of the tool note their effects in, or the names of functions that are
             effects, such as ``"shop.bank.charge"``: they are wrapped while this runs, where that name leads.
-        key: Repeats the whole call with this key (`mcp_actors.idempotency`).
+        key: Repeats the whole call with this key (`mcp_actors.extensions.Idempotency`).
         repeatable: Whether a client that gets no answer makes the whole call again; by default it does with a ``key``,
             or if the tool has the hint that it is idempotent or read-only.
         elicitation: Answers the tool's questions to a person, as that of a `Client`; by default forms are filled in
@@ -512,7 +512,7 @@ class _World:
         self._watch = watch
         self._nursery = nursery
         self._call = trio.CancelScope()
-        self._nodes: list[_Node] = []
+        self._nodes: list[_PlayedNode] = []
         self.is_late = False
 
     async def end_in_time(self) -> None:
@@ -552,13 +552,13 @@ class _World:
             await trio.sleep(SETTLE)
         return value
 
-    async def _begin_node(self) -> _Node:
-        node: _Node = await self._nursery.start(self._serve)
+    async def _begin_node(self) -> _PlayedNode:
+        node: _PlayedNode = await self._nursery.start(self._serve)
         return node
 
-    async def _serve(self, task_status: trio.TaskStatus[_Node]) -> None:
+    async def _serve(self, task_status: trio.TaskStatus[_PlayedNode]) -> None:
         check = self._check
-        node = _Node()
+        node = _PlayedNode()
         self._nodes.append(node)
         _node.set(node)
         server = self._served.enter_context(check.server(self._watch, self._server))
@@ -578,7 +578,7 @@ class _World:
             task_status.started(node)
             await trio.sleep_forever()
 
-    async def _read_hints(self, node: _Node) -> None:
+    async def _read_hints(self, node: _PlayedNode) -> None:
         check = self._check
         if check.repeatable is None:
             listed = [each async for each in node.client.tools() if each.name == check.tool]
@@ -586,7 +586,7 @@ class _World:
             said = hints is not None and (hints.idempotent_hint or hints.read_only_hint)
             check.repeatable = check.key is not None or bool(said)
 
-    async def _rounds(self, node: _Node, plan: _Plan) -> Any:
+    async def _rounds(self, node: _PlayedNode, plan: _Plan) -> Any:
         answers: Mapping[str, InputResponse] | None = None
         state: str | None = None
         for round in range(1, MOST_ROUNDS + 1):
@@ -606,16 +606,16 @@ class _World:
 
     async def _round(
         self,
-        node: _Node,
+        node: _PlayedNode,
         plan: _Plan,
         round: int,
         answers: Mapping[str, InputResponse] | None,
         state: str | None,
-    ) -> tuple[Any, _Node]:
+    ) -> tuple[Any, _PlayedNode]:
         """Sends the request of one round, with its fault; returns what came of it, and the node that goes on."""
 
-        def send(to: _Node) -> _Request:
-            request = _Request()
+        def send(to: _PlayedNode) -> _PlayedRequest:
+            request = _PlayedRequest()
             self._nursery.start_soon(self._send, to, request, answers, state)
             return request
 
@@ -657,8 +657,8 @@ class _World:
 
     async def _send(
         self,
-        node: _Node,
-        request: _Request,
+        node: _PlayedNode,
+        request: _PlayedRequest,
         answers: Mapping[str, InputResponse] | None,
         state: str | None,
     ) -> None:
