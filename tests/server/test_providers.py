@@ -884,6 +884,22 @@ async def test_a_file_that_has_changed_is_loaded_again(
         assert "hub_pulls_join" not in await tools(client)
 
 
+def test_files_are_looked_at_by_the_clock_of_each_run(folder: Path) -> None:
+    server = Server("s")
+    server.add_modules(str(folder), reload=True)
+
+    async def has_merge(after: float) -> bool:
+        clock.jump(after)
+        async with Client(server) as client:
+            return "hub_pulls_merge" in await tools(client)
+
+    clock = trio.testing.MockClock()
+    assert trio.run(has_merge, 1000.0, clock=clock)
+    (folder / "hub" / "pulls.py").unlink()
+    clock = trio.testing.MockClock()
+    assert not trio.run(has_merge, 0.0, clock=clock)
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [
