@@ -50,7 +50,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def lose_all() -> None:
-    """Lets all that runs in this process count as lost, as its end would: for tests of what happens then."""
+    """Lets all that runs in this process count as lost."""
     _running.clear()
 
 

@@ -33,6 +33,7 @@ from mcp_actors.errors import INTERNAL_ERROR, ConnectionLost, McpError, RpcError
 from mcp_actors.supervision.blockages import blockage_log
 from mcp_actors.supervision.containment import sole_cause
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.tracebacks import is_users_module
 from mcp_actors.types import CallToolResult, TextContent
 
 __all__ = [
@@ -41,7 +42,6 @@ __all__ = [
     "OutOfTime",
     "answer_to",
     "failed",
-    "is_users_module",
     "passes_through",
     "tool_error_in",
     "users_frames",
@@ -207,10 +207,6 @@ def _is_users(error: BaseException) -> bool:
 
 # -- Frames of the user's own code: in the traceback of a failure, and in the call that registers something ---
 
-# The packages whose frames say nothing about the user's code, and the modules within them that are like the user's.
-_ENGINE = frozenset({"mcp_actors", "mcp_transports", "trio", "outcome", "attr", "attrs", "cattrs", "msgspec"})
-_USERS = ("mcp_actors.examples.", "mcp_actors.testing.", "mcp_actors.cli.demo.servers.")
-
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
     """Returns the part of a traceback that begins with the first frame of the user's code, if there is one."""
@@ -251,14 +247,6 @@ def _calling_line() -> str:
             return ""
         frame = frame.f_back
     return f"{os.path.abspath(frame.f_code.co_filename)}, line {frame.f_lineno}"
-
-
-def is_users_module(module: str) -> bool:
-    """Whether code of a module is the user's, and neither the engine's nor the standard library's."""
-    package = module.partition(".")[0]
-    if package in _ENGINE:
-        return f"{module}.".startswith(_USERS)
-    return package not in sys.stdlib_module_names
 
 
 def _module(traceback: TracebackType) -> str:

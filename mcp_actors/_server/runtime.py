@@ -35,6 +35,7 @@ from mcp_actors._eras.server_negotiation import (
     sort,
     with_sessions,
 )
+from mcp_actors._server.claims import lose_all
 from mcp_actors._server.context import Context
 from mcp_actors._server.dispatch import MethodDispatch, stamp_of
 from mcp_actors._server.features import Features
@@ -280,6 +281,10 @@ class ServerRuntime:
     @property
     def stopping(self) -> bool:
         return self._leaving.is_set()
+
+    def lose_claims(self) -> None:
+        """Lets all that runs in this process count as lost, as its end would: for tests of what happens then."""
+        lose_all()
 
     def stop(self, delay: float | None = None) -> None:
         """See `Server.stop`."""

@@ -369,7 +369,8 @@ class SkillProvider(Provider):
         self._updated = updated
         self._added: Sequence[ServedSkill] = ()
         self._folders: Sequence[SkillFolder] = ()
-        self._looking: list[SkillFolder] = []
+        self._reloaded: list[SkillFolder] = []
+        self._is_looking = False
         self._looked_at = -math.inf
         self._index([])
 
@@ -384,7 +385,7 @@ class SkillProvider(Provider):
         """Adds the skills of a folder that was read; raises as `add` does."""
         self._use(self._added, [*self._folders, folder])
         if reload:
-            self._looking.append(folder)
+            self._reloaded.append(folder)
 
     def remove(self, uri: str) -> None:
         """Removes a skill that `add` has added, with those in it; raises `LocalProtocolError` if there is none."""
@@ -396,12 +397,12 @@ class SkillProvider(Provider):
 
     async def look(self) -> None:
         """Reads folders again that have changed. What cannot be served stays as it was, which is logged."""
-        if not self._looking or trio.current_time() < self._looked_at + LOOK_EVERY:
+        # A server may be served again by another run of Trio, whose clock has nothing in common with that of the first.
+        if self._is_looking or 0 <= trio.current_time() - self._looked_at < LOOK_EVERY:
             return
-        # Meanwhile nobody else looks.
-        self._looked_at = math.inf
+        self._is_looking = True
         try:
-            for folder in self._looking:
+            for folder in self._reloaded:
                 former = folder.skills
                 try:
                     if await trio.to_thread.run_sync(folder.read):
@@ -410,6 +411,7 @@ class SkillProvider(Provider):
                     folder.skills = former
                     log.error("a folder of skills is not read again", error=str(error))
         finally:
+            self._is_looking = False
             self._looked_at = trio.current_time()
 
     async def list(self, kind: ComponentKind, caller: Caller, cursor: str | None, limit: int) -> ProvidedPage:

@@ -36,11 +36,11 @@ import trio
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.era import shown_target
 from mcp_actors._server.context import Context
-from mcp_actors._server.failures import is_users_module
 from mcp_actors._server.invoke import asyncio_calls, current
 from mcp_actors.supervision.blockages import Blockage, OpenBlockage, blockage_log
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
+from mcp_actors.supervision.tracebacks import is_users_module
 
 __all__ = ["watched"]
 

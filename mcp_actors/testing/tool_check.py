@@ -38,12 +38,11 @@ import msgspec
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mcp_actors._server.claims import lose_all
-from mcp_actors._server.failures import is_users_module
 from mcp_actors.client import Client
 from mcp_actors.errors import InputRequired, McpError, MissingCapability
 from mcp_actors.server import CallNext, Context, Server
 from mcp_actors.supervision.containment import one_error
+from mcp_actors.supervision.tracebacks import is_users_module
 from mcp_actors.types import (
     CallToolResult,
     CreateMessageParams,
@@ -185,7 +184,7 @@ class ToolFault:
     where: str
     """The wait at which that was done: the file, the line and the function of the user's that waited."""
     era: str
-    """The revision of the client."""
+    """The era of the client: ``legacy`` has sessions, ``modern`` has none."""
     effect: str | None = None
     """The effect, ``None`` if the call itself went wrong."""
     times: int = 0
@@ -634,7 +633,8 @@ class _World:
             return None, node
         if plan.kind == "kill":
             node.is_dead = True
-            lose_all()
+            assert self._server is not None
+            self._server._runtime.lose_claims()
             node = await self._begin_node()
             if not plan.wait:
                 return first.value, node

@@ -6,6 +6,7 @@ first: no failure, no warning, and something that succeeded.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -367,3 +368,12 @@ def test_what_passes_without_a_bridge_passes_through_it(
     complaints = {name: outcomes[name].complaint() for name in SERVER[revision]}
     failed = {name for name, complaint in complaints.items() if complaint}
     assert failed == CANNOT_BE[revision, era], "\n".join(complaints[name] for name in sorted(failed))
+
+
+def test_skills_pass_through_a_gateway(suite: Suite, url: str, tmp_path: Path) -> None:
+    """Which puts them into a folder of the upstream."""
+    configuration = tmp_path / "servers.json"
+    configuration.write_text(json.dumps({"mcpServers": {"shop": {"url": url}}}))
+    with served("gateway", str(configuration), "--listen", "http://127.0.0.1:0/mcp") as gateway:
+        outcomes = [suite.of_extension(gateway, each, MODERN) for each in SKILLS["server"]]
+    assert [each.complaint() for each in outcomes] == [""] * 3

@@ -353,6 +353,23 @@ async def test_changes_of_a_folder_are_noticed_and_clients_are_notified(
                 await client.read_resource(logo)
 
 
+def test_a_folder_is_looked_at_by_the_clock_of_each_run(folder: Path) -> None:
+    server = Server("s")
+    server.add_skills(folder, reload=True)
+
+    async def names(after: float) -> set[str]:
+        clock.jump(after)
+        async with Client(server) as client:
+            return {skill.name async for skill in client.skills()}
+
+    clock = trio.testing.MockClock()
+    assert trio.run(names, 1000.0, clock=clock) == {"refunds", "outer", "inner"}
+    (folder / "acme/refunds/SKILL.md").unlink()
+    # The clocks of two runs have nothing in common.
+    clock = trio.testing.MockClock()
+    assert trio.run(names, 0.0, clock=clock) == {"outer", "inner"}
+
+
 async def test_without_reload_a_folder_stays_as_it_was_read(
     folder: Path, mock_clock: trio.testing.MockClock
 ) -> None:

@@ -320,10 +320,10 @@ async def test_functions_are_named_and_the_report_says_where(shop: Any, autojump
     assert report.expected == {"charge": 1, "send": 1}
     text = str(report)
     assert text.startswith("buy: ")
-    assert "  charge ran 2 times in place of 1, in a plain call (2026-07-28)\n" in text
+    assert "  charge ran 2 times in place of 1, in a plain call (modern)\n" in text
     assert (
         "  send ran 3 times in place of 1, when the request was sent twice at shop_of_test.py:11 in buy, "
-        '`return (await ctx.elicit("where?", {"type": "object", "properties": {}})).action` (2026-07-28)'
+        '`return (await ctx.elicit("where?", {"type": "object", "properties": {}})).action` (modern)'
     ) in text
 
 
@@ -360,7 +360,7 @@ async def test_a_call_that_fails_is_said_and_no_more_is_tried(autojump_clock: An
     report = await checked(refuses)
     assert report.runs == 2
     assert [str(each) for each in report.faults] == [
-        f"the call fails (there is no money) in a plain call ({era})" for era in ("2025-11-25", "2026-07-28")
+        f"the call fails (there is no money) in a plain call ({era})" for era in ("legacy", "modern")
     ]
 
 
@@ -415,8 +415,8 @@ async def test_there_is_a_bound_for_waits(autojump_clock: Any, monkeypatch: pyte
     assert report.waits == 16
     assert report.runs == 2 + 2 * 5
     assert report.skipped == (
-        "4 of its waits with 2025-11-25: there are too many",
-        "4 of its waits with 2026-07-28: there are too many",
+        "4 of its waits with legacy: there are too many",
+        "4 of its waits with modern: there are too many",
     )
 
 
