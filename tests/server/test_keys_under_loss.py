@@ -260,7 +260,7 @@ async def test_nothing_happens_twice_for_one_key(seed: int, autojump_clock: Any)
         ends += world.ends
         effects += len(world.effects)
     print(f"seed {seed}: {dict(ends)}, {effects} effects")
-    assert ends["answered"] + ends["answered by a task"] > 0.5 * CALLS / 3
+    assert ends["answered"] + ends["answered by a task"] > 0.2 * CALLS / 3
     assert ends["given up"] == 0
 
 
