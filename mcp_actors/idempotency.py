@@ -292,6 +292,7 @@ class _KeyedNode:
         self._places = places
         self._kept = _KeptAnswers(per_caller, bytes_per_caller)
         self._runs: dict[str, _KeyedRun] = {}
+        self._is_stopping = False
 
     def serves(self, ctx: Context) -> bool:
         """Whether a call came to its `Server.serve`, whose end is the end of the function, too."""
@@ -336,7 +337,9 @@ class _KeyedNode:
                 run.scope.cancel(reason="its caller has cancelled the call")
 
     def _begin(self, ctx: Context, call_next: CallNext, place: _KeyedPlace, seconds: float) -> _KeyedRun:
-        """Starts a call that is not known here. Never waits; raises `Overloaded`."""
+        """Starts a call that is not known here. Never waits; raises `Overloaded` and `ServerStopping`."""
+        if self._is_stopping:
+            raise ServerStopping()
         holder = holder_of(ctx)
         over = self._places.charge(holder, 1)
         if over is not None:
@@ -487,6 +490,7 @@ class _KeyedNode:
 
     async def stop(self) -> None:
         """Gives the functions as much time as calls, then cancels them: their outcomes are unknown."""
+        self._is_stopping = True
         server = self._serving.server
         with trio.CancelScope(shield=True):
             await self._wait_until_ended(server.limits.drain_grace if server.stopping else 0.0)
