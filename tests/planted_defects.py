@@ -69,7 +69,7 @@ DEFECTS = (
     Defect(
         "what another node runs counts as lost",
         "mcp_actors/_server/claims.py",
-        "(address != self._address and await shared.bus.send(address, b\"\"))",
+        '(address != self._address and await shared.bus.send(address, b""))',
         "False",
         ("server/test_idempotency.py",),
     ),
