@@ -23,7 +23,10 @@ A function that was called with a key runs on when the connection of its caller 
 its answer is kept; whoever calls with the key then hears of its progress. It is cancelled when its caller says so
 (``notifications/cancelled``; over HTTP a stateless client has no way to say it), when an operator ends its call, and
 when the server stops. An answer is kept whatever it says, but for one that says that nothing was begun: arguments that
-do not fit, `Overloaded`, `ServerStopping`, `InsufficientScope`.
+do not fit, and `Overloaded`, `ServerStopping` or `InsufficientScope` where the function itself has not raised it.
+
+Callers are told apart by their principals. Those that are not authenticated are one caller: the key and the arguments
+of a call together open its answer.
 
 Each round of questions to a stateless client (MCP 2026-07-28, Multi Round-Trip Requests) has an answer of its own under
 the key. Once the last one is there, it is the answer to the first one, too.
@@ -407,15 +410,15 @@ class _KeyedNode:
 
     async def _is_claimed(self, run: _KeyedRun, entry: ClaimEntry) -> bool:
         """Whether the function may begin, as nobody has begun it before."""
+        claimed = False
         try:
             # Not cancelled in between: it would not be known whose claim there is. The state bounds how long it takes.
             with trio.CancelScope(shield=True):
-                return await replace(
-                    self._shared, run.place.of_round, None, entry, run.seconds + CLAIM_MARGIN
-                )
+                seconds = run.seconds + CLAIM_MARGIN
+                claimed = await replace(self._shared, run.place.of_round, None, entry, seconds)
         except SharedStateUnavailable as error:
             run.refusal = error
-            return False
+        return claimed
 
     async def _release(self, run: _KeyedRun, entry: ClaimEntry) -> None:
         """Gives a claim back of which nothing was begun; callers at other nodes wait for that."""
