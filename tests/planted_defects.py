@@ -144,6 +144,27 @@ DEFECTS = (
         ("server/test_idempotency.py",),
     ),
     Defect(
+        "an approval is good for many runs",
+        "mcp_actors/_server/approvals.py",
+        "    if not is_first:\n",
+        "    if is_first is None:\n",
+        ("server/test_approvals.py",),
+    ),
+    Defect(
+        "another preview is what was approved",
+        "mcp_actors/_server/approvals.py",
+        "    if found.message != digest:\n",
+        "    if not digest:\n",
+        ("server/test_approvals.py",),
+    ),
+    Defect(
+        "any site presses the button of a page",
+        "mcp_actors/_server/approval_pages.py",
+        "if origin != self._origin:",
+        "if not self._origin:",
+        ("server/test_approval_pages.py",),
+    ),
+    Defect(
         "a key has the answer to other arguments",
         "mcp_actors/_server/idempotency.py",
         "        if entry.digest != self.digest:\n",

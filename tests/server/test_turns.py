@@ -173,7 +173,8 @@ async def test_a_thread_keeps_the_turn_of_a_call_that_was_cancelled_until_it_end
             nursery.start_soon(cancel)
             await client.call_tool("slow", {"name": "one"})
         nursery.start_soon(client.call_tool, "slow", {"name": "two"})
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        while not any(each.waiting for each in server.tools.turns.statistics()):
+            await trio.testing.wait_all_tasks_blocked(0.01)
         assert order == ["one begins"]
         leaves.set()
     assert order == ["one begins", "one ends", "two begins", "two ends"]
