@@ -117,7 +117,8 @@ class Client:
             sockets are asked after 30 s, and nothing else: pipes tell when a process has ended, a WebSocket has pings
             of its own, and over HTTP there is no connection.
         restart: Whether a connection that is lost is made again. Calls in flight fail all the same, because it
-            is unknown whether they were run. A session that an HTTP server has forgotten is begun anew without it too.
+            is unknown whether they were run, but for those with a key. A session that an HTTP server has forgotten is
+            begun anew without it too.
         prior_discover: An earlier answer of the same server, `discovered` of a client of it: the first connection is
             made without asking. Once it is outdated, the first call raises what the server says to that.
         limits: The bounds on calls in flight and messages; see `Limits`.

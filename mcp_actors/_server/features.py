@@ -360,11 +360,14 @@ class Features:
     async def extensions_served(
         self, responder: Any, owner: CallOwner, shared: OpenState
     ) -> AsyncIterator[None]:
-        """Enters what the extensions do while the server serves, in the order in which they were given."""
+        """Enters what the extensions do while the server serves, in the order in which they were given.
+
+        That of calls with keys comes last: its functions may use the others until they end.
+        """
         self._served += 1
         try:
             async with AsyncExitStack() as stack:
-                for each in self.extensions.values():
+                for each in sorted(self.extensions.values(), key=lambda each: each.id == IDEMPOTENCY):
                     await stack.enter_async_context(each.served(responder, owner, shared))
                 yield
         finally:

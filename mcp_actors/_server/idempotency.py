@@ -23,7 +23,10 @@ A function that was called with a key runs on when the connection of its caller 
 its answer is kept; whoever calls with the key then hears of its progress. It is cancelled when its caller says so
 (``notifications/cancelled``; over HTTP a stateless client has no way to say it), when an operator ends its call, and
 when the server stops. An answer is kept whatever it says, but for one that says that nothing was begun: arguments that
-do not fit, `Overloaded`, `ServerStopping`, `InsufficientScope`.
+do not fit, and `Overloaded`, `ServerStopping` or `InsufficientScope` where the function itself has not raised it.
+
+Callers are told apart by their principals. Those that are not authenticated are one caller: the key and the arguments
+of a call together open its answer.
 
 Each round of questions to a stateless client (MCP 2026-07-28, Multi Round-Trip Requests) has an answer of its own under
 the key. Once the last one is there, it is the answer to the first one, too.
@@ -296,6 +299,7 @@ class _KeyedNode:
         self._places = places
         self._kept = _KeptAnswers(per_caller, bytes_per_caller)
         self._runs: dict[str, _KeyedRun] = {}
+        self._is_stopping = False
 
     def serves(self, ctx: Context) -> bool:
         """Whether a call came to its `Server.serve`, whose end is the end of the function, too."""
@@ -344,7 +348,9 @@ class _KeyedNode:
                 run.scope.cancel(reason="its caller has cancelled the call")
 
     def _begin(self, ctx: Context, call_next: CallNext, place: _KeyedPlace, seconds: float) -> _KeyedRun:
-        """Starts a call that is not known here. Never waits; raises `Overloaded`."""
+        """Starts a call that is not known here. Never waits; raises `Overloaded` and `ServerStopping`."""
+        if self._is_stopping:
+            raise ServerStopping()
         holder = holder_of(ctx)
         over = self._places.charge(holder, 1)
         if over is not None:
@@ -419,9 +425,8 @@ class _KeyedNode:
         try:
             # Not cancelled in between: it would not be known whose claim there is. The state bounds how long it takes.
             with trio.CancelScope(shield=True):
-                claimed = await replace(
-                    self._shared, run.place.of_round, None, entry, run.seconds + CLAIM_MARGIN
-                )
+                seconds = run.seconds + CLAIM_MARGIN
+                claimed = await replace(self._shared, run.place.of_round, None, entry, seconds)
         except SharedStateUnavailable as error:
             run.refusal = error
         return claimed
@@ -499,6 +504,7 @@ class _KeyedNode:
 
     async def stop(self) -> None:
         """Gives the functions as much time as calls, then cancels them: their outcomes are unknown."""
+        self._is_stopping = True
         server = self._serving.server
         with trio.CancelScope(shield=True):
             await self._wait_until_ended(server.limits.drain_grace if server.stopping else 0.0)
