@@ -46,6 +46,7 @@ from mcp_actors.server import (
     Reshape,
     Server,
     SyncContext,
+    Turn,
     current_context,
 )
 from mcp_actors.types import Audio, File, Image
@@ -91,6 +92,7 @@ __all__ = [
     "ToolError",
     "ToolFailed",
     "TransportNotFound",
+    "Turn",
     "Unavailable",
     "UnexpectedResult",
     "UnsupportedVersion",

@@ -45,6 +45,7 @@ from mcp_actors._client.options import (
 from mcp_actors._client.pages import AllPages
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.requests import Requests, call_options, callers_meta
+from mcp_actors._client.skills import ClientSkills
 from mcp_actors._client.supervisor import BlockNursery, ClientLife, IdlePings, Supervisor
 from mcp_actors._client.task_extension import ClientTasks
 from mcp_actors._client.task_handle import TaskHandle
@@ -84,6 +85,7 @@ from mcp_actors.types import (
     Resource,
     ResourceTemplate,
     ServerCapabilities,
+    Skill,
     SubscriptionFilter,
     Tool,
 )
@@ -194,6 +196,10 @@ class Client:
             default, nothing; with ``"check"`` those that do not fit are a `WrongArguments`, and nothing is sent; with
             ``"repair"`` they are repaired first, where they can be meant in one way only, as servers do
             (``Server(arguments="repair")``). For programs whose arguments come from a model.
+        deadlines: Whether each request says how much of its time is left: of ``cap``, of ``timeout`` where no report of
+            progress can move it, of the cancel scopes around it, and of the call that it is made for. Servers of this
+            engine stop at it (`DeadlineExceeded`) and pass it on; others ignore it. Off by default, as it is an
+            extension of this engine.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -241,6 +247,7 @@ class Client:
         extensions: Mapping[str, Any] | Sequence[ClientExtension] = (),
         middleware: Sequence[ClientMiddleware] = (),
         arguments: ArgumentMode = "as-is",
+        deadlines: bool = False,
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
@@ -262,7 +269,7 @@ class Client:
                 on_notification=on_notification,
                 on_lost=on_lost,
                 log_level=log_level,
-                call=CallOptions(idle=timeout, cap=cap),
+                call=CallOptions(idle=timeout, cap=cap, sends_deadline=deadlines),
                 answer_input=answer_input,
                 max_rounds=max_rounds,
                 probe_timeout=probe_timeout,
@@ -297,6 +304,7 @@ class Client:
         self._tasks = TaskRequests(requests, connectivity, self._subscriptions)
         self._tool_tasks = ToolTasks(requests, self._tasks)
         self._task_support = self._tool_tasks.support
+        self._skills = ClientSkills(requests, connectivity, options.limits.cache_bytes)
         notifications = Notifications(options, requests, self._subscriptions)
         self._handshake = Handshake(options, handlers.capabilities)
         connectivity.on_lost = notifications.lost
@@ -572,8 +580,9 @@ class Client:
             answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
             state: The state of that `InputRequired`.
             key: Names the call, in up to 256 characters: the server begins nothing twice that has the same key, and
-                answers from what the first call left (see `mcp_actors.idempotency`). With it the call is made again
-                within its time when its connection is lost, and may be made again with the same key after any error.
+                answers from what the first call left (see `mcp_actors.extensions.Idempotency`). With it the call is
+                made again within its time when its connection is lost, and the program may make it again with the same
+                key after any error.
 
         Raises:
             TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
@@ -609,9 +618,9 @@ class Client:
             meta = self._with_key(meta, key)
         params = _tool_params(name, arguments, self._requests.schemas.inputs)
         options = call_options(self._long_call, timeout, cap, on_progress, meta)
-        return await self._call_or_wait(name, params, options, answers, state)
+        return await self._called(name, params, options, answers, state)
 
-    async def _call_or_wait(
+    async def _called(
         self,
         name: str,
         params: dict[str, Any],
@@ -619,7 +628,7 @@ class Client:
         answers: Mapping[str, InputResponse] | None,
         state: str | None,
     ) -> CallToolResult:
-        """Calls a tool, or waits for the task that a session's server makes of it."""
+        """Makes a call, as a task where the tool cannot be called otherwise; raises as `call_tool`."""
         requests = self._requests
         if self._task_support.get(name) == "required" and self._tool_tasks.may_augment():
             return await self._tool_tasks.call(name, params, options)
@@ -671,7 +680,7 @@ class Client:
             ttl: Seconds for which a session's server shall keep the task; by default, and over a stateless revision
                 always, as the server likes.
             timeout: Seconds without an answer or a progress report; by default the client's.
-            cap: Seconds in all until there is a task; by default the client's.
+            cap: Seconds in all until there is a task; by default the client's. They are no deadline for the task.
             meta: Further members of the request's ``_meta``.
             answers: The answers to an `InputRequired` that an earlier call raised, by its keys.
             state: The state of that `InputRequired`.
@@ -689,6 +698,8 @@ class Client:
         """
         params = _tool_params(name, arguments, self._requests.schemas.inputs)
         options = call_options(self._long_call, timeout, cap, None, meta)
+        # The task outlives the request that creates it.
+        options = attrs.evolve(options, sends_deadline=False)
         return await self._tool_tasks.begin(name, params, options, ttl, answers, state)
 
     def task(self, id: str) -> TaskHandle:
@@ -804,6 +815,88 @@ class Client:
             if error.code == INVALID_PARAMS and isinstance(error.data, dict) and error.data.get("uri") == uri:
                 raise ResourceNotFound(uri) from error
             raise
+
+    # -- skills ------------------------------------------------------------------------------------------------------
+
+    def skills(self) -> AsyncIterator[Skill]:
+        """Iterates over the skills that the server lists (SEP-2640, Listing Skills); none of their files is read.
+
+        A server may have skills that it does not list: `get_skill` asks for one by its URI. An entry that must not be
+        used, because it is incomplete or names files elsewhere, is left out, and logged.
+
+        Raises:
+            LocalProtocolError: The server did not declare skills, or the client is not connected.
+            McpError: What else `request` raises.
+        """
+        return self._skills.all()
+
+    async def get_skill(self, uri: str) -> Skill:
+        """Asks for the entry of one skill, listed or not, as it is now (SEP-2640, Getting a Skill).
+
+        Args:
+            uri: The URI of its ``SKILL.md``.
+
+        Raises:
+            LocalProtocolError: The server did not declare skills, or the client is not connected.
+            RpcError: The server has no such skill (-32602), or answered with another error.
+            RemoteProtocolError: The answer is not the entry of that skill, or one that must not be used.
+            McpError: What else `request` raises.
+        """
+        return await self._skills.get(uri)
+
+    async def load_skill(
+        self, skill: Skill, *, timeout: float | None = None, cap: float | None = None
+    ) -> str:
+        """Reads the ``SKILL.md`` of a skill: instructions for a model, if a person has approved this entry.
+
+        Its size, its SHA-256 and its frontmatter are those of the entry (SEP-2640, Integrity and Verification); of a
+        dynamic skill the frontmatter alone. This proves no more than that they belong together: the text is as much to
+        be trusted as the server.
+
+        Args:
+            skill: The entry, as `skills` or `get_skill` has returned it.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+
+        Raises:
+            SkillRefused: It is not what the entry says, or the skill has more than 512 files or 16 MiB.
+            ImportError: The library for YAML is not installed: ``pip install 'pyyaml>=6.0.2'``.
+            McpError: What else a read raises, such as `RpcError` for a file that the server has no more.
+        """
+        return await self._skills.load(skill, call_options(self._long_call, timeout, cap))
+
+    async def read_skill_file(
+        self, skill: Skill, path: str, *, timeout: float | None = None, cap: float | None = None
+    ) -> bytes:
+        """Reads one file of a skill, when a model asks for it; it is what the entry says, as `load_skill` checks it.
+
+        Args:
+            skill: The entry from which the skill was loaded.
+            path: The file as the skill refers to it, from its folder on, such as ``"references/FORMS.md"``; or its URI.
+            timeout: Seconds without an answer or a progress report; by default the client's.
+            cap: Seconds in all; by default the client's.
+
+        Raises:
+            SkillRefused: It is not in the entry, which has all files of the skill, or not what that says.
+            McpError: What else a read raises, such as `RpcError` for a file that the server has no more.
+        """
+        return await self._skills.file(skill, path, call_options(self._long_call, timeout, cap))
+
+    def directory(self, uri: str) -> AsyncIterator[Resource]:
+        """Iterates over what is in a directory of the server now (SEP-2640, Reading Directories).
+
+        Directories in it have the type ``inode/directory``. A file of a skill that its entry does not have must not be
+        read: `get_skill` asks for the entry of today.
+
+        Args:
+            uri: The directory, without a slash at its end, such as `Skill.root`.
+
+        Raises:
+            LocalProtocolError: The server did not declare that it can, or the client is not connected.
+            RpcError: It is no directory (-32602), or the server answered with another error.
+            McpError: What else `request` raises.
+        """
+        return self._skills.directory(uri)
 
     # -- prompts and completion --------------------------------------------------------------------------------------
 

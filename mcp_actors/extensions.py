@@ -7,7 +7,9 @@ By default none is on. A `ServerExtension` is given to ``Server(extensions=[…]
 from __future__ import annotations
 
 from mcp_actors._client.client_extension import AnsweredCall, AskedRequest, ClientExtension
+from mcp_actors._server.approval_pages import ApprovalPages
 from mcp_actors._server.context import holder_of
+from mcp_actors._server.idempotency import IDEMPOTENCY, KEY, Idempotency
 from mcp_actors._server.server_extension import (
     OperatedTasks,
     ServerExtension,
@@ -25,9 +27,13 @@ from mcp_actors._server.server_extension import (
 )
 
 __all__ = [
+    "IDEMPOTENCY",
+    "KEY",
     "AnsweredCall",
+    "ApprovalPages",
     "AskedRequest",
     "ClientExtension",
+    "Idempotency",
     "OperatedTasks",
     "ServerExtension",
     "Serving",

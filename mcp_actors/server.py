@@ -37,6 +37,7 @@ from mcp_actors._server.names import NameTable
 from mcp_actors._server.options import (
     PromptOptions,
     ResourceOptions,
+    SkillOptions,
     ToolOptions,
     check_decorated,
     check_icons,
@@ -59,6 +60,7 @@ from mcp_actors._server.resources import Resources, Unscreened, check_uri
 from mcp_actors._server.runtime import ServerRuntime, ServerStatistics
 from mcp_actors._server.scope import ServerScope, StateT, state_key_of_environment
 from mcp_actors._server.tools import Arguments, TaskRules, Tools
+from mcp_actors._server.turns import Turn, TurnKey, TurnStatistics
 from mcp_actors._server.user_state import SyncUserState, UserState
 from mcp_actors._server.visibility import AccessRule, Caller
 from mcp_actors.abc import OpenState, ServerTransport, SharedState, Telemetry
@@ -105,6 +107,9 @@ __all__ = [
     "SyncContext",
     "SyncUserState",
     "TaskRules",
+    "Turn",
+    "TurnKey",
+    "TurnStatistics",
     "Unscreened",
     "UserState",
     "current_context",
@@ -123,6 +128,9 @@ Lifespan = Callable[["Server[Any]"], AbstractAsyncContextManager[StateT]]
 
 # Seconds that the loading of changed files may take. Nothing else waits, and a file is not loaded in half.
 _MODULES_WAIT = 60.0
+
+# Seconds after which a watchdog may take a loop for blocked: below, it would look more often than it sees anything.
+_WATCHDOG = (0.02, 3600)
 
 _NOT_MOUNTABLE = (
     "what a gateway offers is known while it serves: give its upstreams to one gateway, or mount in it"
@@ -192,14 +200,18 @@ class Server(Generic[StateT]):
         telemetry: Receives each call in both directions, the sessions and what the server holds: a
             `~mcp_actors.telemetry.otel.OpenTelemetry`, `~mcp_actors.telemetry.Metrics` or ``Together(…)`` of both. None
             by default, which costs nothing.
+        watchdog: Seconds after which a function that blocks the event loop, or an asyncio loop with functions of the
+            server, is named in the log, the live view, metrics and the errors of calls that were late because of it.
+            By default nothing looks, as programs choose their threads themselves; ``mcp-actors serve`` has it look
+            after 0.25 s, above what anybody notices as a pause.
 
     Raises:
         TypeError: An argument is of another kind, or ``lifespan`` makes no async context manager.
         LocalProtocolError: Two extensions have the same id, or something else of the same name.
         ValueError: ``versions`` is empty or has an unknown version, ``state_key`` or that of the environment is too
-            short or malformed, ``page_size`` is less than 1, ``ttl_ms`` is negative, ``cache_scope`` is neither of the
-            two, ``arguments`` is neither of its, ``budget`` is less than 1, ``capabilities`` has an unknown name, or
-            clients must reject an icon.
+            short or malformed, ``page_size`` is less than 1, ``ttl_ms`` is negative, ``watchdog`` is less than 0.02,
+            ``cache_scope`` is neither of the two, ``arguments`` is neither of its, ``budget`` is less than 1,
+            ``capabilities`` has an unknown name, or clients must reject an icon.
         RuntimeError: ``budget`` is given, and this Python has SQLite without FTS5.
     """
 
@@ -234,6 +246,7 @@ class Server(Generic[StateT]):
         pinned: Collection[str] = (),
         shared: SharedState | None = None,
         telemetry: Telemetry | None = None,
+        watchdog: float | None = None,
     ) -> None:
         with LineNamed():
             _check_settings(
@@ -251,6 +264,7 @@ class Server(Generic[StateT]):
                 arguments=arguments,
                 icons=icons,
                 visible=visible,
+                watchdog=watchdog,
             )
             key = state_key_of_environment() if state_key is None else state_key
             self._sealer = StateSealer(key)
@@ -274,6 +288,7 @@ class Server(Generic[StateT]):
         stamp = stamp_of(self.info, ttl_ms, cache_scope)
         served = name, limits or Limits(), self.versions, self._features, bus, stamp
         self._runtime = ServerRuntime(*served, shared or MemoryShared(), key, telemetry)
+        self._runtime.watchdog = watchdog
         handlers = self._features.handlers
         handlers |= lifecycle_handlers(self.info, instructions)
         handlers["resources/subscribe"] = self._runtime.subscribe
@@ -321,6 +336,19 @@ class Server(Generic[StateT]):
     @telemetry.setter
     def telemetry(self, telemetry: Telemetry | None) -> None:
         self._runtime.telemetry = telemetry
+
+    @property
+    def watchdog(self) -> float | None:
+        """Seconds after which a function that blocks an event loop is named; ``None`` if nothing looks.
+
+        Another value counts from the next `serve` on. Setting raises `ValueError` as the argument does.
+        """
+        return self._runtime.watchdog
+
+    @watchdog.setter
+    def watchdog(self, seconds: float | None) -> None:
+        _check_watchdog(seconds)
+        self._runtime.watchdog = seconds
 
     # -- servers of what exists ---------------------------------------------------------------------------------
 
@@ -430,8 +458,10 @@ class Server(Generic[StateT]):
                 Schema with ``type: object``, makes the function take the arguments as one dict; ``output_schema``, a
                 JSON Schema, replaces the one of the return type; ``timeout``, in seconds, none by default, cancels a
                 call that takes longer (a function in a worker thread runs on, and its result is dropped) and tells the
-                model so; ``scopes``, a list, are those that a caller needs, all of them, see `InsufficientScope`:
-                callers over HTTP and WebSocket have those of their principal, and over other bindings nothing is
+                model so; ``turn``, a text such as ``"{path}"``, a plain function of context and arguments, or a `Turn`,
+                has calls with the same key run one after the other; ``scopes``, a list, are those that a caller needs,
+                all of them, see `InsufficientScope`: callers over HTTP and WebSocket have those of their principal, and
+                over other bindings nothing is
                 checked; ``visible`` and ``auth`` are plain functions of the `Caller` and the `Component`, which run on
                 the event loop: what ``visible`` denies is not listed, and a call is answered as that of an unknown
                 name; what ``auth`` denies is not listed either, and a call raises `NotAllowed`, or the `RpcError`
@@ -741,7 +771,8 @@ class Server(Generic[StateT]):
         Those two are answered at once even when everything else waits, because a peer whose ping is not answered takes
         the server for dead. With middleware every other request runs in a task of its own, inline tools as well. An
         object of a class with ``async def notification(self, ctx, call_next)`` has that run round the functions of
-        notifications, too. `mcp_actors.middleware` has objects that are ready.
+        notifications, too. One with ``added_to(self, server)`` has that called first, to add tools that belong to it.
+        `mcp_actors.middleware` has objects that are ready.
 
         Args:
             function: ``async def f(ctx, call_next)``. It returns the result of ``await call_next()``, or another one,
@@ -758,6 +789,9 @@ class Server(Generic[StateT]):
                     name = getattr(function, "__name__", type(function).__name__)
                     raise TypeError(f"{name} is for clients: write Client(…, middleware=[{name}(…)])")
                 check_async(function, "ctx, call_next")
+                added_to = getattr(function, "added_to", None)
+                if added_to is not None:
+                    added_to(self)
                 self._features.add_middleware(middleware_in_loop(function, loop))
             return function
 
@@ -1127,6 +1161,88 @@ class Server(Generic[StateT]):
             self._features.remove_provider(provider)
             raise
 
+    # -- skills -----------------------------------------------------------------------------------------------------
+
+    def add_skills(
+        self, folder: str | PathLike[str], /, *, reload: bool = False, **options: Unpack[SkillOptions]
+    ) -> None:
+        """Serves the skills in a folder (SEP-2640): each folder with a ``SKILL.md``, at any depth, with its files.
+
+        A folder is called as its skill is, and its URI is ``skill://`` and its path below this one. A client lists the
+        skills with what each says of itself and with the SHA-256 and the size of each file, and reads the files as
+        resources. They are read now, and kept in memory. Links are refused; names that begin with a dot are left out.
+
+        Args:
+            folder: The folder, relative to that of the process; it may be a skill itself.
+            reload: Whether files that have changed are read again when clients ask for something, at most once a
+                second, which clients are notified of. What cannot be served then stays as it was, and is logged.
+            options: Who sees the skills: ``scopes``, ``tags``, ``visible`` and ``auth``, as `add_resource` has them.
+
+        Raises:
+            LocalProtocolError: There is no such folder, no skill in it, something that cannot be served, such as a
+                skill of more than 512 files or 16 MiB, or a skill that is there already; or the server has no skills
+                yet, and serves.
+            TypeError: An option does not fit, or this server is a gateway.
+            ImportError: The library for YAML is not installed: ``pip install 'pyyaml>=6.0.2'``.
+        """
+        with LineNamed():
+            skills = self._skills(options)
+            found = skills.SkillFolder(Path(folder).resolve(), options)
+            found.read()
+            methods_of = skills.methods_of
+            self._features.loop.call(lambda: methods_of(self._features).add_folder(found, reload=reload))
+
+    def add_skill(
+        self,
+        files: Mapping[str, str | bytes | Callable[..., Any]],
+        /,
+        *,
+        folder: str = "",
+        **options: Unpack[SkillOptions],
+    ) -> None:
+        """Serves a skill that the program has made (SEP-2640), as `add_skills` does.
+
+        Args:
+            files: What the skill has, by paths such as ``"references/FORMS.md"``: text, bytes, or a function as
+                `add_resource` takes it, which is called for each read. ``"SKILL.md"`` is text or bytes, and begins with
+                the frontmatter. A skill with a function in it is *dynamic*: clients cannot compare what they read, and
+                some decline it.
+            folder: The folder above it, such as ``"acme/billing"``; none by default.
+            options: Who sees it, as `add_skills` has them.
+
+        Raises:
+            ValueError: It is not a skill, or has more than 512 files or 16 MiB.
+            TypeError: A file has other contents, an option does not fit, or this server is a gateway.
+            LocalProtocolError: There is a skill of its URI, or too many; or the server has no skills yet, and serves.
+            ImportError: As `add_skills`.
+        """
+        with LineNamed():
+            skills = self._skills(options)
+            made = skills.make_skills(skills.place_of(folder), files, options)
+            methods_of = skills.methods_of
+            self._features.loop.call(lambda: methods_of(self._features).add(made))
+
+    def remove_skill(self, uri: str, /) -> None:
+        """Removes a skill that `add_skill` has added, and those in it. Reads in flight go on.
+
+        Args:
+            uri: The URI of its ``SKILL.md``.
+
+        Raises:
+            LocalProtocolError: There is no such skill.
+        """
+        with LineNamed():
+            found = self._features.skills
+            if found is None:
+                raise LocalProtocolError(f"add_skill() has added no skill {uri!r}")
+            self._features.loop.call(partial(found.remove, uri))
+
+    def _skills(self, options: Mapping[str, Any]) -> Any:
+        check_options(options, SkillOptions)
+        self._check_providing()
+        # Most servers have none.
+        return importlib.import_module("mcp_actors._server.skills")
+
     # -- who sees what ----------------------------------------------------------------------------------------------
 
     def hide(self, *names: str, kind: ComponentKind | None = None, tags: Collection[str] = ()) -> None:
@@ -1284,6 +1400,7 @@ def _check_settings(
     arguments: object,
     icons: Iterable[object],
     visible: object,
+    watchdog: object,
     **kinds: Any,
 ) -> None:
     """Raises `TypeError` or `ValueError` for the first argument that cannot be used."""
@@ -1306,11 +1423,17 @@ def _check_settings(
     if arguments not in get_args(Arguments):
         raise ValueError(f'arguments={arguments!r}: write "repair" or "strict"')
     check_icons(icons)
+    _check_watchdog(watchdog)
     if visible is not None:
         check_rule("visible", visible)
     for each in lifespan if isinstance(lifespan, Sequence) else (lifespan,):
         if each is not None:
             _check_lifespan(each)
+
+
+def _check_watchdog(seconds: object) -> None:
+    if seconds is not None:
+        require_number("Server(watchdog=)", seconds, *_WATCHDOG)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:

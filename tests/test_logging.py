@@ -140,6 +140,37 @@ def test_what_is_written_is_all_there_in_order() -> None:
     ]
 
 
+GATHERING = """
+    import json
+    import trio
+    from mcp_actors.supervision import logging
+    logging.GATHERED = 600
+    pieces = []
+    write, logging._write = logging._write, pieces.append
+    for number in range(100):
+        logging.write_line("access", {"number": number})
+"""
+
+
+def test_lines_of_an_access_log_are_written_together_and_not_behind_others() -> None:
+    program = textwrap.dedent(GATHERING) + textwrap.dedent("""
+        logging.write_to_stderr("something else")
+        trio.run(logging.wait_until_written)
+        print(json.dumps(pieces))
+    """)
+    ended = run(program, stdout=subprocess.PIPE)
+    [piece] = json.loads(ended.stdout)
+    *lines, last = piece.splitlines()
+    assert [line.split()[-1] for line in lines] == [f"number={number}" for number in range(100)]
+    assert last == "something else"
+
+
+def test_lines_that_wait_for_others_are_written_at_the_end() -> None:
+    program = textwrap.dedent(GATHERING) + "logging._write = write\n"
+    ended = run(program, stderr=subprocess.PIPE)
+    assert len(ended.stderr.splitlines()) == 100
+
+
 def test_what_was_dropped_is_counted_when_somebody_reads_again() -> None:
     program = f"""
         import os

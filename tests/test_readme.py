@@ -97,7 +97,7 @@ def test_the_programs_are_there() -> None:
     # These are run with an authorization server: tests/cli/test_login_programs.py, and with one of others in
     # tests/interop/authorization/test_readme_programs.py.
     protected = {"notes.py", "login.py", "machine.py", "robot.py", "bound.py"}
-    tests = {"test_notes.py", "test_store.py", "test_weather.py", "test_clock.py"}
+    tests = {"test_notes.py", "test_store.py", "test_weather.py", "test_clock.py", "test_transfer.py"}
     assert set(programs()) == shown | used | protected | WITH_FRAMEWORKS | RUN_BY_HAND | tests
 
 
@@ -125,6 +125,10 @@ def test_the_test_of_a_protected_server_passes(folder: Path, environment: dict[s
 
 def test_the_test_with_another_dependency_passes(folder: Path, environment: dict[str, str]) -> None:
     assert "1 passed" in run([*PYTEST, "test_clock.py"], folder, environment)
+
+
+def test_the_test_of_a_tool_under_faults_passes(folder: Path, environment: dict[str, str]) -> None:
+    assert "2 passed" in run([*PYTEST, "test_transfer.py"], folder, environment)
 
 
 def test_the_test_of_shared_state_passes(folder: Path, environment: dict[str, str]) -> None:
@@ -531,7 +535,9 @@ def test_a_name_that_is_not_there_is_found() -> None:
 
 def test_whoever_has_a_checkout_and_whoever_has_the_package_install_libraries_in_the_same_way() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    users = {name: extras[name] for name in ("auth", "bench", "openapi", "otel", "pydantic", "redis")}
+    users = {
+        name: extras[name] for name in ("auth", "bench", "openapi", "otel", "pydantic", "redis", "skills")
+    }
     assert f"pip install '.[{','.join(users)}]'" in README
     of = {re.split("[>=<]", each)[0]: each for each in sum(users.values(), extras["examples"])}
     folders = (ROOT / "docs", ROOT / "mcp_actors", ROOT / "transports", ROOT / "benchmarks")

@@ -92,6 +92,25 @@ class ProgressReports:
         finally:
             self._sending -= 1
 
+    async def say(self, message: str | None) -> None:
+        """Sends a beat with a text, on what the call waits for before its function reports anything.
+
+        Raises what the call's `notify` raises.
+        """
+        value = self._next_value()
+        if value is None:
+            return
+        self._last_value = value
+        params: dict[str, Any] = {"progressToken": self._token, "progress": value}
+        if message is not None:
+            params["message"] = message
+        self._beats.postpone(self)
+        self._sending += 1
+        try:
+            await self._call.notify(METHOD, params)
+        finally:
+            self._sending -= 1
+
     def beat(self) -> None:
         """Sends a beat, if the client takes it now. Never waits.
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 import attrs
 import trio
 
+from mcp_actors._actors.deadlines import time_left
 from mcp_actors._actors.inbound_call import (
     CallStatistics,
     Continuation,
@@ -25,13 +26,14 @@ from mcp_actors._actors.inbound_call import (
     InboundCall,
     Responder,
     SupportsWaitUntilRead,
+    title_of,
 )
 from mcp_actors._actors.limits import WEIGHED_BYTES, ClientMemory, ConcurrencyLimiter, Limiters, Limits
 from mcp_actors._actors.outbound import KINDS
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics
 from mcp_actors._actors.responses import post_answer, refusal_frame, too_long_frame
 from mcp_actors._actors.task_pool import TaskPool
-from mcp_actors._eras.era import Invocation, NotAnswered
+from mcp_actors._eras.era import DEADLINE, Invocation, NotAnswered
 from mcp_actors._wire.codec import (
     JsonRpcError,
     JsonRpcMessage,
@@ -47,6 +49,7 @@ from mcp_actors.errors import (
     INTERNAL_ERROR,
     INVALID_REQUEST,
     ConnectionLost,
+    DeadlineExceeded,
     LocalProtocolError,
     MalformedMessage,
     RpcError,
@@ -325,9 +328,14 @@ class Dispatcher:
                 raise RpcError(INVALID_REQUEST, f"a request with the id {request.id!r} is in flight already")
             invocation = (negotiation or self.negotiation).open(request)
             assert self.pool is not None
+            meta = invocation.meta
+            if meta and DEADLINE in meta:
+                self._limit(invocation)
             call = self.responder.call_class(invocation, self, outlet, self.pool.read_at)
             answer = call.answer_now()
             if answer is None:
+                if invocation.deadline is not None:
+                    call.run_in_time()
                 params = request.params
                 if params is None or len(params) < WEIGHED_BYTES:
                     call.admission = self.limiters.admit()
@@ -351,6 +359,13 @@ class Dispatcher:
             answer = self._refusal(request.id, RpcError(INTERNAL_ERROR, "internal error"))
         post_answer(answer, outlet)
         return None
+
+    def _limit(self, invocation: Invocation) -> None:
+        """Reads the deadline of a request, and refuses one that has no time left."""
+        left = time_left(invocation.meta)
+        if not left:
+            raise DeadlineExceeded(title_of(invocation), begun=False)
+        invocation.deadline = trio.current_time() + left
 
     def malformed(self, error: MalformedMessage, outlet: Outlet) -> None:
         """Counts a malformed message, and answers it where that is due."""

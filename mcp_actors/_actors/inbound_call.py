@@ -57,13 +57,14 @@ import trio
 
 from mcp_actors import types as t
 from mcp_actors._actors.beats import Beats
+from mcp_actors._actors.deadlines import in_time
 from mcp_actors._actors.limits import Admission, Limiters
 from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.responses import InvalidResult, failure_frame, post_answer, too_long, too_long_frame
 from mcp_actors._eras.era import Invocation, shown_target
 from mcp_actors._wire.codec import RequestId, decode_value, encode_notification, encode_reply
 from mcp_actors.abc import Frame, HttpRequest, Outlet, Telemetry
-from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError, McpError, RpcError
+from mcp_actors.errors import INTERNAL_ERROR, DeadlineExceeded, LocalProtocolError, McpError, RpcError
 from mcp_actors.supervision.containment import Containment, cancellation_in, crash_in, sole_cause
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import CALL_WORKER
@@ -83,6 +84,7 @@ __all__ = [
     "Voice",
     "finished",
     "statistics_of",
+    "title_of",
 ]
 
 
@@ -253,6 +255,8 @@ class InboundCall(msgspec.Struct, eq=False):
     _on_drain: Callable[[], None] | None = None
     effects: Any = None
     """What its function does once, which its server keeps."""
+    approval: Any = None
+    """What is known of the approval of a person, for the state of its next round."""
     withdrawn: bool = False
     """Whether the peer has said that it does not want the answer (MCP, Cancellation), and did not just go away."""
     refused: bool = False
@@ -374,7 +378,9 @@ class InboundCall(msgspec.Struct, eq=False):
 
     async def ask(self, method: str, params: dict[str, Any], *, idle: float, cap: float) -> dict[str, Any]:
         """Sends a request to the client on this call's stream; cancelling the call cancels it at the other side."""
-        return await self.owner.request(method, params, CallOptions(idle=idle, cap=cap), call=self)
+        # A client that has sent a deadline knows what it means in a question.
+        options = CallOptions(idle=idle, cap=cap, sends_deadline=self.invocation.deadline is not None)
+        return await self.owner.request(method, params, options, call=self)
 
     def close_stream(self) -> None:
         """Closes the stream on which the answer is awaited, if the client comes back by itself for the rest."""
@@ -410,6 +416,12 @@ class InboundCall(msgspec.Struct, eq=False):
         except BaseException as error:
             return self.failure(error)
         return None
+
+    def run_in_time(self) -> None:
+        """Lets the continuation end at the deadline of the request; no such call goes without a task."""
+        deadline = self.invocation.deadline
+        assert deadline is not None
+        self.continuation = Continuation(in_time, self.continuation, deadline, title_of(self.invocation))
 
     def begin_without_task(self, start: Callable[[InboundCall], None]) -> bool:
         """Begins a call whose continuation needs no task now; returns false, having done nothing, if it needs one.
@@ -613,11 +625,15 @@ class InboundCall(msgspec.Struct, eq=False):
     async def _wait_for_admission(self, admission: Admission) -> None:
         if self.state == "running":
             self.state = "waiting"
+        deadline = self.invocation.deadline
         try:
-            await admission.wait()
+            with trio.move_on_at(math.inf if deadline is None else deadline) as scope:
+                await admission.wait()
         finally:
             if self.state == "waiting":
                 self.state = "running"
+        if scope.cancelled_caught:
+            raise DeadlineExceeded(title_of(self.invocation), begun=False)
 
     def _failed(self, error: BaseException) -> Frame | None:
         if self.cut_short:
@@ -833,6 +849,10 @@ class DetachedCall(InboundCall):
         What ``function`` raises is logged and masked as it is for any call.
         """
         self.continuation = Continuation(function)
+        deadline = self.invocation.deadline
+        if deadline is not None:
+            what = title_of(self.invocation)
+            self.continuation = Continuation(in_time, function, deadline, what, began_before=True)
         frame = await self._outcome()
         assert frame is not None
         if len(frame.data) > self.outlet.longest:
@@ -886,6 +906,12 @@ class CallStatistics(ValueRecord):
     """The name of its session; ``None`` for a call that came by itself."""
     key: str | None = None
     """Names the call in an action of the live view, as long as it is in flight; ``None`` elsewhere."""
+
+
+def title_of(invocation: Invocation) -> str:
+    """Returns the method, with the name of what is called, for a text that the caller reads."""
+    target = shown_target(invocation)
+    return invocation.method.name if target is None else f"{invocation.method.name} {target:.80}"
 
 
 def statistics_of(

@@ -393,6 +393,8 @@ def _with_meta(
         is_forwarded=options.is_forwarded,
         envelope=options.envelope,
         on_message=options.on_message,
+        waits_for_server=options.waits_for_server,
+        sends_deadline=options.sends_deadline,
     )
 
 

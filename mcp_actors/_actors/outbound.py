@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 import msgspec
 import trio
 
+from mcp_actors._actors.deadlines import with_time_left
 from mcp_actors._actors.inbound_call import DetachedCall, InboundCall
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions, DeadlineClock, OutboundCall, Progress
@@ -132,6 +133,7 @@ class OutboundCalls:
         Raises:
             RpcError: The peer answered with an error.
             CallTimeout: A clock of ``options`` ran out.
+            DeadlineExceeded: The call that is answered in this task has no time left; nothing was sent.
             ConnectionLost: There is no connection, or it ended before the answer.
             SessionExpired: The server has forgotten the session.
             RemoteProtocolError: The result is not an object.
@@ -187,7 +189,9 @@ class OutboundCalls:
             raise self.loss(never_run=True)
         if id is None:
             id = self._last_id = self._last_id + 1
-        on_progress, more = options.on_progress, options.meta
+        on_progress, more, cap = options.on_progress, options.meta, options.cap
+        if options.sends_deadline:
+            more, cap = with_time_left(method, options)
         said = self.meta if options.envelope is None else options.envelope
         if not more and "_meta" not in params:
             # Most requests add nothing of their own.
@@ -202,9 +206,7 @@ class OutboundCalls:
                 meta["progressToken"] = id
             params = {**params, "_meta": meta}
         reports = None if on_progress is None else deque[Progress](maxlen=self._limits.progress_queue)
-        pending = OutboundCall(
-            id, method, options.idle, options.cap, on_progress, reports, options.on_message
-        )
+        pending = OutboundCall(id, method, options.idle, cap, on_progress, reports, options.on_message)
         outlet, about = (carrier.outlet, None) if call is None else (call.outlet, call.id)
         frame = Frame(encode_request(id, method, params), about, False, metadata, method, id)
         self.pending[id] = pending

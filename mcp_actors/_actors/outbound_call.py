@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol, Self
@@ -14,6 +15,7 @@ import trio
 from mcp_actors._wire.codec import JsonRpcError, JsonRpcResult, RequestId
 from mcp_actors.abc import Frame
 from mcp_actors.errors import CallTimeout
+from mcp_actors.supervision.blockages import blockage_log
 from mcp_actors.supervision.containment import TaskKind
 from mcp_actors.supervision.task_kinds import SESSION_CLOCK
 from mcp_actors.types.records import ValueRecord, frozen_record
@@ -236,6 +238,8 @@ class CallOptions(ValueRecord):
     and returns whether it has taken it."""
     waits_for_server: bool = True
     """Whether it is sent again, within its time, to a server that cannot be reached or refuses it unbegun."""
+    sends_deadline: bool = False
+    """Whether the peer is sent, in ``_meta``, how much of its time is left: see `mcp_actors._actors.deadlines`."""
 
 
 @frozen_record(eq=False, repr=False)
@@ -368,7 +372,12 @@ class OutboundCall(msgspec.Struct, eq=False):
         """A clock ran out before the answer came."""
         deadline = self.deadline
         clock = deadline.which
-        self.resolve(CallTimeout(self.method, clock, deadline.idle if clock == "idle" else deadline.cap))
+        seconds = deadline.idle if clock == "idle" else deadline.cap
+        # A server in this loop may have kept the answer from being read.
+        took = trio.current_time() - deadline.started
+        blockage = blockage_log.within(took, threading.get_ident())
+        blocked = "" if blockage is None else blockage.sentence()
+        self.resolve(CallTimeout(self.method, clock, seconds, blocked))
 
     @property
     def is_open(self) -> bool:

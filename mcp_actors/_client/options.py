@@ -38,6 +38,7 @@ from mcp_actors._actors.outbound_call import CallOptions
 from mcp_actors._actors.task_pool import abandon_nurseries
 from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors._client.tool_arguments import ArgumentMode
+from mcp_actors._eras.era import DEADLINES
 from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport, Telemetry
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
@@ -184,6 +185,7 @@ _CHECKS = {
         lambda mode: mode in get_args(ArgumentMode),
         "'as-is', 'check' or 'repair'",
     ),
+    "deadlines": instance_of(bool, "True or False"),
     "log_level": (
         lambda level: level is None or level in LOGGING_LEVELS,
         f"one of {', '.join(LOGGING_LEVELS)}",
@@ -241,13 +243,18 @@ class ClientOptions:
     def settings(self) -> dict[str, Any]:
         """The settings that are declared of all extensions, by their ids; those of access included."""
         settings = {} if self.auth is None else dict(self.auth.extensions)
+        if self.call.sends_deadline:
+            settings[DEADLINES] = {}
         if isinstance(self.extensions, Mapping):
             return {**settings, **self.extensions}
         return {**settings, **{each.id: dict(each.settings) for each in self.extensions}}
 
     def __attrs_post_init__(self) -> None:
         given = {name: getattr(self, name) for name in _CHECKS if hasattr(self, name)}
-        require(_CHECKS, {**given, "timeout": self.call.idle, "cap": self.call.cap})
+        require(
+            _CHECKS,
+            {**given, "timeout": self.call.idle, "cap": self.call.cap, "deadlines": self.call.sends_deadline},
+        )
         require_for_clients(self.middleware)
         for each in self.in_use:
             if not isinstance(each, ClientExtension):

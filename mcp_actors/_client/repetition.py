@@ -8,7 +8,7 @@ a connection that ended before anything was sent    in the next one, where lost 
 a connection that could not be made, in HTTP        after a pause
 a server that stops, and says that nothing began    after the pause that it names
 HTTP 429, or 503 with ``Retry-After`` from a proxy  after the pause that it names
-any of these, whatever was begun                    the same, for a call with a key: see `mcp_actors.idempotency`
+any of these, whatever was begun                    the same, for a call with a key (`Idempotency`)
 =================================================== ====================================================================
 
 All attempts together have the time of one call, and the last refusal is raised when that does not suffice. A gateway

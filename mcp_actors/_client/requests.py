@@ -152,6 +152,7 @@ class Requests:
             RemoteProtocolError: The server's answer cannot be understood, or it asks without an end.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
             CallTimeout: A clock of ``options`` ran out.
+            DeadlineExceeded: The server has stopped at the deadline of the request, or no time is left to send it in.
             ConnectionLost: There is no connection, or it ended before the answer.
             ConnectFailed: The connection was lost and could not be made again.
             SessionExpired: The server has forgotten the session.
@@ -424,6 +425,7 @@ def call_options(
         on_progress=None if on_progress is None else guarded("on_progress", on_progress),
         wants_progress=defaults.wants_progress,
         meta=None if meta is None else callers_meta(meta),
+        sends_deadline=defaults.sends_deadline,
     )
 
 
@@ -540,6 +542,8 @@ class ResponseCache:
         self._bytes = 0
         self._entries: dict[tuple[str, bytes], tuple[float, bytes]] = {}
         self.changes = 0
+        self.clears = 0
+        """How often everything was dropped."""
 
     def __repr__(self) -> str:
         return f"<ResponseCache {len(self._entries)}/{MAX_ENTRIES} {self._bytes}/{self._max_bytes} bytes>"
@@ -607,5 +611,6 @@ class ResponseCache:
     def clear(self) -> None:
         """Drops everything: the server is another one, or was started anew."""
         self.changes += 1
+        self.clears += 1
         self._entries.clear()
         self._bytes = 0

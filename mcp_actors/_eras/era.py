@@ -20,6 +20,8 @@ from mcp_actors.types import Implementation, ServerCapabilities
 
 __all__ = [
     "ACKNOWLEDGED",
+    "DEADLINE",
+    "DEADLINES",
     "IDEMPOTENCY",
     "KEY",
     "KIND_OF_METHOD",
@@ -320,6 +322,13 @@ def read_result(era: Era, value: Any, cls: type) -> Any:
         raise RemoteProtocolError(f"the server sent a malformed {cls.__name__}: {error}") from error
 
 
+DEADLINE = "mcp-actors/deadline-ms"
+"""The member of a request's ``_meta`` that says for how many milliseconds its caller still waits."""
+
+DEADLINES = "mcp-actors/deadlines"
+"""The identifier of the extension of this engine whose requests say so (SEP-2133)."""
+
+
 def progress_token(meta: Mapping[str, Any]) -> RequestId | None:
     """The request's progress token, 0 and "" included; what is neither string nor integer is -32602."""
     token = meta.get("progressToken")
@@ -375,6 +384,8 @@ class Invocation(msgspec.Struct, eq=False):
     address: str | None = None
     reported: bool = False
     opened: dict[str, Any] | None = None
+    deadline: float | None = None
+    """The time of the event loop at which the caller gives up, ``None`` if it has not said."""
 
 
 def shown_target(invocation: Invocation) -> str | None:

@@ -33,6 +33,7 @@ from msgspec import UNSET
 
 from mcp_actors import types as t
 from mcp_actors._eras.era import (
+    DEADLINE,
     ClientRules,
     Era,
     Invocation,
@@ -611,9 +612,9 @@ LATEST_MODERN = MODERN["2026-07-28"]
 
 
 class AcceptedMeta:
-    """The ``_meta`` that was accepted last, without its progress token.
+    """The ``_meta`` that was accepted last, without its progress token and its deadline.
 
-    A client sends the same in all its requests, but for the token, and it is read once. A number equals a boolean here,
+    A client sends the same in all its requests, but for these two, and it is read once. A number equals a boolean here,
     which only a client can notice that sends both.
     """
 
@@ -648,9 +649,10 @@ def open_request(
         version_header(metadata)
     meta = params.pop("_meta", None)
     described = meta
-    if type(meta) is dict and "progressToken" in meta:
+    if type(meta) is dict and ("progressToken" in meta or DEADLINE in meta):
         described = meta.copy()
-        del described["progressToken"]
+        described.pop("progressToken", None)
+        described.pop(DEADLINE, None)
     peer = accepted.peer if described == accepted.meta else None
     if peer is None:
         _check_envelope(meta, metadata, served, supported)

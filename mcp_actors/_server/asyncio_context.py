@@ -5,13 +5,14 @@ A module of its own, since it imports asyncio: most servers have no such functio
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from mcp_actors._server.context import Context, SyncContext
-from mcp_actors._server.invoke import current, is_async
+from mcp_actors._server.invoke import asyncio_calls, current, is_async
 from mcp_actors._server.once import Effect
 from mcp_actors._server.scope import ServerScope
 from mcp_actors.bridges.asyncio_call import AsyncioCall, asyncio_loop_of, entered_in_loop
@@ -37,6 +38,11 @@ class AsyncioContext(SyncContext, kw_only=True):
     """
 
     _asyncio: AsyncioCall
+
+    @property
+    def deadline(self) -> float:
+        """When the caller gives up, in the time of the asyncio loop; in other threads as `SyncContext.deadline`."""
+        return self._deadline_by(self._asyncio.time if self._asyncio.is_here else time.monotonic)
 
     def _wait(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         if not self._asyncio.is_here:
@@ -84,9 +90,11 @@ def in_asyncio(
         running.context.run(current.set, handed)
         if injected_name is not None:
             arguments[injected_name] = handed
+        asyncio_calls[running] = ctx
         try:
             return await running.result(call, **arguments)
         finally:
+            del asyncio_calls[running]
             handed.end()
             running.context.run(current.set, None)  # a cycle would have to wait for the garbage collector
 
@@ -102,9 +110,11 @@ def method_in_asyncio(
         running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
         handed = AsyncioContext.of(ctx, False, _asyncio=running)
         running.context.run(current.set, handed)
+        asyncio_calls[running] = ctx
         try:
             return await running.result(function, params, handed)
         finally:
+            del asyncio_calls[running]
             handed.end()
             running.context.run(current.set, None)  # as above
 
@@ -119,9 +129,11 @@ def middleware_in_asyncio(
     async def run(ctx: Context, call_next: Callable[[], Awaitable[Any]]) -> Any:
         running = AsyncioCall(asyncio_loop_of(ctx._scope.bridge))
         handed = AsyncioContext.of(ctx, False, _asyncio=running)
+        asyncio_calls[running] = ctx
         try:
             return await running.result(function, handed, partial(running.in_trio, call_next))
         finally:
+            del asyncio_calls[running]
             handed.end()
 
     return run

@@ -21,7 +21,7 @@ import trio
 from mcp_actors.abc import OpenState
 from mcp_actors.errors import OutcomeUnknown
 
-__all__ = ["Claim", "ClaimEntry", "Claims", "entry_with_outcome", "load", "replace"]
+__all__ = ["Claim", "ClaimEntry", "Claims", "entry_with_outcome", "load", "lose_all", "replace"]
 
 # Seconds between two looks at what another one has claimed, at first and at last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.01, 1.0
@@ -47,6 +47,11 @@ _read = msgspec.json.Decoder(ClaimEntry).decode
 _running: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_running.clear)
+
+
+def lose_all() -> None:
+    """Lets all that runs in this process count as lost."""
+    _running.clear()
 
 
 class Claims:

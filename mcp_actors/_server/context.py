@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, TypeVarTuple, Unpack, overload
@@ -92,6 +94,17 @@ class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
         """The W3C trace context of the request: ``traceparent``, ``tracestate`` and ``baggage``, those that came."""
         meta = self.meta
         return {key: value for key in _TRACE_KEYS if isinstance(value := meta.get(key), str)}
+
+    @property
+    def deadline(self) -> float:
+        """When the caller gives up, in the time of `trio.current_time`; `math.inf` if it has not said.
+
+        The function is cancelled then, and its caller is sent `DeadlineExceeded`: ``trio.move_on_at(ctx.deadline - 1)``
+        ends something before that.
+        In a worker thread it is in the time of `time.monotonic`, and in an asyncio loop in that of ``loop.time``.
+        """
+        deadline = self.call.invocation.deadline
+        return math.inf if deadline is None else deadline
 
     @property
     def era(self) -> Era:
@@ -358,6 +371,17 @@ class SyncContext(Context[StateT]):
     def of(cls, ctx: Context, inline: bool, **more: Any) -> Self:
         """Returns the context of a function that is not of the engine's loop, for a call that has ``ctx``."""
         return cls(ctx.call, ctx.params, ctx._scope, ctx._kept, ctx._asked, ctx._logger, inline, **more)
+
+    @property
+    def deadline(self) -> float:
+        """When the caller gives up, in the time of `time.monotonic`; see `Context.deadline`."""
+        return self._deadline_by(time.monotonic)
+
+    def _deadline_by(self, clock: Callable[[], float]) -> float:
+        deadline = super().deadline
+        if deadline == math.inf:
+            return deadline
+        return clock() + deadline - on_loop(self._scope.token, trio.current_time)
 
     def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:  # type: ignore[override]
         """Reports progress; see `Context.progress`."""

@@ -12,6 +12,7 @@ import msgspec
 from mcp_actors._actors.beats import Beats
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._actors.outbound import KINDS
+from mcp_actors._eras.era import DEADLINES
 from mcp_actors._eras.modern import LATEST_MODERN, SERVER_INFO
 from mcp_actors._server.context import Context, check_scopes
 from mcp_actors._server.failures import answer_to
@@ -138,7 +139,7 @@ class _ServerDescription(msgspec.Struct, frozen=True):
     instructions: str | None
 
     def initialize(self, ctx: Context) -> InitializeResult:
-        capabilities = ctx.server.capabilities
+        capabilities = _with_deadlines(ctx, ctx.server.capabilities)
         if not ctx.call.owner.rules.session:
             capabilities = _without_a_session(capabilities)
         elif ctx.session is not None:
@@ -153,9 +154,17 @@ class _ServerDescription(msgspec.Struct, frozen=True):
     def discover(self, ctx: Context) -> DiscoverResult:
         return DiscoverResult(
             supported_versions=list(ctx.server.versions),
-            capabilities=ctx.server.capabilities,
+            capabilities=_with_deadlines(ctx, ctx.server.capabilities),
             instructions=self.instructions,
         )
+
+
+def _with_deadlines(ctx: Context, capabilities: ServerCapabilities) -> ServerCapabilities:
+    """Declares the extension of deadlines (SEP-2133) to those clients that declare it themselves."""
+    declared = ctx.peer.raw_capabilities.get("extensions")
+    if not isinstance(declared, dict) or DEADLINES not in declared:
+        return capabilities
+    return attrs.evolve(capabilities, extensions={**(capabilities.extensions or {}), DEADLINES: {}})
 
 
 def _without_a_session(capabilities: ServerCapabilities) -> ServerCapabilities:

@@ -30,8 +30,10 @@ from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._actors.responses import InvalidResult
 from mcp_actors._eras.era import shown_target
 from mcp_actors.errors import INTERNAL_ERROR, ConnectionLost, McpError, RpcError, SessionExpired, ToolError
+from mcp_actors.supervision.blockages import blockage_log
 from mcp_actors.supervision.containment import sole_cause
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.tracebacks import is_users_module
 from mcp_actors.types import CallToolResult, TextContent
 
 __all__ = [
@@ -69,6 +71,11 @@ _QUESTIONS = "mcp_actors._server.questions"
 class OutOfTime(Exception):
     """A tool has reached the time limit that it was registered with. The text is for the model."""
 
+    def __init__(self, text: str, took: float) -> None:
+        super().__init__(text)
+        self.blockage = blockage_log.within(took)
+        """The blockage of an event loop that took a part of that time."""
+
 
 class DependencyFailed(Exception):
     """Something that a function needs could not be made, or not be closed. The cause is the exception."""
@@ -104,9 +111,12 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
         "principal": principal.subject if principal is not None else None,
         "seconds": round(trio.current_time() - call.started, 3),
     }
+    masked = mask or (mask is None and principal is not None)
     if isinstance(error, OutOfTime):
-        log.warning("a tool ran out of its time", **details)
-        return failed(error)
+        blocked = {} if error.blockage is None else {"blocked": error.blockage.sentence()}
+        log.warning("a tool ran out of its time", **details, **blocked)
+        told = "" if error.blockage is None else f"; {error.blockage.sentence(in_full=not masked)}"
+        return failed(ToolError(f"{error}{told}"))
     reference = secrets.token_hex(4)
     # A client may leave while it is asked something, which is no failure of the function that asks.
     left = isinstance(error, ConnectionLost | SessionExpired) and passes_through(
@@ -115,7 +125,7 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
     write = log.debug if left else log.error
     write("handler failed", **details, reference=reference, **_logged(error))
     name = f"{feature} {target}" if feature not in (None, "tool") else target or method
-    if mask or (mask is None and principal is not None):
+    if masked:
         text = f"{name}: failed; the server's operator finds the reason under the reference {reference}"
     else:
         text = f"{name}: {_summary(error)}"
@@ -197,14 +207,10 @@ def _is_users(error: BaseException) -> bool:
 
 # -- Frames of the user's own code: in the traceback of a failure, and in the call that registers something ---
 
-# The packages whose frames say nothing about the user's code, and the modules within them that are like the user's.
-_ENGINE = frozenset({"mcp_actors", "mcp_transports", "trio", "outcome", "attr", "attrs", "cattrs", "msgspec"})
-_USERS = ("mcp_actors.examples.", "mcp_actors.testing.", "mcp_actors.cli.demo.servers.")
-
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
     """Returns the part of a traceback that begins with the first frame of the user's code, if there is one."""
-    while traceback is not None and not _is_users_module(_module(traceback)):
+    while traceback is not None and not is_users_module(_module(traceback)):
         traceback = traceback.tb_next
     return traceback
 
@@ -236,18 +242,11 @@ class LineNamed:
 def _calling_line() -> str:
     """The innermost line of the user's code that is being executed, or an empty text outside of it."""
     frame = sys._getframe(1)
-    while not _is_users_module(frame.f_globals.get("__name__", "")):
+    while not is_users_module(frame.f_globals.get("__name__", "")):
         if frame.f_back is None:
             return ""
         frame = frame.f_back
     return f"{os.path.abspath(frame.f_code.co_filename)}, line {frame.f_lineno}"
-
-
-def _is_users_module(module: str) -> bool:
-    package = module.partition(".")[0]
-    if package in _ENGINE:
-        return f"{module}.".startswith(_USERS)
-    return package not in sys.stdlib_module_names
 
 
 def _module(traceback: TracebackType) -> str:

@@ -17,6 +17,7 @@ from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.inbound_call import CallOwner, Continuation
 from mcp_actors._eras.era import IDEMPOTENCY, Event, EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
+from mcp_actors._server.approvals import APPROVALS
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.components import KINDS_OF_LISTS, ComponentKind, Switch, Switches, switched
 from mcp_actors._server.context import Context, SyncContext, holder_of
@@ -139,6 +140,8 @@ class Features:
         self.layered = False
         self.topics: dict[str, ListenMember] = {}
         self.extensions: dict[str, OfferedExtension] = {}
+        self.skills: Any = None
+        """The `mcp_actors._server.skills.SkillMethods`, if this server or one that is mounted in it has skills."""
         self.sources: tuple[ComponentSource, ...] = ()
         """What has components that are not registered, those of mounted servers included."""
         self.mounts: tuple[Any, ...] = ()
@@ -172,6 +175,10 @@ class Features:
     def add_tool(self, function: Callable[..., Any], options: ToolOptions) -> None:
         """Adds a tool, and the extension that makes tasks of calls if the tool needs it; see `Server.add_tool`."""
         needed = [id for option, id in _NEEDED.items() if options.get(option) is not None]
+        if options.get("confirm_by") == "page" and APPROVALS not in self.extensions:
+            raise LocalProtocolError(
+                "confirm_by='page': there is no page yet, write Server(extensions=[ApprovalPages(…)])"
+            )
         missing = [id for id in needed if id not in self.extensions]
         for each in self.mounts:
             for id in missing:
@@ -255,6 +262,25 @@ class Features:
     def _provider_changed(self, kind: EventKind) -> None:
         if not self.is_replaced:
             self.publish_lists((kind,))
+
+    def declare_skills(
+        self, skills: Any, id: str, settings: Mapping[str, Any], methods: Mapping[Method, Handler]
+    ) -> None:
+        """Declares the extension of skills, and answers its methods; see `mcp_actors._server.skills.methods_of`."""
+        if id in self.extensions or id in self._settings:
+            raise LocalProtocolError(f"the extension {id!r} is offered already: leave it to add_skills()")
+        if self._served:
+            raise LocalProtocolError(
+                "a server cannot have its first skills while it serves, since clients know what there is: add some "
+                "before serve()"
+            )
+        for method, handler in methods.items():
+            self.add_handler(method, handler, ())
+        self.skills = skills
+        self._settings[id] = settings
+        # Files of skills are resources, and servers with skills have to declare these (SEP-2640).
+        self.declare_also(("resources",))
+        self._capabilities = self.declared = None
 
     def add_source(self, source: ComponentSource) -> None:
         """Lists and finds what a source has behind everything else; raises `ValueError` for an unknown kind."""
@@ -567,6 +593,7 @@ class Features:
         former.is_replaced = True
         self._offered |= former._offered
         self._served = former._served
+        self.tools.turns = former.tools.turns
         self._capabilities = self.declared = None
         kinds: tuple[EventKind, ...] = ("tools", "resources", "prompts")
         if self.visibility.is_active or former.visibility.is_active or self.sources or former.sources:

@@ -27,6 +27,7 @@ import trio
 from mcp_actors._wire.uri_template import LONGEST_URI
 from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.errors.protocol import see_page
+from mcp_actors.supervision.blockages import blockage_log
 
 __all__ = [
     "ForSync",
@@ -36,6 +37,7 @@ __all__ = [
     "ServingLoop",
     "ThreadUse",
     "WorkerThreads",
+    "asyncio_calls",
     "body_of",
     "called",
     "check_async",
@@ -55,6 +57,10 @@ __all__ = [
 # Loads the module that has `in_asyncio`, `method_in_asyncio` and `middleware_in_asyncio`, by the name of the loop. The
 # module is loaded at its first use, since it imports asyncio, and entered from above, since it needs contexts.
 LOOPS: dict[str, Callable[[], Any]] = {}
+
+asyncio_calls: dict[Any, Any] = {}
+"""The contexts of the calls whose functions run in asyncio loops now, by their
+`mcp_actors.bridges.asyncio_call.AsyncioCall`. A watchdog reads it in another thread."""
 
 Loop = Literal["asyncio"] | None
 """The loop that an ``async def`` needs; by default that of the engine."""
@@ -507,6 +513,8 @@ def on_loop(token: trio.lowlevel.TrioToken, function: Callable[..., T], *args: A
     except trio.RunFinishedError:
         raise LocalProtocolError("the event loop in which the server was served has ended") from None
     except queue.Empty:
+        blockage = blockage_log.within(LONGEST_WAIT)
+        by = "" if blockage is None else f"; {blockage.sentence()}"
         raise LocalProtocolError(
-            f"the server's event loop is blocked: it has answered nothing for {LONGEST_WAIT:g} s"
+            f"the server's event loop is blocked: it has answered nothing for {LONGEST_WAIT:g} s{by}"
         ) from None

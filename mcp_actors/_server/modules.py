@@ -138,7 +138,8 @@ class ModuleProvider(Provider):
 
     async def _look(self) -> None:
         """Loads what has changed since the last look. What cannot be loaded stays as it was, which is logged."""
-        if not self._reload or trio.current_time() < self._looked_at + LOOK_EVERY:
+        # A server may be served again by another run of Trio, whose clock has nothing in common with that of the first.
+        if not self._reload or 0 <= trio.current_time() - self._looked_at < LOOK_EVERY:
             return
         self._looked_at = trio.current_time()
         stamps = await trio.to_thread.run_sync(partial(_stamps, self._folder))

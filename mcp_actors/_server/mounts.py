@@ -126,6 +126,12 @@ class Mount:
             self.check_method(method)
         for id in features.extensions:
             self.check_extension(id)
+        host = self.host._features
+        if features.skills is not None and host.skills is None and host.is_served:
+            raise LocalProtocolError(
+                f"the mount {self.name!r} has skills, and its host has none: a server cannot have its first ones while "
+                "it serves"
+            )
 
     def _check_shape(self, own: str) -> None:
         """Raises `LocalProtocolError` if a tool cannot have the shape that it is to have."""
@@ -172,6 +178,8 @@ class Mount:
         for id in features.extensions:
             if id not in host.extensions:
                 host.add_own_extension(id)
+        if features.skills is not None:
+            features.skills.declare_in(host)
         for each in self._followers:
             each.follow()
         self._completions.follow()
@@ -504,6 +512,11 @@ class _MountedSource:
         self._inner = inner
         self.name = f"{mount.name}/{inner.name}"
         self.kinds = inner.kinds
+
+    @property
+    def provider(self) -> Any:
+        """The provider of the mounted server."""
+        return self._inner.provider
 
     @property
     def is_late(self) -> bool:

@@ -2,8 +2,9 @@
 
 The names of a server and those that they have there are a bijection on what is offered: a name there leads to one name
 here and back. A tool or prompt that is renamed has its new name alone, and if another one would get the same by the
-prefix, that is not offered. URIs are never changed, since results contain them too; patterns alone say which are
-offered.
+prefix, that is not offered. URIs are not changed, since results contain them too; patterns alone say which are
+offered. Those of skills are an exception: two servers that know nothing of each other give them the same ones, and what
+stands in a skill leads to its other files whatever lies above it (SEP-2640, Skill URIs).
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 __all__ = ["LONGEST_NAME", "NameTable", "is_advised"]
+
+_SKILL = "skill://"
 
 # Names that some clients take: of these characters, and no more of them. Model providers are stricter than MCP.
 LONGEST_NAME = 64
@@ -29,6 +32,7 @@ class NameTable:
         include: Patterns of the names and URIs that are offered, as of `fnmatch`.
         exclude: Patterns of those that are not, although they are included.
         tools: As ``rename``, for tools alone.
+        folder: The folder that its skills lie in there; without one they keep their URIs.
 
     Raises:
         ValueError: Two things are renamed alike, to nothing, or twice, or patterns are a text.
@@ -42,6 +46,7 @@ class NameTable:
         include: Collection[str] = ("*",),
         exclude: Collection[str] = (),
         tools: Mapping[str, str] = {},
+        folder: str = "",
     ) -> None:
         twice = sorted(tools.keys() & rename.keys())
         if twice:
@@ -49,6 +54,7 @@ class NameTable:
         self.tools = NameTable(of, prefix, {**rename, **tools}, include, exclude) if tools else self
         """The names of tools, which may have others than prompts."""
         self._prefix = prefix
+        self._folder = f"{_SKILL}{folder}/" if folder else _SKILL
         self._renamed = dict(rename)
         self._named = {outside: own for own, outside in self._renamed.items()}
         if len(self._named) < len(self._renamed):
@@ -81,6 +87,23 @@ class NameTable:
             if own in self._renamed:
                 return None
         return own if own and self.is_offered(own) else None
+
+    def outside_uri(self, own: str) -> str | None:
+        """Returns the URI of a resource in the other server, ``None`` if it is not offered."""
+        if not self.is_offered(own):
+            return None
+        return self._folder + own[len(_SKILL) :] if own.startswith(_SKILL) else own
+
+    def own_uri(self, outside: str) -> str:
+        """Returns the own URI of what the other server calls ``outside``.
+
+        A skill may also be asked for by its own URI, as it stands in texts of its server.
+        """
+        return _SKILL + outside[len(self._folder) :] if self.has_skill(outside) else outside
+
+    def has_skill(self, outside: str) -> bool:
+        """Whether the URI of a skill in the other server can be of this server alone."""
+        return self._folder != _SKILL and outside.startswith(self._folder)
 
     def is_offered(self, own: str) -> bool:
         """Whether the patterns let a name or a URI be seen and used."""

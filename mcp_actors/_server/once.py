@@ -48,14 +48,14 @@ from mcp_actors.errors import (
 from mcp_actors.supervision.containment import is_cancelled
 from mcp_actors.supervision.logging import log
 
-__all__ = ["LONGEST_CALL", "MOST_SEALED", "Effect", "Effects"]
+__all__ = ["LONGEST_CALL", "MOST_SEALED", "CallEffects", "Effect"]
 
 MOST_SEALED = 4096
 """Bytes of all outcomes of a call that its ``requestState`` has; others are in the shared state."""
 LONGEST_CALL = 86400.0
 """Seconds from the first question of a stateless call to the last retry that is taken: so long are its effects kept."""
 MOST_EFFECTS = 256
-"""Effects of one call, which all are in its ``requestState``."""
+"""CallEffects of one call, which all are in its ``requestState``."""
 LONGEST_NAME = 200
 # Characters of an exception's text that are kept.
 _LONGEST_TEXT = 1000
@@ -75,7 +75,7 @@ class _Met(NamedTuple):
     outcome: _Outcome
 
 
-class Effects:
+class CallEffects:
     """The effects of one call.
 
     Args:
@@ -98,12 +98,12 @@ class Effects:
         self._sealed = -1
 
     @classmethod
-    def of_new_call(cls) -> Effects:
+    def of_new_call(cls) -> CallEffects:
         """Returns those of a stateless call that has just begun."""
         return cls(secrets.token_urlsafe(16), time.time() + LONGEST_CALL, False)
 
     @classmethod
-    def of_retry(cls, state: Mapping[str, Any]) -> Effects:
+    def of_retry(cls, state: Mapping[str, Any]) -> CallEffects:
         """Returns those of a retry with what `sealed` has put into its state, if that is from a function."""
         if "call" not in state:
             return cls.of_new_call()
@@ -227,7 +227,7 @@ class Effect:
     )
 
     def __init__(
-        self, effects: Effects, shared: OpenState, claims: Claims, name: str, function: Callable[..., Any]
+        self, effects: CallEffects, shared: OpenState, claims: Claims, name: str, function: Callable[..., Any]
     ) -> None:
         self._effects = effects
         self._shared = shared
@@ -324,7 +324,7 @@ class Effect:
     # -- in the shared state ---------------------------------------------------------------------------------------
 
     async def claim(self, may_begin: bool) -> None:
-        """Claims the effect for this run, or finds or waits for the outcome of another one; raises as `Effects.begin`.
+        """Claims the effect for this run, or finds or waits for the outcome of another one; raises as `begin` of those.
 
         Args:
             may_begin: Whether it may be begun; if not, its outcome has to be there.

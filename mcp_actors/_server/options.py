@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.invoke import is_async
+from mcp_actors._server.turns import Turn, TurnKey
 from mcp_actors._server.visibility import AccessRule
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.types import Annotations, Icon, ToolAnnotations
@@ -18,6 +19,7 @@ from mcp_actors.types.content import is_icon_source
 __all__ = [
     "PromptOptions",
     "ResourceOptions",
+    "SkillOptions",
     "ToolOptions",
     "check_decorated",
     "check_icons",
@@ -61,6 +63,8 @@ class ToolOptions(PromptOptions, total=False):
     """Replaces what the return type says."""
     timeout: float
     """Seconds after which a call is cancelled; without it the tool may take as long as its client waits."""
+    turn: Turn | TurnKey
+    """Calls with the same key run one after the other: a text such as ``"{path}"``, a function, or a `Turn`."""
     task: Literal["optional", "required"]
     """Whether a call may, or must, become a task that outlives its caller."""
     restartable: bool
@@ -69,6 +73,12 @@ class ToolOptions(PromptOptions, total=False):
     """An ``async def f(arguments, ctx)`` that runs before the task exists, and returns the arguments."""
     idempotent: timedelta
     """How long the answer to a call with a key is kept; calls with keys are refused without it."""
+    confirm: str
+    """What a person is asked before each call, with ``{parameters}``; without their approval it does not run."""
+    confirm_by: Literal["form", "page"]
+    """Whether the client asks its person, or a page of `mcp_actors.extensions.ApprovalPages` does."""
+    preview: Callable[..., Any]
+    """Takes some of the tool's parameters, and returns what ``{preview}`` stands for in ``confirm``."""
 
 
 class ResourceOptions(PromptOptions, total=False):
@@ -78,6 +88,15 @@ class ResourceOptions(PromptOptions, total=False):
     annotations: Annotations
     list: Callable[..., Any]
     """For templates: a function that returns the resources of the family that exist now."""
+
+
+class SkillOptions(TypedDict, total=False):
+    """The options of resources that all files of a skill have: they say who sees it."""
+
+    scopes: Collection[str]
+    tags: Collection[str]
+    visible: AccessRule
+    auth: AccessRule
 
 
 _TEXT = (str, "a string")
@@ -93,6 +112,8 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "loop": (str, '"asyncio", or leave it out'),
     "task": (str, '"optional" or "required"'),
     "restartable": (bool, "True or False"),
+    "confirm": _TEXT,
+    "preview": (Callable, "a function"),  # type: ignore[dict-item]
     "idempotent": (timedelta, "a timedelta, such as timedelta(hours=24)"),
     "scopes": ((list, tuple, AbstractSet), "a list of scopes"),
     "tags": ((list, tuple, AbstractSet), "a list of tags"),
@@ -110,16 +131,16 @@ _ANNOTATIONS: dict[type, type] = {ToolOptions: ToolAnnotations, ResourceOptions:
 
 
 def check_options(options: Mapping[str, Any], known: type) -> None:
-    """Checks the options of a tool, resource or prompt, of which ``known`` is the class.
+    """Checks the options of a tool, resource, prompt or skill, of which ``known`` is the class.
 
     Raises:
         TypeError: There is no such option, or it takes other values.
         ValueError: The name is empty, or clients must reject an icon.
     """
-    names = [*PromptOptions.__annotations__, *known.__annotations__]
+    names = [*known.__annotations__]
     for name, value in options.items():
         if name not in names:
-            raise TypeError(f"there is no option {name}=; the options are {', '.join(dict.fromkeys(names))}")
+            raise TypeError(f"there is no option {name}=; the options are {', '.join(names)}")
         if value is None:
             continue
         taken = _TAKEN.get(name)

@@ -234,7 +234,8 @@ class ProviderSource:
     @property
     def is_late(self) -> bool:
         """Whether it was too slow lately, so that lists do not wait for it."""
-        return trio.current_time() < self._late_until
+        # A server may be served again by another run of Trio, whose clock has nothing in common with that of the first.
+        return 0 < self._late_until - trio.current_time() <= LATE_FOR
 
     def begin(self) -> None:
         """Follows the changes of the provider."""

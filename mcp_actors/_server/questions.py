@@ -360,7 +360,7 @@ def answers_or_question(
     missing = {key: each for key, each in questions.items() if answers[key] is None}
     if missing:
         kept.update((key, recorded[key]) for key in questions if key in recorded)
-        state = scope.seal_answers(call.invocation, kept, scope.effects_of(call))
+        state = scope.seal_answers(call.invocation, kept, scope.effects_of(call), call.approval)
         return answers, input_required(missing, state, era)
     kept.update((key, recorded[key]) for key in questions)
     return answers, None

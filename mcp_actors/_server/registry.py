@@ -6,7 +6,7 @@ import base64
 import binascii
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Required, TypedDict, TypeVar
 
 import attrs
@@ -40,6 +40,8 @@ __all__ = [
 
 
 # Enough for nearly every server to answer in one page, and some 50 KiB of tools at most.
+# Bytes of the entries of a page, where each may be long.
+MOST_BYTES_A_PAGE = 1024 * 1024
 DEFAULT_PAGE_SIZE = 100
 NO_SCOPES: frozenset[str] = frozenset()
 # Names of sources that are remembered, for telemetry and to ask the right one first, and their characters.
@@ -86,6 +88,10 @@ class ComponentSource(Protocol):
 
     name: str
     kinds: Collection[ComponentKind]
+
+    @property
+    def provider(self) -> Any:
+        """The provider that it asks in the end, here or in a mounted server."""
 
     @property
     def is_late(self) -> bool:
@@ -485,17 +491,26 @@ _decode_place = msgspec.json.Decoder(tuple[str, int, str]).decode
 
 
 def page(
-    entries: Sequence[L], params: Mapping[str, Any], *, kind: str, size: int = DEFAULT_PAGE_SIZE
+    entries: Sequence[L],
+    params: Mapping[str, Any],
+    *,
+    kind: str,
+    size: int = DEFAULT_PAGE_SIZE,
+    weigh: Callable[[L], int] | None = None,
 ) -> tuple[Sequence[L], str | None]:
     """The page that ``params["cursor"]`` asks for, and the cursor of the next one (``None`` on the last).
 
-    ``kind`` keeps the cursors of different lists apart. Raises `RpcError` (-32602) for a cursor that is not
-    ours; an empty string is a cursor too (presence counts, not truth).
+    With ``weigh``, which returns the bytes of an entry, a page ends where it would have more than `MOST_BYTES_A_PAGE`,
+    but after the first entry. ``kind`` keeps the cursors of different lists apart. Raises `RpcError` (-32602) for a
+    cursor that is not ours; an empty string is a cursor too (presence counts, not truth).
     """
     cursor = params.get("cursor")
     start = 0 if cursor is None else _start_after(entries, cursor, kind)
     shown = entries[start : start + size]
-    if start + size >= len(entries):
+    if weigh is not None:
+        weights = accumulate(map(weigh, shown))
+        shown = shown[: max(1, sum(each <= MOST_BYTES_A_PAGE for each in weights))]
+    if start + len(shown) >= len(entries):
         return shown, None
     last = shown[-1]
     return shown, _cursor(kind, last.serial, last.key)

@@ -6,7 +6,6 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Unpack
-from urllib.parse import unquote
 
 import msgspec
 
@@ -23,11 +22,11 @@ from mcp_actors._server.sources import found_in_sources, list_result
 from mcp_actors._server.text_arguments import TextArgument, TextArguments
 from mcp_actors._server.visibility import Caller, Exposure, caller_of, make_exposure
 from mcp_actors._wire.codec import encode_value
-from mcp_actors._wire.uri_template import UriTemplate
+from mcp_actors._wire.uri_template import UriTemplate, leads_away
 from mcp_actors.errors import ResourceNotFound
 from mcp_actors.types import Annotations, BlobResourceContents, Icon, Resource, TextResourceContents
 
-__all__ = ["Resources", "Unscreened", "check_uri", "leads_away"]
+__all__ = ["Resources", "Unscreened", "check_uri"]
 
 # RFC 3986 section 3.1; the variables of a template may produce it.
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:|[A-Za-z0-9+.-]*\{"
@@ -460,44 +459,6 @@ def _contents(value: Any, uri: str, entry: _ResourceEntry) -> TextResourceConten
     except Exception as error:
         raise InvalidResult(str(error)) from error
     return TextResourceContents(uri, text, mime_type or "application/json")
-
-
-# -- The screen for values of templates ------------------------------------------------------------------------------
-#
-# Functions put them into paths of files. What is refused does not depend on the system, so that a server behaves the
-# same everywhere.
-
-# Windows opens the device, whatever stands behind a dot or a colon, and in any folder.
-_DEVICES = re.compile(
-    r"(con|prn|aux|nul|conin\$|conout\$|com[0-9\u00b9\u00b2\u00b3]|lpt[0-9\u00b9\u00b2\u00b3]) *([.:]|\Z)",
-    re.IGNORECASE,
-)
-_DRIVE = re.compile(r"[A-Za-z]:")
-# A proxy decodes a URI once and a careless function once more; a peer could make each of 8,000 characters a decoding.
-MOST_DECODINGS = 8
-
-
-def leads_away(value: str) -> bool:
-    """Whether a value would, as a path, lead out of the folder that it is looked up in, or to no file at all.
-
-    These are ``..`` as a component, absolute paths and those with a drive, a NUL, and the devices of Windows, in the
-    value itself and in whatever further decoding of its percent signs makes of it. One that can be decoded more than
-    `MOST_DECODINGS` times is meant for nothing else.
-    """
-    if value.isalnum():
-        return _DEVICES.match(value) is not None
-    for _ in range(MOST_DECODINGS + 1):
-        parts = value.replace("\\", "/").split("/")
-        # Windows drops blanks and dots at the end of a name.
-        if "\0" in value or any(part.rstrip(" ") == ".." or _DEVICES.match(part) for part in parts):
-            return True
-        if (not parts[0] and len(parts) > 1) or _DRIVE.match(value):
-            return True
-        decoded = unquote(value)
-        if decoded == value:
-            return False
-        value = decoded
-    return True
 
 
 class Unscreened:

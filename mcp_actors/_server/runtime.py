@@ -35,6 +35,7 @@ from mcp_actors._eras.server_negotiation import (
     sort,
     with_sessions,
 )
+from mcp_actors._server.claims import lose_all
 from mcp_actors._server.context import Context
 from mcp_actors._server.dispatch import MethodDispatch, stamp_of
 from mcp_actors._server.features import Features
@@ -43,7 +44,9 @@ from mcp_actors._server.registry import NO_SCOPES
 from mcp_actors._server.scope import ServerScope, derived_key
 from mcp_actors._server.sessions import AnySession, SessionRecord, SessionRegistry
 from mcp_actors._server.subscriptions import SessionSubscriber
+from mcp_actors._server.turns import TurnStatistics
 from mcp_actors._server.visibility import ListWatch, caller_of
+from mcp_actors._server.watchdog import watched
 from mcp_actors._wire.codec import JsonRpcNotification, JsonRpcRequest, decode
 from mcp_actors.abc import (
     Arrival,
@@ -68,6 +71,7 @@ from mcp_actors.errors import (
     ServerStopping,
     SharedStateUnavailable,
 )
+from mcp_actors.supervision.blockages import Blockage, blockage_log
 from mcp_actors.supervision.budget import Account, holder_of
 from mcp_actors.supervision.containment import Containment, one_error, start, start_again, start_and_wait
 from mcp_actors.supervision.principal import Principal
@@ -153,6 +157,11 @@ class ServerStatistics(ValueRecord):
     """Calls that were made with repaired arguments, by tool."""
     shared_failure: str | None = None
     """The cause for which the shared state cannot be used, ``None`` while it can be."""
+    blockages: tuple[Blockage, ...] = ()
+    """The last times in which a function blocked an event loop of this process, the newest first; empty without a
+    watchdog."""
+    turns: tuple[TurnStatistics, ...] = ()
+    """The keys by which calls take turns now, those with the most calls that wait."""
     names: Mapping[str, Sequence[str]] = attrs.field(factory=dict)
     """By method, the names by which calls are counted: those of the tools and prompts that are registered, or that a
     server behind it has listed, at most `MOST_NAMES` of each. Where there are too many targets there is no name."""
@@ -243,6 +252,15 @@ class ServerRuntime:
         self._config = msgspec.structs.replace(self._config, telemetry=telemetry)
 
     @property
+    def watchdog(self) -> float | None:
+        """Seconds after which a blocked loop is noticed. Another value counts from the next `serve` on."""
+        return self._config.watchdog
+
+    @watchdog.setter
+    def watchdog(self, seconds: float | None) -> None:
+        self._config = msgspec.structs.replace(self._config, watchdog=seconds)
+
+    @property
     def upstreams(self) -> Callable[[], tuple[Any, ...]]:
         """Returns snapshots of the servers behind this one."""
         return self._config.upstreams
@@ -263,6 +281,10 @@ class ServerRuntime:
     @property
     def stopping(self) -> bool:
         return self._leaving.is_set()
+
+    def lose_claims(self) -> None:
+        """Lets all that runs in this process count as lost, as its end would: for tests of what happens then."""
+        lose_all()
 
     def stop(self, delay: float | None = None) -> None:
         """See `Server.stop`."""
@@ -306,7 +328,8 @@ class ServerRuntime:
                     # A bus that leads nowhere is not worth a call for each event.
                     leave = self.bus.attach(state.bus) if state.bus.spans_processes else None
                     try:
-                        await self._supervise(transports, scope, state, task_status)
+                        with watched(self.watchdog, lambda: len(self._all_calls())):
+                            await self._supervise(transports, scope, state, task_status)
                     finally:
                         if leave is not None:
                             leave()
@@ -523,6 +546,8 @@ class ServerRuntime:
             self.upstreams(),
             dict(self.features.tools.repairs.calls),
             next((cause for each in self._handlers if (cause := each.shared.failure) is not None), None),
+            tuple(blockage_log.recent),
+            tuple(self.features.tools.turns.statistics()),
             self.features.counted_names(MOST_NAMES),
         )
 
@@ -554,6 +579,8 @@ class ServerConfig(msgspec.Struct, frozen=True, eq=False):
     telemetry: Telemetry | None = None
     upstreams: Callable[[], tuple[Any, ...]] = tuple
     """Returns snapshots of the servers behind this one."""
+    watchdog: float | None = None
+    """Seconds after which a loop that does not go on counts as blocked; ``None`` for no watchdog."""
 
     def __repr__(self) -> str:
         # The key is shown to nobody.

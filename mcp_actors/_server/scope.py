@@ -24,7 +24,7 @@ from mcp_actors._eras.era import KEY, Invocation
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._server.claims import Claims
 from mcp_actors._server.invoke import WorkerThreads
-from mcp_actors._server.once import Effects
+from mcp_actors._server.once import CallEffects
 from mcp_actors._server.peer_session import PeerSession, UrlElicitations
 from mcp_actors.abc import OpenState
 from mcp_actors.bridges.bridged_call import Bridge
@@ -86,33 +86,45 @@ class ServerScope(msgspec.Struct, eq=False, weakref=True):
         return answers
 
     def seal_answers(
-        self, invocation: Invocation, answers: dict[str, Any], effects: Effects | None = None
+        self,
+        invocation: Invocation,
+        answers: dict[str, Any],
+        effects: CallEffects | None = None,
+        approval: Any = None,
     ) -> str:
         """Packs the answers that were used, so that the next round need not ask for them again, and what was done.
 
-        Raises `OnceConflict` as `Effects.sealed`.
+        Raises `OnceConflict` as `CallEffects.sealed`.
         """
         state, until = {"answers": answers}, math.inf
+        if approval is not None:
+            state["approval"] = approval
         if effects is not None:
             state |= effects.sealed()
             until = effects.until
         return self.sealer.seal(state, now=time.time(), until=until, **self._binding(invocation))
 
-    def effects_of(self, call: InboundCall) -> Effects:
+    def sealed_approval(self, invocation: Invocation) -> Any:
+        """The approval that `seal_answers` has packed for this retry, ``None`` without one; raises as above."""
+        return None if invocation.state is None else self._opened(invocation).get("approval")
+
+    def effects_of(self, call: InboundCall) -> CallEffects:
         """Returns what a call does once. Raises `RpcError` -32602 as `recorded_answers`."""
         if call.effects is None:
             invocation = call.invocation
             voice = call.client_link
             if voice is not None:
                 kept = voice.kept if isinstance(voice, SupportsKept) else None
-                call.effects = Effects(None, 0.0, False) if kept is None else Effects(*kept, is_claimed=True)
+                call.effects = (
+                    CallEffects(None, 0.0, False) if kept is None else CallEffects(*kept, is_claimed=True)
+                )
             elif not invocation.era.asks_by_retry or not invocation.method.may_ask:
-                call.effects = Effects(None, 0.0, False)
+                call.effects = CallEffects(None, 0.0, False)
             elif invocation.state is None:
-                call.effects = Effects.of_new_call()
+                call.effects = CallEffects.of_new_call()
             else:
-                call.effects = Effects.of_retry(self._opened(invocation))
-        effects: Effects = call.effects
+                call.effects = CallEffects.of_retry(self._opened(invocation))
+        effects: CallEffects = call.effects
         return effects
 
     def _opened(self, invocation: Invocation) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import attrs
 import msgspec
+import trio
 
 from mcp_actors._actors.inbound_call import (
     CallOwner,
@@ -364,6 +366,8 @@ class _Remembered(msgspec.Struct, forbid_unknown_fields=True):
     client: str | None = None
     scopes: list[str] = []
     claims: dict[str, Any] = {}
+    until: float | None = None
+    """Seconds since the epoch: when the caller gives up."""
 
 
 def detached(ctx: Context, voice: Voice, *, with_answers: bool = False) -> Context:
@@ -469,6 +473,9 @@ def remembered(ctx: Context) -> bytes:
         peer.raw_info,
         peer.log_level,
     )
+    deadline = ctx.call.invocation.deadline
+    if deadline is not None:
+        kept.until = time.time() + deadline - trio.current_time()
     if principal is not None:
         kept.subject, kept.issuer, kept.client = principal.subject, principal.issuer, principal.client
         kept.scopes, kept.claims = sorted(principal.scopes), dict(principal.claims)
@@ -573,6 +580,8 @@ class Serving:
         id = f"again-{kept.method}"
         invocation = Invocation(era, method, kept.params, kept.meta, peer, id, None, kept.log_level)
         invocation.principal = principal
+        if kept.until is not None:
+            invocation.deadline = trio.current_time() + kept.until - time.time()
         kinds = KINDS[self._responder.telemetry is not None]
         call = kinds.detached.of(invocation, self._owner, None, self.longest, voice)
         ctx = Context(call, kept.params, self._responder.scope)

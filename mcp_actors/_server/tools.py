@@ -20,6 +20,7 @@ from mcp_actors._schema.references import MOST_TIMES, without_references
 from mcp_actors._schema.repair import Repair, Repaired
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
+from mcp_actors._server.approvals import ApprovedBy, Confirmation, confirmed
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
@@ -27,6 +28,7 @@ from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.sources import list_result, with_provided
+from mcp_actors._server.turns import Turn, TurnKey, Turns, TurnTaker, in_turn
 from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import RpcError, ToolError, invalid_params
@@ -100,6 +102,8 @@ class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
     answers_kept: float = 0.0
     passes_key: bool = False
     """Whether the other server keeps the answers, too."""
+    is_destructive: bool = True
+    """Whether it may destroy something: its server says neither that it only reads nor that it does not."""
 
 
 def warn_of_tool_name(name: str) -> None:
@@ -142,6 +146,11 @@ class Tools(Registry[_ToolEntry]):
         """Counts calls with repaired arguments, those of tools elsewhere included."""
         return RepairCount()
 
+    @cached_property
+    def turns(self) -> Turns:
+        """The calls that take turns. Tools that take the place of these at a reload have the same ones."""
+        return Turns()
+
     def add(self, call: Callable[..., Any], **options: Any) -> Tool:
         """Adds ``call`` as a tool and returns how clients see it; see `entry` for the options.
 
@@ -172,41 +181,33 @@ class Tools(Registry[_ToolEntry]):
         task: Literal["optional", "required"] | None = None,
         restartable: bool = False,
         before_task: Callable[..., Any] | None = None,
+        turn: Turn | TurnKey | None = None,
         idempotent: timedelta | None = None,
+        confirm: str | None = None,
+        preview: Callable[..., Any] | None = None,
+        confirm_by: ApprovedBy = "form",
         **exposed: Any,
     ) -> _ToolEntry:
-        """Makes the entry of a tool.
+        """Makes the entry of a tool, with the options that `ToolOptions` describes.
 
         With ``input_schema`` (any JSON Schema with ``type: object`` at its root) ``call`` takes the arguments as one
-        dict; otherwise the schema is read from its signature. With ``output_schema`` each structured result is
-        checked against it; otherwise it is read from the return annotation. ``timeout`` is in seconds. A caller
-        needs all ``scopes``. With ``task`` a call may, or must, become a task: see `TaskRules`. With ``idempotent`` the
-        answer to a call with a key is kept for so long. What is ``exposed`` says who sees it: see `make_exposure`.
+        dict; otherwise the schema is read from its signature. A person approves a call before it waits for its turn.
 
         Raises `TypeError` or `ValueError` for a signature or a schema that cannot be used.
         """
         name = name_of(call) if name is None else name
         rules = TaskRules.of(task, restartable, before_task, inline)
-        answers_kept = _seconds_kept(idempotent)
-        if answers_kept:
-            meta = {**(meta or {}), IDEMPOTENT: answers_kept}
-        if input_schema is None:
-            signature = read_signature(call, injected=self._injected)
-            schema, bind = self._published(signature.input_schema, name), signature.bind
-        else:
-            signature = read_signature(call, injected=self._injected, raw=True)
-            schema = _object_schema(input_schema)
-            bind = _raw_binding(signature, compile_schema(schema))
-        ready = function(
-            call,
-            injected_name=signature.injected_name,
-            for_sync=self._for_sync,
-            inline=inline,
-            threads=self._threads,
-            loop=loop,
-        )
-        if timeout is not None:
-            ready = _limited(ready, name, timeout)
+        answers_kept, meta = _answers_kept(idempotent, meta)
+        signature, schema, bind = self._bound(call, input_schema, name)
+        ready = self._ready(call, signature, name, inline=inline, loop=loop, timeout=timeout)
+        if turn is not None:
+            taker = TurnTaker(name, annotations, schema, input_schema is not None)
+            ready = in_turn(ready, call, turn, taker, lambda: self.turns)
+        if confirm is not None:
+            values = dict if input_schema is None else _only_value
+            ready = confirmed(ready, self._confirmation(confirm, preview, schema), confirm_by, values)
+        elif preview is not None:
+            raise ValueError("preview= is for the question of confirm=, which is not there")
         exposure, meta = make_exposure("tool", name, meta, **exposed)
         compiled = None if output_schema is None else compile_schema(dict(output_schema))
         tool = Tool(
@@ -226,12 +227,63 @@ class Tools(Registry[_ToolEntry]):
             declared=tool.output_schema is not None,
             content=signature.returns_content,
         )
-        mirrored = annotated_params(schema)
-        repair = None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs)
-        needed = frozenset(scopes)
         return _ToolEntry(
-            name, serial, tool, bind, ready, finish, mirrored, needed, rules, repair, exposure, answers_kept
+            key=name,
+            serial=serial,
+            tool=tool,
+            bind=bind,
+            function=ready,
+            finish=finish,
+            mirrored=annotated_params(schema),
+            scopes=frozenset(scopes),
+            rules=rules,
+            repair=None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs),
+            exposure=exposure,
+            answers_kept=answers_kept,
         )
+
+    def _bound(
+        self, call: Callable[..., Any], given: Mapping[str, Any] | None, name: str
+    ) -> tuple[Signature, dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]]]:
+        """The signature of a tool, its schema, and what binds arguments to its parameters."""
+        if given is None:
+            signature = read_signature(call, injected=self._injected)
+            return signature, self._published(signature.input_schema, name), signature.bind
+        signature = read_signature(call, injected=self._injected, raw=True)
+        schema = _object_schema(given)
+        return signature, schema, _raw_binding(signature, compile_schema(schema))
+
+    def _ready(
+        self,
+        call: Callable[..., Any],
+        signature: Signature,
+        name: str,
+        *,
+        inline: bool = False,
+        loop: Loop = None,
+        timeout: float | None = None,
+    ) -> Function:
+        """The function of a tool, or one that says more about a call of it, made ready."""
+        ready = function(
+            call,
+            injected_name=signature.injected_name,
+            for_sync=self._for_sync,
+            inline=inline,
+            threads=self._threads,
+            loop=loop,
+        )
+        return ready if timeout is None else _limited(ready, name, timeout)
+
+    def _confirmation(
+        self, confirm: str, preview: Callable[..., Any] | None, schema: Mapping[str, Any]
+    ) -> Confirmation:
+        """Returns the way in which a person is asked to approve a tool; raises as `Confirmation.of`."""
+        made = None
+        if preview is not None:
+            signature = read_signature(preview, injected=Context)
+            found = self._ready(preview, signature, "preview")
+            made = found, frozenset(signature.input_schema.get("properties", ()))
+        return Confirmation.of(confirm, schema.get("properties", {}), made)
 
     def _returned(
         self, signature: Signature, given: Mapping[str, Any] | None, tool: str
@@ -424,9 +476,10 @@ def _limited(function: Function, name: str, seconds: float) -> Function:
     call = function.call
 
     async def limited(ctx: Context, arguments: dict[str, Any]) -> Any:
-        with trio.move_on_after(seconds):
+        with trio.move_on_after(seconds) as limit:
             return await call(ctx, arguments)
-        raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s")
+        late = trio.current_time() - limit.deadline
+        raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s", seconds + late)
 
     return Function(limited, inline=False)
 
@@ -435,6 +488,11 @@ def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     if schema.get("type") != "object":
         raise ValueError('input_schema must have "type": "object" at its root')
     return dict(schema)
+
+
+def _only_value(bound: dict[str, Any]) -> Any:
+    """The arguments of a function that takes them as one dict."""
+    return next(iter(bound.values()))
 
 
 def _raw_binding(signature: Signature, schema: Validator) -> Callable[[dict[str, Any]], dict[str, Any]]:
@@ -572,13 +630,16 @@ BeforeTask = Callable[[dict[str, Any], Any], Awaitable[Mapping[str, Any]]]
 """Is given the arguments and the `Context` of a call before it becomes a task, and returns the arguments to use."""
 
 
-def _seconds_kept(idempotent: timedelta | None) -> float:
+def _answers_kept(
+    idempotent: timedelta | None, meta: Mapping[str, Any] | None
+) -> tuple[float, Mapping[str, Any] | None]:
+    """Returns for how many seconds answers are kept, and the ``_meta`` of a tool that says so."""
     if idempotent is None:
-        return 0.0
+        return 0.0, meta
     seconds = idempotent.total_seconds()
     if not seconds > 0:
         raise ValueError(f"idempotent={idempotent!r}: the answers have to be kept for some time")
-    return seconds
+    return seconds, {**(meta or {}), IDEMPOTENT: seconds}
 
 
 class TaskRules(msgspec.Struct, frozen=True):

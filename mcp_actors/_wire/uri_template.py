@@ -2,6 +2,8 @@
 
 The RFC defines expansion only. Matching is its reverse as far as there is one. Where a split is ambiguous, earlier
 variables take as much as they can, and an optional part is taken to be there whenever it can be.
+
+`leads_away` says which values must not get into a path.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from urllib.parse import quote, unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import msgspec
 
@@ -24,6 +26,7 @@ __all__ = [
     "Step",
     "UriTemplate",
     "Variable",
+    "leads_away",
     "match_steps",
     "parse",
     "plain_pattern",
@@ -403,3 +406,41 @@ class UriTemplate:
 
     def __repr__(self) -> str:
         return f"UriTemplate({self.text!r})"
+
+
+# -- The screen for values of templates ------------------------------------------------------------------------------
+#
+# Functions put them into paths of files. What is refused does not depend on the system, so that a server behaves the
+# same everywhere.
+
+# Windows opens the device, whatever stands behind a dot or a colon, and in any folder.
+_DEVICES = re.compile(
+    r"(con|prn|aux|nul|conin\$|conout\$|com[0-9\u00b9\u00b2\u00b3]|lpt[0-9\u00b9\u00b2\u00b3]) *([.:]|\Z)",
+    re.IGNORECASE,
+)
+_DRIVE = re.compile(r"[A-Za-z]:")
+# A proxy decodes a URI once and a careless function once more; a peer could make each of 8,000 characters a decoding.
+MOST_DECODINGS = 8
+
+
+def leads_away(value: str) -> bool:
+    """Whether a value would, as a path, lead out of the folder that it is looked up in, or to no file at all.
+
+    These are ``..`` as a component, absolute paths and those with a drive, a NUL, and the devices of Windows, in the
+    value itself and in whatever further decoding of its percent signs makes of it. One that can be decoded more than
+    `MOST_DECODINGS` times is meant for nothing else.
+    """
+    if value.isalnum():
+        return _DEVICES.match(value) is not None
+    for _ in range(MOST_DECODINGS + 1):
+        parts = value.replace("\\", "/").split("/")
+        # Windows drops blanks and dots at the end of a name.
+        if "\0" in value or any(part.rstrip(" ") == ".." or _DEVICES.match(part) for part in parts):
+            return True
+        if (not parts[0] and len(parts) > 1) or _DRIVE.match(value):
+            return True
+        decoded = unquote(value)
+        if decoded == value:
+            return False
+        value = decoded
+    return True

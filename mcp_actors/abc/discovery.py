@@ -60,7 +60,7 @@ _OURS = {
     "applications": {"asgi": "mcp_transports.http.asgi:AsgiApp"},
     "extensions": {
         "tasks": "mcp_actors.tasks:Tasks",
-        "idempotency": "mcp_actors.idempotency:Idempotency",
+        "idempotency": "mcp_actors._server.idempotency:Idempotency",
     },
     "http": {"checked": "mcp_transports.auth.fetcher:CheckedTransport"},
     "sources": {

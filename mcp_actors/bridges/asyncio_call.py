@@ -78,6 +78,10 @@ class AsyncioCall:
         state = "ended" if self._is_over else "running" if self._thread is not None else "waiting"
         return f"<AsyncioCall {state}>"
 
+    def time(self) -> float:
+        """Returns the time of the loop, in seconds."""
+        return self._loop.loop.time()
+
     # -- in Trio -----------------------------------------------------------------------------------------------------
 
     async def result(self, function: Callable[..., Awaitable[Any]], /, *args: Any, **options: Any) -> Any:
@@ -150,6 +154,23 @@ class AsyncioCall:
     def _ended(self, result: outcome.Outcome[Any]) -> None:
         self._result = result
         self._woken.set()
+
+    # -- in any thread -----------------------------------------------------------------------------------------------
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that runs the function."""
+        return self._loop.loop
+
+    @property
+    def thread(self) -> int | None:
+        """The thread of the loop, ``None`` before the function has begun."""
+        return self._thread
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its own task, and not one that the function has started, is what the loop runs at the moment."""
+        return self._task is not None and asyncio.current_task(self.loop) is self._task
 
     # -- in the function's loop --------------------------------------------------------------------------------------
 

@@ -30,6 +30,8 @@ from mcp_actors.errors import McpError
 
 __all__ = ["command"]
 
+_SKILLS = "io.modelcontextprotocol/skills"
+
 
 @attrs.frozen
 class _Found:
@@ -42,22 +44,25 @@ class _Found:
     resources: list[types.Resource]
     resource_templates: list[types.ResourceTemplate]
     prompts: list[types.Prompt]
+    skills: list[types.Skill] | None
+    """None if they were not asked for."""
     failures: dict[str, str] | None
     """What could not be listed, and why; None if there is nothing."""
 
 
 @click.command("list", short_help="Show what a server offers.")
 @client_options
+@click.option("--skills", is_flag=True, help="Its skills, too, with the number and the size of their files.")
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object on stdout.")
 @traceback_option
-def command(connection: ConnectionOptions, as_json: bool, show_traceback: bool) -> None:
+def command(connection: ConnectionOptions, skills: bool, as_json: bool, show_traceback: bool) -> None:
     """Show what a server offers: who it is, its era and capabilities, tools, resources, templates and prompts.
 
     If one of these cannot be listed, the rest is shown, and the exit code is that of the first failure.
     """
     with reported(show_traceback):
         kinds: list[type[CommandFailure]] = []
-        found = run_with_client(connection, partial(_ask_everything, kinds=kinds), CallView())
+        found = run_with_client(connection, partial(_ask_everything, kinds=kinds, skills=skills), CallView())
         if as_json:
             echo_json({name: value for name, value in plain(found).items() if value is not None})
         else:
@@ -70,7 +75,7 @@ def command(connection: ConnectionOptions, as_json: bool, show_traceback: bool) 
             raise kinds[0]("\n".join(failed))
 
 
-async def _ask_everything(client: Client, kinds: list[type[CommandFailure]]) -> _Found:
+async def _ask_everything(client: Client, kinds: list[type[CommandFailure]], skills: bool) -> _Found:
     """Asks for everything, and notes in ``kinds`` what kind of failure each part is that cannot be had."""
     declared = client.server_capabilities
     failures: dict[str, str] = {}
@@ -98,6 +103,9 @@ async def _ask_everything(client: Client, kinds: list[type[CommandFailure]]) -> 
         resources=await all_of("resources", declared.resources, client.resources),
         resource_templates=await all_of("resource templates", declared.resources, client.resource_templates),
         prompts=await all_of("prompts", declared.prompts, client.prompts),
+        skills=await all_of("skills", (declared.extensions or {}).get(_SKILLS), client.skills)
+        if skills
+        else None,
         failures=failures or None,
     )
 
@@ -115,6 +123,7 @@ def _lines(found: _Found) -> Iterator[str]:
         "resource templates", found.resource_templates, lambda each: (each.uri_template, each.mime_type or "")
     )
     yield from _section("prompts", found.prompts, _prompt_head)
+    yield from _section("skills", found.skills or [], _skill_head)
 
 
 def _section(title: str, items: list[Any], head: Any) -> Iterator[str]:
@@ -126,7 +135,7 @@ def _section(title: str, items: list[Any], head: Any) -> Iterator[str]:
         name, rest = head(item)
         space = " " if rest and not rest.startswith("(") else ""
         yield f"  {styled(safe(name), fg='green')}{space}{styled(safe(rest), dim=True)}"
-        yield from _text((item.description or item.title or "").strip(), indent="      ")
+        yield from _text((item.description or getattr(item, "title", None) or "").strip(), indent="      ")
         for line in _argument_lines(item):
             yield from _text(line, indent="        ")
 
@@ -147,6 +156,13 @@ def _argument_lines(item: Any) -> Iterator[str]:
 def _prompt_head(prompt: types.Prompt) -> tuple[str, str]:
     arguments = [f"{each.name}{'' if each.required else '?'}" for each in prompt.arguments or ()]
     return prompt.name, f"({', '.join(arguments)})"
+
+
+def _skill_head(skill: types.Skill) -> tuple[str, str]:
+    if isinstance(skill.resources, str):
+        return skill.uri, "dynamic"
+    number = len(skill.resources)
+    return skill.uri, f"{number} file{'' if number == 1 else 's'}, {skill.size:,} bytes"
 
 
 def _capabilities(value: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -58,6 +58,9 @@ WITH_HOST = (*HTTP, "ws:", "wss:")
 """Bindings in which a request names its host and its origin."""
 
 
+WATCHDOG = 0.25
+"""Seconds after which a command that serves takes a loop for blocked; above what anybody notices as a pause."""
+
 EVERY = ("serve", "gateway", "bridge", "from-openapi", "rest")
 _DECLARED = "option"
 
@@ -279,6 +282,14 @@ class ServeOptions:
         callback=given_limits,
         help="A limit that the page reference/limits names, such as max_in_flight=100 or http.body_bytes=1MiB.",
     )
+    spill: int | None = _option(
+        "--spill",
+        _LIMITS,
+        on=_BUT_REST,
+        metavar="BYTES",
+        type=click.IntRange(min=1024),
+        help="Keep results of tools that are larger for an hour, and send their beginning and a link; such as 64000.",
+    )
     middleware: Sequence[str] = _option(
         "--middleware",
         _LIMITS,
@@ -328,6 +339,15 @@ class ServeOptions:
         _OPERATORS,
         is_flag=True,
         help="Write a line to the log for each HTTP request, and for each call by another way.",
+    )
+    watchdog: float | None = _option(
+        "--watchdog",
+        _OPERATORS,
+        on=_BUT_REST,
+        metavar="S",
+        type=click.FloatRange(min=0),
+        help="Seconds after which a function that blocks the event loop is named in the log; 0 for never. Default: "
+        f"{WATCHDOG:g}",
     )
     workers: int | None = _option(
         "--workers",
@@ -609,15 +629,34 @@ def equip(server: Server, options: ServeOptions) -> None:
     given |= {name: seconds for name, seconds in ending.items() if seconds is not None}
     if given:
         server.limits = attrs.evolve(server.limits, **given)
+    _set_watchdog(server, options.watchdog)
     add_middleware(server, options)
+
+
+def _set_watchdog(server: Server, seconds: float | None) -> None:
+    """Sets the watchdog of a command line, which a server may have in its own way."""
+    try:
+        if seconds is not None:
+            server.watchdog = seconds or None
+        elif server.watchdog is None:
+            server.watchdog = WATCHDOG
+    except ValueError as error:
+        raise WrongUsage(f"--watchdog {seconds:g}: {error}") from error
 
 
 def add_middleware(server: Server, options: ServeOptions) -> None:
     """Gives a server the middleware of the command line.
 
     Raises:
-        WrongUsage: A function does not exist, or is no middleware of servers.
+        WrongUsage: A function does not exist, or is no middleware of servers; or a tool has the name of one of
+            ``--spill``.
     """
+    if options.spill is not None:
+        spill = importlib.import_module("mcp_actors.middleware").Spill
+        try:
+            server.middleware(spill(options.spill, head=min(options.spill // 4, 4000)))
+        except McpError as error:
+            raise WrongUsage(f"--spill: {error}") from error
     for place in options.middleware:
         try:
             server.middleware(_middleware(place))

@@ -19,6 +19,8 @@
     │   ├── Overloaded            429, a limit on concurrent requests is reached
     │   ├── NotAllowed            403, `auth=` of a tool, prompt or resource refuses
     │   ├── OutcomeUnknown        409, what may be done once was begun, and its outcome is not known
+    │   ├── DeadlineExceeded      504, the caller's time is over: refused unbegun, or cancelled
+    │   ├── TurnLost              409, the turn of a call was lost, and its function was cancelled
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
     │   ├── ServerStopping        503, the server stops: not begun, or begun and cancelled
@@ -28,6 +30,7 @@
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── ToolFailed                a tool of the server failed, and the caller wanted its value
     ├── UnexpectedResult          a tool's value is not of the class that the caller named
+    ├── SkillRefused              a skill, or a file of it, is not what its server has listed
     ├── WrongArguments            arguments do not fit what the server has listed; nothing was sent
     ├── OnceFailed                what a call has done once has failed in an earlier run
     ├── InputRequired             the server asks for input, and automatic answers are switched off
@@ -77,6 +80,7 @@ from mcp_actors.errors.connection import (
     LoginRequired,
     LoopClosed,
     MetadataMismatch,
+    NotApproved,
     RegistrationFailed,
     SessionExpired,
     SubscriptionLost,
@@ -100,6 +104,7 @@ from mcp_actors.errors.protocol import (
     ApiDocumentError,
     ClosedElsewhere,
     ConfigurationError,
+    DeadlineExceeded,
     HeaderMismatch,
     InsufficientScope,
     KeyConflict,
@@ -120,7 +125,9 @@ from mcp_actors.errors.protocol import (
     RpcError,
     ServerStopping,
     SharedStateUnavailable,
+    SkillRefused,
     TaskNotFound,
+    TurnLost,
     Unavailable,
     UnsupportedVersion,
     UpstreamMisbehaved,
@@ -146,6 +153,7 @@ __all__ = [
     "ConfigurationError",
     "ConnectFailed",
     "ConnectionLost",
+    "DeadlineExceeded",
     "DiscoveryFailed",
     "EngineStopped",
     "HeaderMismatch",
@@ -163,6 +171,7 @@ __all__ = [
     "MissingCapability",
     "MissingVariable",
     "NotAllowed",
+    "NotApproved",
     "OnceConflict",
     "OnceFailed",
     "OutcomeUnknown",
@@ -175,6 +184,7 @@ __all__ = [
     "ServerStopping",
     "SessionExpired",
     "SharedStateUnavailable",
+    "SkillRefused",
     "SubscriptionLost",
     "TaskCancelled",
     "TaskNotFound",
@@ -183,6 +193,7 @@ __all__ = [
     "ToolError",
     "ToolFailed",
     "TransportNotFound",
+    "TurnLost",
     "Unavailable",
     "UnexpectedResult",
     "UnsupportedVersion",

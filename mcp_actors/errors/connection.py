@@ -21,6 +21,7 @@ __all__ = [
     "LoginRequired",
     "LoopClosed",
     "MetadataMismatch",
+    "NotApproved",
     "RegistrationFailed",
     "SessionExpired",
     "SubscriptionLost",
@@ -169,6 +170,34 @@ class ToolError(McpError):
     """A tool failed in a way that the model should see: the text becomes the result, marked ``isError``."""
 
 
+class NotApproved(ToolError):
+    """A person has not approved a call of a tool that needs it: its function was not begun. The model reads the text.
+
+    Args:
+        reason: ``"declined"``; ``"dismissed"``, without an answer; ``"expired"``, the answer came too late;
+            ``"changed"``, it was for something else; ``"used"``, the approval was good for one run, and that has begun;
+            ``"impossible"``, there is nobody to ask.
+    """
+
+    PAGE: ClassVar[str] = "approvals"
+
+    def __init__(self, reason: ApprovalReason) -> None:
+        super().__init__(_NOT_APPROVED[reason])
+        self.reason = reason
+
+
+ApprovalReason = Literal["declined", "dismissed", "expired", "changed", "used", "impossible"]
+_NOT_APPROVED: dict[ApprovalReason, str] = {
+    "declined": "not done: the person has declined it; do not call it again unless they want it",
+    "dismissed": "not done: the person has closed the question without an answer; find out what they want",
+    "expired": "not done: nobody has approved it in time; call it again to have the person asked again",
+    "changed": "not done: it would do something else now than what was approved; call it again to have that approved",
+    "used": "not done again: the approval was used already, perhaps by a call whose answer was lost; find out what "
+    "that has done, or call it again to have the person asked again",
+    "impossible": "not done: a person has to approve it, and this client cannot ask one",
+}
+
+
 class ToolFailed(McpError):
     """A tool of the server failed, and the caller wanted its value: ``call_tool(…, returns=…)``.
 
@@ -226,14 +255,17 @@ class CallTimeout(McpError):
 
     ``clock`` is ``"idle"`` if neither an answer nor progress arrived for ``seconds``, and ``"cap"`` if the total time
     reached ``seconds``. ``received`` has the beginnings of the first things that came instead of messages, and ``peer``
-    is the name of a server that a client was about to meet.
+    is the name of a server that a client was about to meet. ``blocked`` says what has blocked the event loop of this
+    client meanwhile, where a server in the same loop has a watchdog, and is ``""`` otherwise.
     """
 
     PAGE: ClassVar[str] = "troubleshooting"
 
-    def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float) -> None:
+    def __init__(self, method: str, clock: Literal["idle", "cap"], seconds: float, blocked: str = "") -> None:
         reason = "no answer and no progress for" if clock == "idle" else "not finished after"
-        super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock)")
+        because = f": {blocked}" if blocked else ""
+        super().__init__(f"{method}: {reason} {seconds:g} s (the {clock} clock){because}")
+        self.blocked = blocked
         self.peer = ""
         self.method = method
         self.clock = clock

@@ -16,6 +16,7 @@ __all__ = [
     "ApiDocumentError",
     "ClosedElsewhere",
     "ConfigurationError",
+    "DeadlineExceeded",
     "HeaderMismatch",
     "InsufficientScope",
     "KeyConflict",
@@ -36,7 +37,9 @@ __all__ = [
     "RpcError",
     "ServerStopping",
     "SharedStateUnavailable",
+    "SkillRefused",
     "TaskNotFound",
+    "TurnLost",
     "Unavailable",
     "UnsupportedVersion",
     "UpstreamMisbehaved",
@@ -109,6 +112,32 @@ class OnceFailed(McpError):
     def __init__(self, name: str, error: str) -> None:
         super().__init__(f"{name!r} has failed before: {error}")
         self.error = error
+
+
+class SkillRefused(McpError):
+    """A skill, or a file of it, is not what its server has listed, or has too much: it must not be used (SEP-2640).
+
+    It may have changed since: `Client.get_skill` asks for the entry of today. Whoever has approved the former one has
+    not approved that.
+
+    Args:
+        uri: The file, or the ``SKILL.md`` of the skill.
+        reason: What is wrong with it: its ``"digest"``, its ``"size"``, its ``"frontmatter"``, that it is
+            ``"unlisted"``, or that the skill is beyond the ``"limits"``.
+        explanation: The reason in words.
+    """
+
+    PAGE: ClassVar[str] = "skills#when-a-skill-is-refused"
+
+    def __init__(
+        self,
+        uri: str,
+        reason: Literal["digest", "size", "frontmatter", "unlisted", "limits"],
+        explanation: str,
+    ) -> None:
+        super().__init__(f"{uri[:200]} is refused: {explanation[:500]}")
+        self.uri = uri
+        self.reason = reason
 
 
 class ClosedElsewhere(LocalProtocolError):
@@ -192,7 +221,7 @@ class RpcError(McpError):
         """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
         kind = _RPC_CLASS_BY_CODE.get(code, RpcError)
         if isinstance(data, dict):
-            for each in (ServerStopping, NotAllowed, OutcomeUnknown, KeyConflict):
+            for each in (ServerStopping, NotAllowed, OutcomeUnknown, KeyConflict, TurnLost, DeadlineExceeded):
                 if (code, data.get("reason")) == (each.CODE, each.REASON):
                     kind = each
         return kind._rebuild(code, message, data)
@@ -402,6 +431,29 @@ class OutcomeUnknown(RpcError):
         )
 
 
+class TurnLost(RpcError):
+    """The turn of a call was lost while its function ran, which was cancelled: another node may run the next call.
+
+    Its node could not reach the shared state for longer than the lease of a turn, or others took it for gone. What the
+    function has done until then is done. The code is outside of the range that JSON-RPC 2.0, section 5.1 reserves,
+    because MCP forbids new codes inside it.
+
+    Args:
+        key: The key of the turn.
+    """
+
+    CODE: ClassVar[int] = 409
+    REASON: ClassVar[str] = "turn_lost"
+    PAGE: ClassVar[str] = "turns"
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            self.CODE,
+            "the call was stopped in the middle: its turn was lost, since the shared state could not be reached",
+            {"reason": self.REASON, "key": key},
+        )
+
+
 class KeyConflict(RpcError):
     """The key of a call was used before with other arguments: nothing was begun.
 
@@ -423,6 +475,39 @@ class KeyConflict(RpcError):
             f"the key {key!r} of {tool!r} belongs to a call with other arguments: use another key for this call",
             {"reason": self.REASON},
         )
+
+
+class DeadlineExceeded(RpcError):
+    """The time that the caller had left for a request is over: the server has refused it, or stopped in the middle.
+
+    A client raises it, too, without sending anything, where the call that it is made for has no time left. The code is
+    outside of the range that JSON-RPC 2.0, section 5.1 reserves, because MCP forbids new codes inside it.
+
+    Args:
+        what: The method, with the name of what was called.
+        begun: Whether something of it may have been done.
+    """
+
+    CODE: ClassVar[int] = 504
+    REASON: ClassVar[str] = "deadline_exceeded"
+    PAGE: ClassVar[str] = "deadlines"
+
+    def __init__(self, what: str, *, begun: bool) -> None:
+        how = (
+            "while it ran: it was cancelled, and may have done a part of its work"
+            if begun
+            else "before it was begun: nothing was run"
+        )
+        super().__init__(
+            self.CODE,
+            f"{what}: the time that its caller had left was over {how}",
+            {"reason": self.REASON, "begun": begun},
+        )
+
+    @property
+    def begun(self) -> bool:
+        """Whether something may have been done of it; false only where it is known that nothing was run."""
+        return not (isinstance(self.data, dict) and self.data.get("begun") is False)
 
 
 class InsufficientScope(RpcError):

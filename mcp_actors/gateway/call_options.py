@@ -1,10 +1,10 @@
 """The options of a request that is made at an upstream for a client: its ``_meta``, its progress, its log messages.
 
 ``_meta`` passes both ways, without the members that belong to one hop: the version, the capabilities and the name of
-the client, its token for progress, its log level, the id of its subscription, that of its task, and its key. In place
-of those an upstream without sessions receives the gateway's own version and name, and the capabilities and the log
-level of the client on whose behalf the request is made. The name stays the gateway's, because that is who the server is
-connected to.
+the client, its token for progress, its log level, the id of its subscription, that of its task, its key, and its
+deadline: the upstream is sent what is left of the time of the call. An upstream without sessions receives the gateway's
+own version and name, and the capabilities and the log level of the client on whose behalf the request is made. The name
+stays the gateway's, because that is who the server is connected to.
 
 An upstream is asked for reports of progress if the client wants them. Each one restarts the clock of silence at the
 gateway and, passed on, at the client. While the upstream is silent the gateway sends the client beats of its own
@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._eras.era import KEY
+from mcp_actors._eras.era import DEADLINE, KEY
 from mcp_actors._eras.modern import CAPABILITIES, CLIENT_INFO, ENVELOPE, LOG_LEVEL, SUBSCRIPTION_ID
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.client import Progress
@@ -33,7 +33,14 @@ from mcp_actors.supervision.logging import log
 
 __all__ = ["call_options"]
 
-_OF_ONE_HOP = ENVELOPE | {LOG_LEVEL, SUBSCRIPTION_ID, "io.modelcontextprotocol/related-task", GATEWAYS, KEY}
+_OF_ONE_HOP = ENVELOPE | {
+    LOG_LEVEL,
+    SUBSCRIPTION_ID,
+    "io.modelcontextprotocol/related-task",
+    GATEWAYS,
+    KEY,
+    DEADLINE,
+}
 
 
 def call_options(lease: Lease) -> CallOptions:
@@ -61,6 +68,8 @@ def call_options(lease: Lease) -> CallOptions:
         envelope=_envelope(lease) if needs_envelope else None,
         on_message=_message_taker(lease) if names_requests else None,
         waits_for_server=False,
+        # While the client of a held call is asked, its request has ended, and with it the time that it had.
+        sends_deadline=invocation.deadline is not None and lease.held is None,
     )
 
 

@@ -27,12 +27,16 @@ from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall
 from mcp_actors._client.repetition import may_be_repeated
 from mcp_actors._eras.era import Era, read_result
+from mcp_actors._server.approvals import approve
+from mcp_actors._server.failures import failed
 from mcp_actors._server.questions import missing_capability
+from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import (
     URL_ELICITATION_REQUIRED,
     ConnectionLost,
     McpError,
     MissingCapability,
+    NotApproved,
     RemoteProtocolError,
     RpcError,
     UpstreamMisbehaved,
@@ -47,12 +51,15 @@ from mcp_actors.gateway.routes import Route
 from mcp_actors.gateway.upstream import Lease, UpstreamActor
 from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.printable import printable
 from mcp_actors.types import ElicitResult, ElicitUrlParams, InputRequest, InputRequiredResult
 
 __all__ = ["ForwardedCall", "forward"]
 
 # How often one call may ask a client, so that no upstream asks without an end.
 MAX_ROUNDS = 10
+# Characters of arguments that a person is shown who has to approve a call.
+LONGEST_ARGUMENTS = 3000
 _STATE = "upstream"
 
 
@@ -77,7 +84,7 @@ class ForwardedCall(Deferred):
 
     def begin(self, done: Callable[[], None]) -> bool:
         ctx, route, params = self.args
-        if _may_be_held(ctx, route.upstream):
+        if _may_be_held(ctx, route.upstream) or _is_confirmed(ctx, route):
             return False
         lease = route.upstream.lease(ctx)
         if lease is None:
@@ -192,6 +199,11 @@ async def forward(
         McpError: What asking a client with a session raises.
     """
     upstream = route.upstream
+    if first is None and _is_confirmed(ctx, route):
+        try:
+            await approve(ctx, _question(ctx, route, params), route.upstream.settings.confirm_by)
+        except NotApproved as error:
+            return failed(error)
     if first is None and is_asked_by_result(ctx):
         if ctx.call.invocation.state is not None:
             held = upstream.held.held_for(ctx)
@@ -201,6 +213,23 @@ async def forward(
         if _may_be_held(ctx, upstream):
             return await upstream.held.make(ctx, lambda held: _forward(ctx, upstream, params, held))
     return await _forward(ctx, upstream, params, None, first)
+
+
+def _is_confirmed(ctx: Context[Any], route: Route) -> bool:
+    """Whether a person has to approve a call of a tool."""
+    settings = route.upstream.settings
+    if not settings.confirm or ctx.method != "tools/call":
+        return False
+    found = ctx.server._features.tools.elsewhere(ctx.params.get("name"))
+    return settings.is_confirmed(route.target, is_destructive=found is None or found.is_destructive)
+
+
+def _question(ctx: Context[Any], route: Route, params: Mapping[str, Any]) -> str:
+    """Returns what a person is asked about a call; the names in it are those that the server has."""
+    arguments = encode_value(params.get("arguments") or {}).decode()
+    shown = printable(arguments, LONGEST_ARGUMENTS)
+    cut = "" if len(arguments) <= LONGEST_ARGUMENTS else f" … {len(arguments)} characters in all"
+    return f"Call {printable(route.target, 200)} of {route.upstream.settings.name} with {shown}{cut}?"
 
 
 async def _forward(
@@ -289,7 +318,9 @@ def _passed_on(ctx: Context[Any], era: Era, result: dict[str, Any]) -> dict[str,
     _check(ctx, asked.input_requests or {})
     if asked.request_state is None:
         return result
-    state = ctx._scope.seal_answers(ctx.call.invocation, {_STATE: asked.request_state})
+    state = ctx._scope.seal_answers(
+        ctx.call.invocation, {_STATE: asked.request_state}, approval=ctx.call.approval
+    )
     return {**result, "requestState": state}
 
 

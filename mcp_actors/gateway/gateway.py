@@ -20,7 +20,7 @@ import trio
 from mcp_actors._actors.event_bus import DEFAULT_MAX_URIS
 from mcp_actors._actors.inbound_call import Continuation, finished
 from mcp_actors._client.options import Access
-from mcp_actors._eras.era import IDEMPOTENCY, ValueResult
+from mcp_actors._eras.era import IDEMPOTENCY, Method, ValueResult
 from mcp_actors._server.features import FeatureName, Features
 from mcp_actors._server.invoke import Handler, string_param, uri_param
 from mcp_actors._server.registry import ListedElsewhere, Registry
@@ -29,6 +29,7 @@ from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors._server.scope import ServerScope, StateT
 from mcp_actors._server.tools import ToolElsewhere, with_repairs
 from mcp_actors.abc import OpenState
+from mcp_actors.abc.discovery import find_extension
 from mcp_actors.errors import (
     MethodNotFound,
     ResourceNotFound,
@@ -37,6 +38,14 @@ from mcp_actors.errors import (
     invalid_params,
 )
 from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.forwarded_skills import (
+    GET_SKILL,
+    READ_DIRECTORY,
+    file_of_skill,
+    forward_about_skill,
+    refusal_of_read,
+    with_skills,
+)
 from mcp_actors.gateway.forwarded_tasks import run_as_task, takes_task
 from mcp_actors.gateway.forwarding import ForwardedCall, forward
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind
@@ -48,7 +57,6 @@ from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
 from mcp_actors.gateway.server_entry import ServerEntry
 from mcp_actors.gateway.upstream import UpstreamActor
 from mcp_actors.gateway.upstream_settings import SessionPolicy, Upstream, UpstreamTarget
-from mcp_actors.idempotency import Idempotency
 from mcp_actors.server import Context, Server
 from mcp_actors.supervision.arguments import require_number
 from mcp_actors.supervision.containment import start
@@ -140,9 +148,12 @@ class Gateway(Server[StateT]):
         self._keeps_tasks = True
         if self._adds_tasks:
             self.add_extension(Tasks())
+        for name in (LIST_KINDS["skills"].method, GET_SKILL, READ_DIRECTORY):
+            method = Method(name, dict, dict, cacheable=True)
+            features.add_handler(method, partial(Continuation, self._ask_about_skill), ())
         self._adds_keys = IDEMPOTENCY not in features.extensions
         if self._adds_keys:
-            self.add_extension(Idempotency())
+            self.add_extension(find_extension("idempotency")())
         first, last = features.bus.on_first_subscriber, features.bus.on_last_unsubscribed
         features.bus.on_first_subscriber = partial(self._first_subscribed, first)
         features.bus.on_last_unsubscribed = partial(self._last_unsubscribed, last)
@@ -285,6 +296,7 @@ class Gateway(Server[StateT]):
                 result.capabilities, self._features, self._described, live.actors.values()
             )
             result.instructions = merged_instructions(self._instructions, actors)
+            result.capabilities = with_skills(result.capabilities, live.actors.values())
         if self._adds_tasks and not self._has_tasks(live):
             result.capabilities = without_tasks(result.capabilities)
         if self._adds_keys and not self._takes_keys(live):
@@ -320,6 +332,8 @@ class Gateway(Server[StateT]):
         if kind.name == "templates":
             entries = features.resources.templates_seen_by(ctx)
             return [ListedRow(each.key, each.serial, each.listed, "") for each in entries]
+        if kind.extension is not None:
+            return []
         rows = await features.resources.rows(ctx)
         return [ListedRow(each.key, each.serial, each.listed, "") for each in rows]
 
@@ -474,14 +488,20 @@ class Gateway(Server[StateT]):
         refusal: RpcError | None = None
         for route in await self._live[ctx._scope].routes.of_uri(ctx, uri):
             try:
-                return await forward(ctx, route, ctx.params)
+                result = await forward(ctx, route, {**ctx.params, "uri": route.target})
             except RpcError as error:
-                refusal = refusal or error
+                refusal = refusal or refusal_of_read(error, route, uri)
+            else:
+                table = self._live[ctx._scope].routes.table_of(route)
+                return result if route.target == uri else file_of_skill(table, result)
         try:
             raise refusal or ResourceNotFound(uri)
         finally:
             # Its traceback has this frame, which the collector would have to free.
             del refusal
+
+    async def _ask_about_skill(self, ctx: Context[StateT]) -> Any:
+        return await forward_about_skill(ctx, self._live[ctx._scope].routes, uri_param(ctx.params))
 
     def _complete(self, ctx: Context[StateT]) -> Any:
         ref: Any = ctx.params.get("ref")

@@ -27,6 +27,7 @@ from typing import Any
 import attrs
 import trio
 
+from mcp_actors._actors.deadlines import forget_inherited
 from mcp_actors._server.questions import input_required, missing_capability, read_recorded
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import INTERNAL_ERROR, MissingCapability, Overloaded, RpcError, invalid_params
@@ -98,6 +99,7 @@ class HeldCall:
     async def run(self, function: Callable[[HeldCall], Awaitable[Any]]) -> None:
         """Makes the call, and waits until its outcome is fetched or its time is up."""
         outcome: Any = RpcError(INTERNAL_ERROR, "the call was ended by the gateway")
+        forget_inherited()
         try:
             with self.scope:
                 try:
@@ -173,7 +175,9 @@ class HeldCall:
         self.scope.deadline = trio.current_time() + HELD_TIMEOUT
         asked = {key: each.question for key, each in self._questions.items()}
         # The number of questions tells the rounds apart: clients may take an equal state for the same round.
-        state = ctx._scope.seal_answers(ctx.call.invocation, {_HELD: self.id, _ASKED: self._asked})
+        state = ctx._scope.seal_answers(
+            ctx.call.invocation, {_HELD: self.id, _ASKED: self._asked}, approval=ctx.call.approval
+        )
         return input_required(asked, state, ctx.era)
 
     def take_answers(self, ctx: Context[Any]) -> None:

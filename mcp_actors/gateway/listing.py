@@ -7,8 +7,8 @@ entries only: what is malformed is left out with a warning, and what is too much
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import attrs
@@ -16,20 +16,32 @@ import trio
 
 from mcp_actors import types as t
 from mcp_actors._client.pages import FEW_PAGES
+from mcp_actors._client.skills import read_skill, written_skill
 from mcp_actors._eras.convert import structure_error_text
-from mcp_actors._eras.era import EventKind
+from mcp_actors._eras.era import Era, EventKind
 from mcp_actors._eras.modern import annotated_params
+from mcp_actors._server.names import NameTable
 from mcp_actors._server.reshape import Shape
 from mcp_actors._server.tools import IDEMPOTENT, TaskRules, ToolElsewhere, tool_without_references
 from mcp_actors._wire.codec import encode_value
+from mcp_actors._wire.skill_format import SKILLS
 from mcp_actors._wire.uri_template import LONGEST_URI, UriTemplate
 from mcp_actors.errors import MethodNotFound, RemoteProtocolError
 from mcp_actors.gateway.connections import GATEWAYS, GatewayCircle, UpstreamConnection
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
+from mcp_actors.types.skills import Skill
 
-__all__ = ["LIST_KINDS", "MAX_BYTES", "MAX_ENTRIES", "ListKind", "UpstreamListing", "read_listing"]
+__all__ = [
+    "LIST_KINDS",
+    "MAX_BYTES",
+    "MAX_ENTRIES",
+    "ListKind",
+    "UpstreamListing",
+    "read_listing",
+    "renamed_skill",
+]
 
 # Entries of one list of one upstream; no client shows that many, and a model reads a hundredth of them.
 MAX_ENTRIES = 5000
@@ -71,6 +83,47 @@ class ListKind:
     """Characters of it."""
     result: Callable[..., Any]
     """Makes the result of the gateway."""
+    extension: str | None = None
+    """The extension that a server has to have declared, too."""
+    read: Callable[[Era, Any], Any]
+    """Makes an entry of what the server sent; raises if that is none."""
+    weigh: Callable[[Any], int] | None = None
+    """Returns the bytes of a line, where the entries of a page may be too long together."""
+    renamed: Callable[[Any, str, NameTable], Any]
+    """Returns an entry as it is in the gateway under another name or URI."""
+
+
+def _structured(of: type, era: Era, item: Any) -> Any:
+    return era.structure(item, of)
+
+
+def _renamed(key: str, entry: Any, name: str, table: NameTable) -> Any:
+    return attrs.evolve(entry, **{key: name})
+
+
+def renamed_skill(skill: Skill, uri: str, table: NameTable) -> Skill:
+    """Returns a skill as it is in the gateway: all of its files lie where its ``SKILL.md`` lies."""
+    resources = skill.resources
+    if not isinstance(resources, str):
+        resources = tuple(
+            attrs.evolve(each, uri=table.outside_uri(each.uri) or each.uri) for each in resources
+        )
+    return attrs.evolve(skill, uri=uri, resources=resources)
+
+
+def skills_result(
+    skills: Sequence[Skill], cursor: str | None, *, ttl_ms: int | None, cache_scope: str | None
+) -> dict[str, Any]:
+    """Returns the result of ``skills/list``."""
+    hints = {"nextCursor": cursor, "ttlMs": ttl_ms, "cacheScope": cache_scope}
+    return {
+        "skills": [written_skill(each) for each in skills],
+        **{name: value for name, value in hints.items() if value is not None},
+    }
+
+
+def _weight(row: Any) -> int:
+    return len(encode_value(written_skill(row.entry)))
 
 
 LIST_KINDS: Mapping[str, ListKind] = {
@@ -84,6 +137,8 @@ LIST_KINDS: Mapping[str, ListKind] = {
             capability="tools",
             event="tools",
             of=t.Tool,
+            read=partial(_structured, t.Tool),
+            renamed=partial(_renamed, "name"),
             key="name",
             longest_key=_NAME_CHARACTERS,
             result=t.ListToolsResult,
@@ -96,6 +151,8 @@ LIST_KINDS: Mapping[str, ListKind] = {
             capability="prompts",
             event="prompts",
             of=t.Prompt,
+            read=partial(_structured, t.Prompt),
+            renamed=partial(_renamed, "name"),
             key="name",
             longest_key=_NAME_CHARACTERS,
             result=t.ListPromptsResult,
@@ -108,6 +165,8 @@ LIST_KINDS: Mapping[str, ListKind] = {
             capability="resources",
             event="resources",
             of=t.Resource,
+            read=partial(_structured, t.Resource),
+            renamed=partial(_renamed, "uri"),
             key="uri",
             longest_key=LONGEST_URI,
             result=t.ListResourcesResult,
@@ -120,9 +179,27 @@ LIST_KINDS: Mapping[str, ListKind] = {
             capability="resources",
             event="resources",
             of=t.ResourceTemplate,
+            read=partial(_structured, t.ResourceTemplate),
+            renamed=partial(_renamed, "uri_template"),
             key="uri_template",
             longest_key=LONGEST_URI,
             result=t.ListResourceTemplatesResult,
+        ),
+        ListKind(
+            name="skills",
+            what="skill",
+            method="skills/list",
+            member="skills",
+            capability="resources",
+            extension=SKILLS,
+            event="resources",
+            of=Skill,
+            read=lambda era, item: read_skill(item),
+            renamed=renamed_skill,
+            key="uri",
+            longest_key=LONGEST_URI,
+            result=skills_result,
+            weigh=_weight,
         ),
     )
 }
@@ -135,6 +212,12 @@ def _kept_there(tool: t.Tool) -> float:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
         return 0.0
     return min(float(seconds), LONGEST_KEPT)
+
+
+def _is_destructive(tool: t.Tool) -> bool:
+    """MCP 2026-07-28, Tools, Tool Annotations: a tool of which nothing is said may be destructive."""
+    hints = tool.annotations
+    return hints is None or not (hints.read_only_hint is True or hints.destructive_hint is False)
 
 
 @attrs.define(eq=False)
@@ -175,7 +258,9 @@ class UpstreamListing:
             support = None if tool.execution is None else tool.execution.task_support
             rules = None if support in (None, "forbidden") else _MAY_BE_TASK
             there = _kept_there(tool) if takes_keys else 0.0
-            found = self._tools[name] = ToolElsewhere(mirrored, rules, kept or there, there > 0)
+            found = self._tools[name] = ToolElsewhere(
+                mirrored, rules, kept or there, there > 0, _is_destructive(tool)
+            )
         return found
 
     @cached_property
@@ -226,7 +311,9 @@ async def read_listing(
         McpError: What else `Client.request` raises.
     """
     requests = connection.client._requests
-    if kind.capability not in connection.server.negotiated.declared:
+    negotiated = connection.server.negotiated
+    is_declared = kind.extension is None or kind.extension in (negotiated.capabilities.extensions or {})
+    if kind.capability not in negotiated.declared or not is_declared:
         return UpstreamListing({}, ttl_ms=round(MAX_AGE * 1000), cache_scope="public")
     reading = _ListReader(connection, kind, upstream, circle)
     options = requests.options
@@ -295,7 +382,7 @@ class _ListReader:
                 self.is_full = True
                 break
             try:
-                found.append(era.structure(item, kind.of))
+                found.append(kind.read(era, item))
             except Exception as error:  # cattrs raises whatever the member's own conversion raised
                 problems.append(structure_error_text(error))
         if kind.of is t.Tool:

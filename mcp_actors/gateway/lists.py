@@ -314,7 +314,7 @@ class UpstreamLists:
                 if not listing.uses or not claims.claim(name, upstream, own):
                     continue
                 listing.held.add(name)
-            shown = entry if name == own else attrs.evolve(entry, name=name)
+            shown = entry if name == own else kind.renamed(entry, name, self.table(kind, upstream))
             rows.append(ListedRow(name, serial, shown, own))
         self._warn_of_names(kind, upstream, rows)
         made = (claims.version, tuple(rows))
@@ -336,7 +336,7 @@ class UpstreamLists:
         table = self.table(kind, upstream)
         if kind.key == "name":
             return table.outside(own)
-        return own if table.is_offered(own) else None
+        return table.outside_uri(own)
 
     def table(self, kind: ListKind, upstream: str) -> NameTable:
         """Returns the names that an upstream has for the entries of one kind of list."""
@@ -555,7 +555,9 @@ class UpstreamLists:
 
 
 def _is_followed(connection: UpstreamConnection, kind: ListKind) -> bool:
-    """Whether a server reports changes of a list: it says so."""
+    """Whether a server reports changes of a list: it says so. No server says that of skills."""
+    if kind.extension is not None:
+        return False
     capabilities = connection.server.negotiated.capabilities
     declared = getattr(capabilities, kind.capability)
     return declared is None or bool(declared.list_changed)

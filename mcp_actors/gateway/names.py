@@ -10,6 +10,8 @@ which they were given.
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import attrs
 
 from mcp_actors._server.names import NameTable
@@ -30,7 +32,9 @@ def table_of(upstream: Upstream) -> NameTable:
     """Returns the names of an upstream; raises `ValueError` for settings that contradict each other."""
     of = f"upstream {upstream.name!r}"
     renamed = reshaped_names(of, upstream.tools)
-    return NameTable(of, upstream.name_prefix, upstream.rename, upstream.include, upstream.exclude, renamed)
+    folder = quote(upstream.name, safe="") if upstream.name_prefix else ""
+    settings = upstream.rename, upstream.include, upstream.exclude, renamed, folder
+    return NameTable(of, upstream.name_prefix, *settings)
 
 
 @attrs.define(eq=False)

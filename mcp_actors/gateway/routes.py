@@ -24,6 +24,7 @@ import attrs
 import trio
 
 from mcp_actors._server.context import check_scopes, has_scopes, note_listing
+from mcp_actors._server.names import NameTable
 from mcp_actors._server.registry import page
 from mcp_actors._server.visibility import decided
 from mcp_actors.errors import UpstreamUnavailable
@@ -112,7 +113,9 @@ class UpstreamRoutes:
         if self._visible is None:
             return True
         try:
-            return decided(self._visible(ctx.principal, upstream, kind.name, own))
+            # A skill is seen where its file is.
+            shown = "resources" if kind.extension is not None else kind.name
+            return decided(self._visible(ctx.principal, upstream, shown, own))
         except Exception as error:
             log.error(
                 "visible= of the gateway failed, so something is hidden", upstream=upstream, exc_info=error
@@ -158,6 +161,10 @@ class UpstreamRoutes:
             raise UpstreamUnavailable(away[0], f"it may have the {kind.what}, and cannot be asked")
         return None
 
+    def table_of(self, route: Route) -> NameTable:
+        """Returns the names of the upstream of a route."""
+        return self._lists.tables[route.upstream.settings.name]
+
     # -- URIs ----------------------------------------------------------------------------------------------------------
 
     async def of_uri(self, ctx: Context[Any], uri: str) -> list[Route]:
@@ -168,6 +175,11 @@ class UpstreamRoutes:
         """
         kind = LIST_KINDS["resources"]
         tables = self._lists.tables
+        owners = [each for each in self._actors if tables[each].has_skill(uri)]
+        if owners and not self._has_come_back(ctx):
+            routes = (self._route_of_uri(ctx, each, uri) for each in owners)
+            if found := [each for each in routes if each is not None]:
+                return found
         is_certain = len(tables) == 1 and all(each.is_offered(uri) for each in tables.values())
         if uri not in self._lists.claims["resources"].owners and not is_certain:
             await self._list_uris(ctx)
@@ -179,11 +191,11 @@ class UpstreamRoutes:
         able = [
             each
             for each in self._actors
-            if not tables[each].is_excluded(uri) and self._may_read(ctx, each, uri)
+            if not tables[each].is_excluded(tables[each].own_uri(uri)) and self._may_read(ctx, each, uri)
         ]
         matching = next((each for each in able if self._has_template(ctx, each, uri)), None)
         if matching is not None:
-            route = self._checked(ctx, kind, matching, uri)
+            route = self._checked(ctx, kind, matching, tables[matching].own_uri(uri))
             return [] if route is None else [route]
         scheme = uri.partition(":")[0].lower()
         seen = [each.settings.name for each in self.seen_by(ctx)]
@@ -191,6 +203,12 @@ class UpstreamRoutes:
         unlisted.sort(key=lambda each: not self._uses(ctx, each, scheme))
         routes = (self._checked(ctx, kind, each, uri) for each in unlisted)
         return [each for each in routes if each is not None]
+
+    def _route_of_uri(self, ctx: Context[Any], upstream: str, uri: str) -> Route | None:
+        own = self._lists.tables[upstream].own_uri(uri)
+        if not self._lists.tables[upstream].is_offered(own):
+            return None
+        return self._checked(ctx, LIST_KINDS["resources"], upstream, own)
 
     async def of_template(self, ctx: Context[Any], text: str) -> Route | None:
         """Returns the upstream that completes the variables of a template, ``None`` if no one has it.
@@ -225,12 +243,16 @@ class UpstreamRoutes:
 
     def _may_read(self, ctx: Context[Any], upstream: str, uri: str) -> bool:
         """Whether the patterns let a URI through, or one of a template that they let through."""
-        return self._lists.tables[upstream].is_offered(uri) or self._has_template(ctx, upstream, uri)
+        table = self._lists.tables[upstream]
+        return table.is_offered(table.own_uri(uri)) or self._has_template(ctx, upstream, uri)
 
     def _has_template(self, ctx: Context[Any], upstream: str, uri: str) -> bool:
-        listing = self._known(ctx, upstream, "templates")
+        listing, table = self._known(ctx, upstream, "templates"), self._lists.tables[upstream]
+        own = table.own_uri(uri)
         return listing is not None and any(
-            each.match(uri) is not None for each in listing.templates if each.text in listing.held
+            each.match(own) is not None
+            for each in listing.templates
+            if table.outside_uri(each.text) in listing.held
         )
 
     def _uses(self, ctx: Context[Any], upstream: str, scheme: str) -> bool:
@@ -293,7 +315,7 @@ async def merged_page(
                 lists.claims[kind.name].collided(row.key, "the gateway itself", name)
             elif routes.sees(ctx, name, kind, row.own):
                 rows.append(row)
-    shown, cursor = page(rows, ctx.params, kind=kind.name, size=page_size)
+    shown, cursor = page(rows, ctx.params, kind=kind.name, size=page_size, weigh=kind.weigh)
     is_private = ctx.principal is not None or not is_same_for_all
     said = [*listings.values()]
     return kind.result(

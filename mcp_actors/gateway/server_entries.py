@@ -189,6 +189,7 @@ GATEWAY_MEMBERS: Mapping[str, Check] = {
     "arguments": (lambda value: value in ("as-is", "repair"), "'as-is' or 'repair'"),
     "inline_refs": _BOOLEAN,
     "scopes": _TEXTS,
+    "confirm": _TEXTS,
     "idempotent": (
         lambda value: _is_object(value) and all(_is_number(each) and each > 0 for each in value.values()),
         "an object of names and seconds",

@@ -400,6 +400,7 @@ class GatewayMembers:
     arguments: Literal["as-is", "repair"] | None = None
     inline_refs: bool | None = None
     scopes: Sequence[str] | None = None
+    confirm: Sequence[str] | None = None
     idempotent: Mapping[str, timedelta] | None = None
 
     def given(self) -> dict[str, Any]:

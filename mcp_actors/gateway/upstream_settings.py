@@ -24,6 +24,10 @@ UpstreamTarget = Target | Callable[[], str | ClientTransport]
 """What a `Client` connects to, or a function that returns a URL or makes a transport, called for each connection."""
 
 
+DESTRUCTIVE = "destructive"
+"""Means, among the patterns of `Upstream.confirm`, tools that may destroy something."""
+
+
 @attrs.frozen(kw_only=True)
 class Upstream:
     """One server behind a `Gateway`: which it is, how its things are named, and who shares its connections."""
@@ -71,7 +75,13 @@ class Upstream:
     """The scopes that a caller needs to see and use it."""
     idempotent: Mapping[str, timedelta] = attrs.field(factory=dict)
     """For how long the gateway keeps the answers to calls with keys, by patterns of the names (its own) of tools: see
-    `mcp_actors.idempotency`. Keys of tools whose server keeps answers itself are passed on."""
+    `mcp_actors.extensions.Idempotency`. Keys of tools whose server keeps answers itself are passed on."""
+
+    confirm: Collection[str] = ()
+    """Which calls of tools a person has to approve, who is asked by the gateway's client: patterns of the names (its
+    own), and ``"destructive"`` for those of which the server does not say that they destroy nothing."""
+    confirm_by: Literal["form", "page"] = attrs.field(default="form", validator=_in(("form", "page")))
+    """Whether the client asks its person, or a page of the gateway does: `mcp_actors.extensions.ApprovalPages`."""
 
     auth: Access | None = attrs.field(default=None, repr=False)
     """Access to it, as in `Client`. It is the gateway's own: what a caller presents is never passed on."""
@@ -88,6 +98,13 @@ class Upstream:
         """Seconds for which the gateway keeps the answers of a tool; 0 without any rule for it."""
         kept = (each for pattern, each in self.idempotent.items() if fnmatchcase(tool, pattern))
         return next(kept, timedelta(0)).total_seconds()
+
+    def is_confirmed(self, tool: str, *, is_destructive: bool) -> bool:
+        """Whether a person has to approve each call of a tool."""
+        return any(
+            is_destructive if pattern == DESTRUCTIVE else fnmatchcase(tool, pattern)
+            for pattern in self.confirm
+        )
 
     @property
     def name_prefix(self) -> str:

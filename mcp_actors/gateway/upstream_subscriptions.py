@@ -56,6 +56,9 @@ class _Followed:
     actor: UpstreamActor
     connection: UpstreamConnection
     uri: str
+    """The URI that the server has for it."""
+    outsides: dict[str, None]
+    """The URIs by which clients of the gateway subscribe to it."""
     caller: str
     """The caller that subscribed first; empty after a reconnection."""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -63,6 +66,11 @@ class _Followed:
     ended: trio.Event = attrs.field(factory=trio.Event)
     failure: McpError | None = None
     is_ending: bool = False
+
+    def in_gateway(self, uri: str) -> list[str]:
+        """Returns the URIs that the resource, or one below it, has for subscribers."""
+        below = uri[len(self.uri) :] if uri.startswith(self.uri) else ""
+        return [each + below for each in self.outsides]
 
 
 class UpstreamSubscriptions:
@@ -81,8 +89,9 @@ class UpstreamSubscriptions:
         self._wanted: set[str] = set()
         # How many are subscribing to each at the moment, and are not on the bus yet.
         self._pending: dict[str, int] = {}
-        # The resources to subscribe to again over the next connection, by upstream and whose connection it is.
-        self._lost: dict[tuple[str, Hashable], set[str]] = {}
+        # The resources to subscribe to again over the next connection, with their own URIs, by upstream and whose
+        # connection it is.
+        self._lost: dict[tuple[str, Hashable], dict[str, str]] = {}
 
     def __repr__(self) -> str:
         return f"<UpstreamSubscriptions {len(self._followed)} wanted={len(self._wanted)}>"
@@ -102,27 +111,34 @@ class UpstreamSubscriptions:
 
     def connected(self, actor: UpstreamActor, connection: UpstreamConnection) -> None:
         """Makes the subscriptions again that were lost with the connection before."""
-        for uri in sorted(self._lost.pop((actor.settings.name, connection.key), ())):
+        for uri, own in sorted(self._lost.pop((actor.settings.name, connection.key), {}).items()):
             if uri in self._wanted:
-                self._begin(actor, connection, uri, "")
+                followed = self._followed.get((connection, own))
+                if followed is None:
+                    self._begin(actor, connection, own, uri, "")
+                else:
+                    followed.outsides[uri] = None
                 self._changes.put("resource_updated", uri)
 
     def closed(self, actor: UpstreamActor, connection: UpstreamConnection, *, lost: bool) -> None:
         """A connection has ended, and all that was subscribed to over it."""
-        uris = list(connection.followed)
-        for uri in uris:
-            self._followed[connection, uri].scope.cancel(reason="the connection has ended")
-        if lost and uris:
+        all_followed = [self._followed[connection, each] for each in list(connection.followed)]
+        for each in all_followed:
+            each.scope.cancel(reason="the connection has ended")
+        if lost and all_followed:
             key = (actor.settings.name, connection.key)
             if key not in self._lost and isinstance(connection.key, PeerSession):
                 connection.key.on_end((self, actor), lambda: self._lost.pop(key, None))
-            self._lost.setdefault(key, set()).update(uris)
+            known = self._lost.setdefault(key, {})
+            known.update((outside, each.uri) for each in all_followed for outside in each.outsides)
 
     def updated(self, connection: UpstreamConnection, uri: str) -> None:
         """A server reports that a resource has changed; one without a subscription is ignored."""
         above = next(iter(uris_above(uri, dict.fromkeys(connection.followed))), None)
         if above is not None:
-            self._changes.put("resource_updated", above if self._changes.is_full else uri)
+            followed = self._followed[connection, above]
+            for each in followed.in_gateway(above if self._changes.is_full else uri):
+                self._changes.put("resource_updated", each)
 
     # -- for subscribers -----------------------------------------------------------------------------------------------
 
@@ -161,7 +177,7 @@ class UpstreamSubscriptions:
         refusal: RpcError | None = None
         for route in routes:
             try:
-                await self._follow(ctx, route.upstream, uri)
+                await self._follow(ctx, route, uri)
                 return
             except RpcError as error:
                 refusal = refusal or error
@@ -171,17 +187,19 @@ class UpstreamSubscriptions:
             # Its traceback has this frame, which the collector would have to free.
             del refusal
 
-    async def _follow(self, ctx: Context[Any], actor: UpstreamActor, uri: str) -> None:
+    async def _follow(self, ctx: Context[Any], route: Route, uri: str) -> None:
+        actor, own = route.upstream, route.target
         async with actor.borrowed(ctx) as connection:
-            followed = self._followed.get((connection, uri))
+            followed = self._followed.get((connection, own))
             while followed is not None and followed.is_ending:
                 # Else the cancellation of the old one could overtake the new one.
                 await followed.ended.wait()
-                followed = self._followed.get((connection, uri))
+                followed = self._followed.get((connection, own))
             if followed is None:
                 caller = caller_of(ctx)
                 self._require_room(connection, caller)
-                followed = self._begin(actor, connection, uri, caller)
+                followed = self._begin(actor, connection, own, uri, caller)
+            followed.outsides[uri] = None
             await followed.begun.wait()
             if followed.failure is not None:
                 raise _refusal(actor, followed.failure)
@@ -203,18 +221,21 @@ class UpstreamSubscriptions:
         if uri in self._wanted or uri in self._pending:
             return
         for each in self._followed.values():
-            if each.uri == uri and not each.is_ending:
-                each.is_ending = True
-                each.scope.cancel(reason="the last subscriber has gone")
+            if uri in each.outsides:
+                del each.outsides[uri]
+                if not each.outsides:
+                    each.is_ending = True
+                    each.scope.cancel(reason="the last subscriber has gone")
         for uris in self._lost.values():
-            uris.discard(uri)
+            uris.pop(uri, None)
 
     # -- at the upstream -----------------------------------------------------------------------------------------------
 
     def _begin(
-        self, actor: UpstreamActor, connection: UpstreamConnection, uri: str, caller: str
+        self, actor: UpstreamActor, connection: UpstreamConnection, uri: str, outside: str, caller: str
     ) -> _Followed:
-        followed = self._followed[connection, uri] = _Followed(actor, connection, uri, caller)
+        followed = _Followed(actor, connection, uri, {outside: None}, caller)
+        self._followed[connection, uri] = followed
         connection.followed.add(uri)
         start(self._nursery, UPSTREAM_SUBSCRIPTION, self._hold, followed, about=actor.settings.name)
         return followed
@@ -250,7 +271,8 @@ class UpstreamSubscriptions:
                 if not followed.begun.is_set() or isinstance(cause, RpcError):
                     raise
             await trio.sleep(wait)
-            self._changes.put("resource_updated", followed.uri)
+            for each in followed.in_gateway(followed.uri):
+                self._changes.put("resource_updated", each)
 
 
 async def _held_in_session(followed: _Followed) -> None:
@@ -280,7 +302,8 @@ async def _held_by_request(followed: _Followed, changes: ChangeDelivery) -> None
         followed.begun.set()
         async for event in listener:
             if event.uri is not None:
-                changes.put("resource_updated", followed.uri if changes.is_full else event.uri)
+                for each in followed.in_gateway(followed.uri if changes.is_full else event.uri):
+                    changes.put("resource_updated", each)
 
 
 def _refusal(actor: UpstreamActor, failure: McpError) -> RpcError:

@@ -8,6 +8,7 @@ class              for               what it does
 `Timing`           both              keeps how long calls take, by method and tool
 `AuditLog`         servers           writes down who called what, and how it ended
 `ResultSize`       servers           bounds the bytes of a result
+`Spill`            servers           sends the beginning of large results, and keeps them for a while
 `ResultCache`      servers           answers again what is good still
 `Retry`            clients           makes calls again that failed for the connection, if that does no harm
 ================== ================= ==================================================================================
@@ -24,6 +25,7 @@ from mcp_actors.middleware.rate import RateLimit
 from mcp_actors.middleware.result_cache import ResultCache
 from mcp_actors.middleware.result_size import ResultSize
 from mcp_actors.middleware.retry import Retry
+from mcp_actors.middleware.spill import Spill
 from mcp_actors.middleware.timing import Durations, Timing
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "ResultCache",
     "ResultSize",
     "Retry",
+    "Spill",
     "Timing",
     "caller_of",
     "masked",

@@ -7,8 +7,6 @@ one, and those in ``references``. A reference that leads anywhere else stays as 
 
 from __future__ import annotations
 
-import functools
-import importlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -19,6 +17,7 @@ from urllib.request import url2pathname
 import httpx2
 import msgspec
 
+from mcp_actors._wire.yaml_text import is_within, load_yaml
 from mcp_actors.errors import ApiDocumentError
 
 __all__ = ["ApiDocument", "Unresolved", "list_of", "object_of", "read_document", "text_of"]
@@ -303,71 +302,20 @@ def _parsed(text: bytes, shown: str) -> Any:
         except (msgspec.DecodeError, RecursionError) as error:
             raise ApiDocumentError(f"it is no JSON: {error}", file=shown) from None
     try:
-        library = importlib.import_module("yaml")
+        return load_yaml(text)
     except ImportError:
         raise ImportError(
             f"{shown} is YAML, which needs a library: pip install 'pyyaml>=6.0.2', or write it as JSON"
         ) from None
-    try:
-        return library.load(text, Loader=_loader())
-    except (library.YAMLError, RecursionError, ValueError) as error:
-        problem = " ".join(str(error).split())[:300]
-        raise ApiDocumentError(f"it is neither JSON nor YAML: {problem}", file=shown) from None
-
-
-@functools.cache
-def _loader() -> Any:
-    """The loader of YAML 1.2 in the JSON schema, as OpenAPI 3.1 section 4.3 asks for.
-
-    Otherwise ``no`` would be false, a date an object of Python, and a key such as ``200`` a number.
-    """
-    library = importlib.import_module("yaml")
-    base: Any = getattr(library, "CSafeLoader", library.SafeLoader)
-
-    class Loader(base):  # type: ignore[misc]
-        yaml_implicit_resolvers: dict[str, Any] = {}
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict[str, Any]:
-            self.flatten_mapping(node)
-            found = {}
-            for key, value in node.value:
-                if not isinstance(key, library.ScalarNode):
-                    raise ValueError("a key of a mapping is not a text")
-                found[key.value] = self.construct_object(value, deep=deep)
-            return found
-
-    for tag, pattern, first in (
-        ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", "tTfF"),
-        ("null", r"^(?:~|null|Null|NULL|)$", "~nN"),
-        ("int", r"^[-+]?[0-9]+$", "-+0123456789"),
-        ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", "-+.0123456789"),
-        ("merge", r"^<<$", "<"),
-    ):
-        Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(pattern), [*first])
-    # Empty text is null, and has no first character.
-    Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("^$"), [""])
-    Loader.add_constructor("tag:yaml.org,2002:map", Loader.construct_yaml_map)
-    # YAML 1.1 reads 010 as eight, and 1.2 as ten.
-    Loader.add_constructor("tag:yaml.org,2002:int", lambda _, node: int(node.value))
-    Loader.add_constructor("tag:yaml.org,2002:float", lambda _, node: float(node.value))
-    return Loader
+    except ValueError as error:
+        raise ApiDocumentError(f"it is neither JSON nor YAML: {error}", file=shown) from None
 
 
 def _check_extent(value: Any, shown: str) -> None:
-    """Counts the values as they would be written out, so that aliases of aliases are no bomb, nor one of itself."""
-    count = 0
-    pending = [(value, 0)]
-    while pending:
-        value, depth = pending.pop()
-        count += 1
-        if count > MAX_VALUES or depth > MAX_DEPTH:
-            raise ApiDocumentError(
-                f"it has more than {MAX_VALUES} values, or {MAX_DEPTH} levels of them", file=shown
-            )
-        if isinstance(value, dict):
-            pending.extend((each, depth + 1) for each in value.values())
-        elif isinstance(value, list):
-            pending.extend((each, depth + 1) for each in value)
+    if not is_within(value, MAX_VALUES, MAX_DEPTH):
+        raise ApiDocumentError(
+            f"it has more than {MAX_VALUES} values, or {MAX_DEPTH} levels of them", file=shown
+        )
 
 
 def _check_version(root: Any, shown: str) -> None:

@@ -2,9 +2,10 @@
 
 `task_kinds` is the table of every kind of task, and `containment` starts tasks by it. `logging` writes the lines,
 `budget` keeps account of what is held for peers, `principal` is who a peer is, `printable` makes texts of peers safe to
-show, and `platform` has what differs between operating systems.
+show, and `platform` has what differs between operating systems. `blockages` is what has blocked event loops.
 """
 
+from mcp_actors.supervision.blockages import Blockage
 from mcp_actors.supervision.budget import Account, Budget, BudgetStatistics, Limited, holder_of
 from mcp_actors.supervision.containment import (
     Containment,
@@ -34,6 +35,7 @@ __all__ = [
     "STREAM_GRACE",
     "TASKS",
     "Account",
+    "Blockage",
     "Budget",
     "BudgetStatistics",
     "Containment",

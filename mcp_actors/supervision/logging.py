@@ -67,6 +67,8 @@ BURST = 50
 WINDOW = 10.0
 # Different texts that are remembered for that. There are some hundred; a program's own may be without end.
 TEXTS = 1024
+# Seconds for which a line of which there are many waits for others, so that they are written in one piece.
+GATHERED = 0.05
 # Seconds in which the process writes what is queued before it ends.
 EXIT_TIMEOUT = 1.0
 # Seconds between two looks of a task whether everything is written.
@@ -87,11 +89,18 @@ class StderrWriter:
         self._size = 0
         self._dropped = 0
         self._writing = False
+        self._is_urgent = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def msg(self, line: str) -> None:
-        """Queues a line, or drops it if the queue is full."""
+    def msg(self, line: str, *, can_wait: bool = False) -> None:
+        """Queues a line, or drops it if the queue is full.
+
+        Args:
+            line: The line.
+            can_wait: Whether it may wait for others for `GATHERED` seconds: to wake the thread that writes for each of
+                many lines takes four times as long as to make them.
+        """
         stream = sys.stderr
         if stream is None:
             return
@@ -107,6 +116,9 @@ class StderrWriter:
                 return
             self._lines.append(line)
             self._size += len(line)
+            if can_wait and len(self._lines) > 1 and len(self._lines) < _TOGETHER:
+                return
+            self._is_urgent = self._is_urgent or not can_wait or len(self._lines) >= _TOGETHER
             self._changed.notify_all()
 
     def _has_thread(self) -> bool:
@@ -127,6 +139,8 @@ class StderrWriter:
     def flush(self, seconds: float) -> None:
         """Waits until everything is written, for at most ``seconds``."""
         with self._changed:
+            self._is_urgent = True
+            self._changed.notify_all()
             self._changed.wait_for(lambda: self.is_idle, seconds)
 
     @property
@@ -138,10 +152,12 @@ class StderrWriter:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._lines)
+                self._changed.wait_for(lambda: self._is_urgent, GATHERED)
                 lines = [self._lines.popleft() for _ in range(min(len(self._lines), _TOGETHER))]
                 dropped = self._dropped
                 self._size -= sum(map(len, lines))
                 self._dropped = 0
+                self._is_urgent = bool(self._lines)
                 self._writing = True
             if dropped:
                 lines.insert(0, raw_line(f"{dropped} log lines were dropped: standard error is not read"))
@@ -377,13 +393,18 @@ def write_line(event: str, members: Mapping[str, Any]) -> None:
         members: Its members. Those that are ``None`` are left out.
     """
     now = time.time()
-    at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1e6):06d}Z"
+    at = f"{_second(int(now))}.{int(now % 1 * 1e6):06d}Z"
     given = {name: value for name, value in {**_settings.process, **members}.items() if value is not None}
     if _settings.form == "json":
-        _stderr.msg(json_line({"timestamp": at, "level": "info", "event": event, **given}))
+        _stderr.msg(json_line({"timestamp": at, "level": "info", "event": event, **given}), can_wait=True)
     else:
         said = " ".join([f"{name}={_plain(value)}" for name, value in given.items()])
-        _stderr.msg(f"{at} [{event}] {said}")
+        _stderr.msg(f"{at} [{event}] {said}", can_wait=True)
+
+
+@functools.lru_cache(maxsize=2)
+def _second(now: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
 
 
 def _plain(value: object) -> str:

@@ -113,6 +113,9 @@ TASK_SWEEP = TaskKind("find abandoned tasks", "tasks of a server", "nothing", "n
 KEYED_CALL = TaskKind(
     "keyed call", "idempotency of a server", "call", "the callers with this key: OutcomeUnknown"
 )
+TURN_LEASE = TaskKind(
+    "keep a turn", "call", "nothing", "no caller: another node takes the turn when its lease is over"
+)
 
 SHARED_STATE = TaskKind(
     "shared state", "server", "member", "users of the state from then on: SharedStateUnavailable"

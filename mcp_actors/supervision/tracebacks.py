@@ -8,13 +8,14 @@ there, for those who look for a defect of this package.
 from __future__ import annotations
 
 import os
+import sys
 
 import trio
 
 from mcp_actors.errors import McpError
 from mcp_actors.supervision import arguments
 
-__all__ = ["VARIABLE", "shorten"]
+__all__ = ["VARIABLE", "is_users_module", "shorten"]
 
 VARIABLE = "MCP_ACTORS_TRACEBACK"
 
@@ -74,3 +75,18 @@ def _has_defect(cause: BaseException | None) -> bool:
 
 def _shown_cause(error: BaseException) -> BaseException | None:
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+# -- whose code a frame is ---
+
+# The packages whose frames say nothing about the user's code, and the modules within them that are like the user's.
+_ENGINE = frozenset({"mcp_actors", "mcp_transports", "trio", "outcome", "attr", "attrs", "cattrs", "msgspec"})
+_USERS = ("mcp_actors.examples.", "mcp_actors.testing.", "mcp_actors.cli.demo.servers.")
+
+
+def is_users_module(module: str) -> bool:
+    """Whether code of a module is the user's, and neither the engine's nor the standard library's."""
+    package = module.partition(".")[0]
+    if package in _ENGINE:
+        return f"{module}.".startswith(_USERS)
+    return package not in sys.stdlib_module_names

@@ -32,6 +32,7 @@ from mcp_actors.abc.telemetry import (
     Telemetry,
 )
 from mcp_actors.errors import INTERNAL_ERROR, LocalProtocolError
+from mcp_actors.supervision.blockages import blockage_log
 from mcp_actors.supervision.containment import crash_log, http_refusals
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import TASKS
@@ -209,6 +210,16 @@ def _crashes(_: ServerStatistics | None) -> Iterator[Value]:
         yield counts[kind], {"kind": kind}
 
 
+def _blockages(_: ServerStatistics | None) -> Iterator[Value]:
+    for name, number in sorted(blockage_log.counts.copy().items()):
+        yield number, {"target": name}
+
+
+def _blocked_seconds(_: ServerStatistics | None) -> Iterator[Value]:
+    for name, number in sorted(blockage_log.seconds.copy().items()):
+        yield number, {"target": name}
+
+
 # The statuses of refusals that are worth an alert.
 _REFUSALS = (400, 401, 403, 404, 408, 413, 429, 500, 503)
 
@@ -340,6 +351,20 @@ GAUGES: Sequence[Gauge] = (
         "counter",
         "Contained crashes of tasks, by kind.",
         _crashes,
+        is_of_process=True,
+    ),
+    Gauge(
+        "mcp_actors_loop_blocked_total",
+        "counter",
+        "Blockages of event loops that the watchdog has seen, by the tool that caused them.",
+        _blockages,
+        is_of_process=True,
+    ),
+    Gauge(
+        "mcp_actors_loop_blocked_seconds_total",
+        "counter",
+        "The seconds of those that are over.",
+        _blocked_seconds,
         is_of_process=True,
     ),
     Gauge("mcp_actors_requests_total", "counter", "Requests that arrived.", _counts("requests")),

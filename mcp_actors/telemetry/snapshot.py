@@ -27,6 +27,8 @@ from mcp_actors._actors.inbound_call import CallStatistics, InboundCall
 from mcp_actors._server.runtime import ServerRuntime, UpstreamStatistics
 from mcp_actors._server.server_extension import OperatedTasks, TaskStatistics
 from mcp_actors._server.sessions import AnySession
+from mcp_actors._server.turns import TurnStatistics
+from mcp_actors.supervision.blockages import Blockage, blockage_log
 from mcp_actors.supervision.containment import Crash, crash_log
 from mcp_actors.supervision.printable import printable
 from mcp_actors.supervision.task_kinds import TASKS
@@ -152,6 +154,10 @@ class NodeSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     kinds: list[KindRow] = []
     crashes: list[Crash] = []
     """The last ones, the newest first."""
+    blockages: list[Blockage] = []
+    """The last times in which a function has blocked an event loop, the newest first."""
+    turns: list[TurnStatistics] = []
+    """The keys by which calls take turns now, those with the most calls that wait."""
     transports: list[dict[str, Any]] = []
     """What the transports say of themselves."""
     upstreams: list[UpstreamStatistics] = []
@@ -293,6 +299,8 @@ class SnapshotCapture:
             calls=[_shown_call(each) for each in seen.calls if each.state != "answered"],
             kinds=_kinds(),
             crashes=_crashes(),
+            blockages=_blockages(),
+            turns=[_shown_turn(each) for each in running.features.tools.turns.statistics()],
             transports=[_plain(each) for each in running.transport_statistics()],
             upstreams=[_shown_upstream(each) for each in running.upstreams()],
             lag=lag,
@@ -460,6 +468,25 @@ def _crashes() -> list[Crash]:
     ]
 
 
+def _blockages() -> list[Blockage]:
+    return [
+        msgspec.structs.replace(
+            each,
+            target=cleaned(each.target),
+            session=cleaned(each.session),
+            principal=cleaned(each.principal),
+            place=cleaned(each.place) or "",
+            line=cleaned(each.line) or "",
+        )
+        for each in blockage_log.recent
+    ]
+
+
+def _shown_turn(now: TurnStatistics) -> TurnStatistics:
+    tools = tuple(cleaned(each) or "" for each in now.tools)
+    return attrs.evolve(now, key=cleaned(now.key) or "", tools=tools)
+
+
 def _shown_upstream(now: UpstreamStatistics) -> UpstreamStatistics:
     return attrs.evolve(
         now, name=cleaned(now.name) or "", server=cleaned(now.server), last_failure=cleaned(now.last_failure)
@@ -523,6 +550,9 @@ def _of_process(node: NodeSnapshot) -> Iterator[_Found]:
     if node.lag is not None and node.lag >= LATE_TURN:
         what = f"a turn of the event loop takes {node.lag:.2f} s: a function does not await"
         yield node.lag >= LONG_TURN, what
+    blocked = [each for each in node.blockages if not each.is_over or node.at - each.at < RECENT]
+    if blocked:
+        yield not blocked[0].is_over, blocked[0].sentence()
     recent = [each for each in node.crashes if node.at - each.at < RECENT]
     if recent:
         many = "a task has" if len(recent) == 1 else f"{len(recent)} tasks have"

@@ -4,6 +4,7 @@
 - `check_transport`: proves that a binding keeps the contract of `mcp_actors.abc`.
 - `check_shared_state`: proves that an implementation of shared state keeps the contracts of `mcp_actors.abc.shared`.
 - `FaultyTransport`: latency, bandwidth, loss and the like added to any binding, the same each time.
+- `check_tool`: makes a call of your tool with a fault at each of its waits, and says what ran twice or never.
 - `RecordingTransport`, `Recording`, `play_to_server` and `RecordedServer`: sessions recorded and played back.
 
 Everything here works under `trio.testing.MockClock` with autojump, as far as the transport in use does.
@@ -28,9 +29,12 @@ from mcp_actors.testing.shared_state import (
     SharedStateSubject,
     check_shared_state,
 )
+from mcp_actors.testing.tool_check import Effects, FaultKind, ToolFault, ToolReport, check_tool
 
 __all__ = [
     "ChannelAction",
+    "Effects",
+    "FaultKind",
     "FaultStatistics",
     "Faults",
     "FaultyTransport",
@@ -44,10 +48,13 @@ __all__ = [
     "SharedStateBreach",
     "SharedStateReport",
     "SharedStateSubject",
+    "ToolFault",
+    "ToolReport",
     "TransportBreach",
     "TransportMaker",
     "TransportReport",
     "check_shared_state",
+    "check_tool",
     "check_transport",
     "connected_pair",
     "play_to_server",

@@ -101,6 +101,8 @@ __all__ = [
     "SamplingMessage",
     "ServerCapabilities",
     "SetLevelParams",
+    "Skill",
+    "SkillResource",
     "StringSchema",
     "SubscribeParams",
     "SubscriptionFilter",
@@ -252,6 +254,10 @@ _NAMES = {
         "ResourceUpdatedParams",
         "SubscribeParams",
         "UnsubscribeParams",
+    ),
+    "skills": (
+        "Skill",
+        "SkillResource",
     ),
     "tools": (
         "CallToolParams",

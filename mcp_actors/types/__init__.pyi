@@ -116,6 +116,7 @@ from mcp_actors.types.resources import (
     SubscribeParams,
     UnsubscribeParams,
 )
+from mcp_actors.types.skills import Skill, SkillResource
 from mcp_actors.types.tools import (
     CallToolParams,
     CallToolResult,
@@ -212,6 +213,8 @@ __all__ = [
     "SamplingMessage",
     "ServerCapabilities",
     "SetLevelParams",
+    "Skill",
+    "SkillResource",
     "StringSchema",
     "SubscribeParams",
     "SubscriptionFilter",

@@ -45,6 +45,32 @@ def test_list_as_json_in_an_era(mcp: Mcp, socket_url: str, era: str, version: st
     assert [each["uriTemplate"] for each in found["resourceTemplates"]] == ["note://{topic}/{number}"]
 
 
+def test_list_with_skills(mcp: Mcp, socket_url: str, tmp_path: Path) -> None:
+    program = tmp_path / "skilled.py"
+    program.write_text(
+        r"""
+from mcp_actors import Server
+
+server = Server("skilled")
+server.add_skill({"SKILL.md": '---\nname: a\ndescription: "One of \\x1b[2J three"\n---\n', "b": "b"})
+server.add_skill({"SKILL.md": "---\nname: d\ndescription: Made\n---\n", "b": lambda: "b"})
+"""
+    )
+    url = "stdio:" + shlex.join([sys.executable, "-m", "mcp_actors", "serve", str(program)])
+    result = mcp("list", url, "--skills")
+    assert (result.returncode, "\x1b" in result.stdout) == (0, False), result.stderr
+    _, shown = result.stdout.split("skills (2)\n")
+    assert [line.strip() for line in shown.splitlines()][::2] == [
+        "skill://a/SKILL.md 2 files, 53 bytes",
+        "skill://d/SKILL.md dynamic",
+    ]
+    listed = json.loads(mcp("list", url, "--skills", "--json").stdout)["skills"]
+    assert [each["resources"] == "dynamic" for each in listed] == [False, True]
+    # Without the option none are asked for, and a server without skills has none.
+    assert "skills" not in json.loads(mcp("list", url, "--json").stdout)
+    assert json.loads(mcp("list", socket_url, "--skills", "--json").stdout)["skills"] == []
+
+
 def test_call_with_json_arguments(mcp: Mcp, url: str) -> None:
     result = mcp("call", url, "add", "a:=2", "b:=40")
     assert (result.returncode, result.stdout, result.stderr) == (0, "42\n", "")

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from mcp_actors import Server
 from mcp_actors.cli import main
-from mcp_actors.cli.serve_options import EVERY, known_limits, sections_of
+from mcp_actors.cli.failures import WrongUsage
+from mcp_actors.cli.serve_options import EVERY, ServeOptions, equip, known_limits, sections_of
 from mcp_actors.errors import McpError, Overloaded
 from mcp_actors.sync import Client
 from tests.cli.conftest import ROOT, Mcp, Started
@@ -233,3 +235,27 @@ def test_each_documented_limit_of_a_server_has_a_name() -> None:
     assert found <= known
     upstream = re.findall(r"`Upstream\((max_\w+)=\)`", page)
     assert {f"upstream.{each}" for each in upstream} <= known
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "then"),
+    [(None, None, 0.25), (None, 2.0, 2.0), (None, 0.0, None), (1.5, None, 1.5), (1.5, 0.0, None)],
+)
+def test_what_serves_watches_its_loop_unless_it_is_told_otherwise(
+    own: float | None, given: float | None, then: float | None
+) -> None:
+    server = Server("watched", watchdog=own)
+    equip(server, ServeOptions(watchdog=given))
+    assert server.watchdog == then
+
+
+def test_large_results_are_kept_where_the_command_line_says_so() -> None:
+    server = Server("large")
+    equip(server, ServeOptions(spill=2048))
+    assert "spill_read" in server.tools
+    assert "spill_search" in server.tools
+    taken = Server("taken")
+    taken.add_tool(lambda: None, name="spill_read")
+    for options in (ServeOptions(spill=2048), ServeOptions(watchdog=0.001)):
+        with pytest.raises(WrongUsage, match=r"--(spill|watchdog)"):
+            equip(taken, options)

@@ -14,7 +14,7 @@ import trio
 
 from mcp_actors import Client, Server
 from mcp_actors.errors import ConnectionLost, OutcomeUnknown
-from mcp_actors.idempotency import IDEMPOTENCY, KEY
+from mcp_actors.extensions import IDEMPOTENCY, KEY
 from mcp_actors.testing import raw_server
 from mcp_transports.stdio import StdioClientTransport
 from tests.messages import discover_result

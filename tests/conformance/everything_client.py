@@ -136,6 +136,20 @@ async def echo_schema(client: Client, context: Mapping[str, Any]) -> None:
     await client.call_tool("json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})
 
 
+async def list_skills(client: Client, context: Mapping[str, Any]) -> None:
+    """Lists what there is, and reads none of it."""
+    async for _ in client.skills():
+        pass
+
+
+async def load_skills(client: Client, context: Mapping[str, Any]) -> None:
+    """Loads each skill with all of its files: one that cannot be verified ends the client."""
+    for skill in [skill async for skill in client.skills()]:
+        await client.load_skill(skill)
+        for each in skill.resources:
+            await client.read_skill_file(skill, each.uri)
+
+
 SCENARIOS: dict[str, Scenario] = {
     "initialize": say_something,
     "tools_call": call_add_numbers,
@@ -148,6 +162,10 @@ SCENARIOS: dict[str, Scenario] = {
     "http-invalid-tool-headers": call_every_tool,
     "json-schema-ref-no-deref": list_tools,
     "json-schema-2020-12-preservation": echo_schema,
+    "sep-2640-client-no-prefetch": list_skills,
+    "sep-2640-client-verify-digest": load_skills,
+    "sep-2640-client-verify-frontmatter": load_skills,
+    "sep-2640-client-verify-size": load_skills,
 }
 
 HANDLERS: dict[str, dict[str, Any]] = {

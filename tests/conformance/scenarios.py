@@ -5,7 +5,7 @@ They are written down here, so that each is a test with a name before anything i
 
 from __future__ import annotations
 
-__all__ = ["CLIENT", "FIRST", "LEGACY", "MODERN", "PLAYED", "SERVER", "cases", "is_played"]
+__all__ = ["CLIENT", "FIRST", "LEGACY", "MODERN", "PLAYED", "SERVER", "SKILLS", "cases", "is_played"]
 
 FIRST, LEGACY, MODERN = "2025-03-26", "2025-11-25", "2026-07-28"
 
@@ -81,6 +81,16 @@ CLIENT = {
     ),
 }
 PLAYED = {"server": SERVER, "client": CLIENT}
+# No revision requires them: they belong to an extension, which is written for the last revision and is served in both.
+SKILLS = {
+    "server": _names("sep-2640-skills-directory sep-2640-skills-enumeration sep-2640-skills-manifest"),
+    "client": _names(
+        """
+        sep-2640-client-no-prefetch sep-2640-client-verify-digest sep-2640-client-verify-frontmatter
+        sep-2640-client-verify-size
+    """
+    ),
+}
 
 
 def is_played(scenario: str) -> bool:

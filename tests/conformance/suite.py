@@ -102,6 +102,32 @@ class Suite:
                 found[section].add(scored[1])
         return found
 
+    def of_extensions(self) -> dict[str, set[str]]:
+        """The names of all scenarios of extensions: ``{"server": …, "client": …}``."""
+        done = self._run(LIST_LIMIT, "list")
+        assert done.returncode == 0, done.stderr
+        found: dict[str, set[str]] = {}
+        section: set[str] = set()
+        for line in done.stdout.splitlines():
+            if heading := re.match(r"(\S+) scenarios ", line):
+                section = found.setdefault(heading[1].lower(), set())
+            elif scenario := re.match(r"  - (\S+) \[extension\]$", line):
+                section.add(scenario[1])
+        return found
+
+    def of_extension(self, url: str, scenario: str, revision: str) -> Outcome:
+        """Plays one scenario of an extension against a server."""
+        directory = self._directory / f"extension-{revision}"
+        done = self._run(
+            RUN_LIMIT,
+            "server",
+            *("--url", url, "--scenario", scenario, "--spec-version", revision),
+            "--force",  # the revision requires no extension
+            *("--output-dir", str(directory)),
+        )
+        checks = _checks_below(directory, "server-").get(scenario, [])
+        return Outcome(scenario, checks, done.stdout + done.stderr, done.returncode)
+
     def against_server(self, url: str, revision: str) -> dict[str, Outcome]:
         """Plays every server scenario of a revision, one after the other, as the suite orders them."""
         directory = self._directory / f"server-{revision}"

@@ -285,7 +285,10 @@ async def test_listing(era: str) -> None:
         }
         assert all(prompt.description for prompt in prompts)
         uris = {resource.uri async for resource in client.resources()}
-        assert uris == {"test://static-text", "test://static-binary", "test://watched-resource"}
+        assert uris == {
+            *("test://static-text", "test://static-binary", "test://watched-resource"),
+            *("skill://pdf-processing/SKILL.md", "skill://acme/engineering/code-review/SKILL.md"),
+        }
         templates = [template.uri_template async for template in client.resource_templates()]
         assert templates == ["test://template/{id}/data"]
 

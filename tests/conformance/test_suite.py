@@ -6,6 +6,7 @@ first: no failure, no warning, and something that succeeded.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +23,7 @@ from mcp_actors import Client, InputRequired, RpcError
 from tests.messages import accept
 
 from .everything_client import GRANTS, SCENARIOS
-from .scenarios import CLIENT, LEGACY, MODERN, PLAYED, SERVER, cases, is_played
+from .scenarios import CLIENT, LEGACY, MODERN, PLAYED, SERVER, SKILLS, cases, is_played
 from .suite import Outcome, Suite
 from .user import User, connected
 
@@ -32,6 +33,8 @@ COUNTS = {("server", LEGACY): 33, ("server", MODERN): 49, ("client", LEGACY): 25
 MUST_SUCCEED = {"server-sse-polling": {"server-sse-disconnect-resume"}}
 """Checks that the suite lets pass as mere information for servers without the feature. Ours has it."""
 
+# These members of results came with the next revision.
+NOT_IN_SESSIONS = {"sep-2640-skills-list-cache-attributes", "sep-2640-skills-get-cache-attributes"}
 MAY_BE_SKIPPED = {
     "http-standard-headers": {
         # There is no such message in this revision.
@@ -49,9 +52,18 @@ def test_no_scenario_is_lost(suite: Suite, leg: str, revision: str) -> None:
     assert len(played) == len(set(played)) == COUNTS[leg, revision]
 
 
+@pytest.mark.parametrize("leg", ["server", "client"])
+def test_no_scenario_of_an_extension_is_lost(suite: Suite, leg: str) -> None:
+    played = {*SKILLS[leg], *(scenario for names in PLAYED[leg].values() for scenario in names)}
+    assert set(filter(is_played, suite.of_extensions()[leg])) <= played
+    assert len(SKILLS["server"]) + len(SKILLS["client"]) == 7
+
+
 def test_client_knows_every_scenario() -> None:
     """What it does not know it plays as the suite's default: too little for a scenario that wants more."""
-    known = {scenario for _, scenario in cases(CLIENT) if not scenario.startswith("auth/")}
+    known = {scenario for _, scenario in cases(CLIENT) if not scenario.startswith("auth/")} | {
+        *SKILLS["client"]
+    }
     assert set(SCENARIOS) == known
     assert set(GRANTS) <= {scenario for _, scenario in cases(CLIENT)}
 
@@ -89,6 +101,24 @@ def test_client(suite: Suite, revision: str, scenario: str) -> None:
     outcome = suite.against_client(command, scenario, revision)
     complaint = outcome.complaint(MAY_BE_SKIPPED.get(scenario, ()))
     assert not complaint, complaint
+
+
+@pytest.mark.parametrize("revision", [LEGACY, MODERN])
+@pytest.mark.parametrize("scenario", SKILLS["server"])
+def test_server_with_skills(suite: Suite, url: str, scenario: str, revision: str) -> None:
+    outcome = suite.of_extension(url, scenario, revision)
+    complaint = outcome.complaint(NOT_IN_SESSIONS if revision == LEGACY else ())
+    assert not complaint, complaint
+
+
+@pytest.mark.parametrize("scenario", SKILLS["client"])
+def test_client_with_skills(suite: Suite, scenario: str) -> None:
+    command = [sys.executable, str(HERE / "everything_client.py")]
+    outcome = suite.against_client(command, scenario, MODERN)
+    assert not outcome.complaint(), outcome.complaint()
+    # It ends with the refusal of what it was handed, and not with anything else.
+    is_refusal = "verify" in scenario
+    assert ("SkillRefused" in outcome.written) == is_refusal, outcome.written
 
 
 def check(status: str) -> dict[str, str]:
@@ -338,3 +368,12 @@ def test_what_passes_without_a_bridge_passes_through_it(
     complaints = {name: outcomes[name].complaint() for name in SERVER[revision]}
     failed = {name for name, complaint in complaints.items() if complaint}
     assert failed == CANNOT_BE[revision, era], "\n".join(complaints[name] for name in sorted(failed))
+
+
+def test_skills_pass_through_a_gateway(suite: Suite, url: str, tmp_path: Path) -> None:
+    """Which puts them into a folder of the upstream."""
+    configuration = tmp_path / "servers.json"
+    configuration.write_text(json.dumps({"mcpServers": {"shop": {"url": url}}}))
+    with served("gateway", str(configuration), "--listen", "http://127.0.0.1:0/mcp") as gateway:
+        outcomes = [suite.of_extension(gateway, each, MODERN) for each in SKILLS["server"]]
+    assert [each.complaint() for each in outcomes] == [""] * 3

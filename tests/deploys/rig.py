@@ -69,6 +69,7 @@ http {{
     upstream nodes {{
         {servers}
         keepalive 32;
+        keepalive_timeout 1s;
     }}
     server {{
         listen 127.0.0.1:{port};
@@ -209,7 +210,7 @@ def run_proxy(stack: ExitStack, folder: Path, proxy: str, port: int, ports: Sequ
         config.write_text(HAPROXY.format(port=port, servers=servers))
         command = [program, "-db", "-f", str(config)]
     else:
-        servers = " ".join(f"server 127.0.0.1:{each} max_fails=1 fail_timeout=1s;" for each in ports)
+        servers = " ".join(f"server 127.0.0.1:{each} max_fails=0;" for each in ports)
         config.write_text(NGINX.format(port=port, servers=servers, folder=folder))
         command = [program, "-c", str(config), "-e", f"{folder}/error.log", "-g", "daemon off;"]
     with (folder / f"{proxy}.log").open("wb") as output:
@@ -299,7 +300,10 @@ def run(peers: Peers, arrangement: str, folder: Path, deploys: int, longest: flo
             client.stdin.close()
         for name, client in clients.items():
             assert client.stdout is not None
-            reports[name] = json.loads(client.stdout.read() or "{}")
+            said = client.stdout.read()
+            # A client that a failure has ended says nothing any more.
+            last = (folder / f"{name}.err").read_text()[-1000:]
+            reports[name] = json.loads(said) if said else {"failed": [f"the client ended: {last}"]}
             reports[name]["begun"] = deployed.begun().get(name, 0)
             print(f"{arrangement}: {name}: {json.dumps(reports[name])}", flush=True)
     return reports

@@ -13,9 +13,9 @@ import trio.testing
 
 from mcp_actors import Client, Context, Server
 from mcp_actors.errors import ConfigurationError, KeyConflict, LocalProtocolError, RpcError
+from mcp_actors.extensions import IDEMPOTENCY, KEY
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.server_entries import read_server_entries
-from mcp_actors.idempotency import IDEMPOTENCY, KEY
 from mcp_actors.types import ElicitFormParams, ElicitResult, ElicitUrlParams
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport

@@ -1,7 +1,8 @@
 """The alerts in ``docs/how-to/operations`` on a real Prometheus: each fires under its fault, and none without.
 
-Six servers are scraped. At first they are only used, then each gets faults of its own. Windows and delays of the rules
-are made shorter; thresholds stay.
+Seven servers are scraped. At first they are only used, then each gets faults of its own. Windows and delays of the
+rules are made shorter; thresholds stay. With ``MCP_ACTORS_ALERTS`` it takes about three minutes, of which the alert on
+slow calls needs the most; without, that one is left out.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ pytestmark = [pytest.mark.peers, pytest.mark.long]
 
 # Seconds between two scrapes: a busy machine has to answer within them.
 INTERVAL = 2
-# Seconds for which the servers are used without a fault: some windows of the rules, which are so long here.
-QUIET, WINDOW = 50, 20
+# Seconds for which the servers are used without a fault: two windows of the rules, which are so long here.
+IS_WHOLE = "MCP_ACTORS_ALERTS" in os.environ
+QUIET, WINDOW = (50, 20) if IS_WHOLE else (16, 8)
 PATIENCE = 300.0
 # Descriptors of the server that runs out of them.
 DESCRIPTORS = 256
@@ -104,13 +106,14 @@ SERVERS = {
         *("--limit", "http.max_sessions=2"),
     ),
     "workers": ("--workers", "2"),
+    "sharing": (),
     "down": (),
     "behind-a": (),
     "behind-b": (),
     "behind-c": (),
 }
 GATEWAYS = {"gateway": ("behind-a", "behind-b"), "lonely": ("behind-c",)}
-SCRAPED = ("errors", "full", "workers", "down", *GATEWAYS)
+SCRAPED = ("errors", "full", "workers", "sharing", "down", *GATEWAYS)
 
 
 @contextmanager
@@ -122,7 +125,7 @@ def running(folder: Path, redis: RedisServer) -> Iterator[Site]:
     serve = [sys.executable, "-m", "mcp_actors"]
     with ExitStack() as stack:
         for name, words in SERVERS.items():
-            shared = ("--shared", redis.url) if name == "workers" else ()
+            shared = ("--shared", redis.url) if name == "sharing" else ()
             command = [*serve, "serve", str(program), *words, *shared]
             begin(stack, site, name, command)
         for name, behind in GATEWAYS.items():
@@ -136,6 +139,9 @@ def running(folder: Path, redis: RedisServer) -> Iterator[Site]:
 
 def begin(stack: ExitStack, site: Site, name: str, command: list[str]) -> None:
     command += ["--listen", site.url(name), "--metrics", "/metrics"]
+    for started in list(site.served.values())[:-1]:
+        # Two start at a time, so that each has its time on a busy machine.
+        started.port()
     if name == "full":
         limit = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS},) * 2)"
         command = [sys.executable, "-c", f"{limit}; os.execv(sys.argv[1], sys.argv[1:])", *command]
@@ -241,13 +247,15 @@ async def begin_sessions(url: str) -> None:
             await trio.sleep(0.3)
 
 
-async def open_connections(place: str, number: int) -> None:
-    """Opens connections that say something now and then, so that they are not closed for others."""
+async def open_connections(place: str, address: str, number: int) -> None:
+    """Opens connections from an address that say something now and then, so that they are not closed for others."""
     host, _, port = place.partition(":")
     request = f"GET /nowhere HTTP/1.1\r\nhost: {place}\r\n\r\n".encode()
     async with AsyncExitStack() as stack:
         streams = [
-            await stack.enter_async_context(await trio.open_tcp_stream(host, int(port)))
+            await stack.enter_async_context(
+                await trio.open_tcp_stream(host, int(port), local_address=address)
+            )
             for _ in range(number)
         ]
         while True:
@@ -265,6 +273,18 @@ def children(pid: int) -> list[int]:
     return [int(each) for one in lists for each in one.read_text().split()]
 
 
+async def lose_workers(place: str, supervisor: int) -> None:
+    """Kills one of two workers, and has the other one hang once there is one in its place: one answers all the time."""
+    first, second = children(supervisor)
+    os.kill(first, signal.SIGKILL)
+    async with httpx2.AsyncClient() as http:
+        page = ""
+        while 'deaths_total{worker="1"} 1' not in page or 'workers{state="ready"} 2' not in page:
+            await trio.sleep(INTERVAL)
+            page = (await http.get(f"http://{place}/metrics")).text
+    os.kill(second, signal.SIGSTOP)
+
+
 EXPECTED = {
     ("McpErrors", "errors"),
     ("McpSlow", "errors"),
@@ -275,7 +295,7 @@ EXPECTED = {
     ("McpDescriptors", "full"),
     ("McpWorkersDie", "workers"),
     ("McpWorkersMissing", "workers"),
-    ("McpSharedStateAway", "workers"),
+    ("McpSharedStateAway", "sharing"),
     ("McpServerDown", "down"),
     # The server behind one of them is away, and that behind the other answers with errors, which its clients see.
     ("McpUpstreamAway", "gatewayua"),
@@ -292,18 +312,12 @@ CONSEQUENCES = {
     ("McpUpstreamErrors", "gatewayua"),
     ("McpUpstreamErrors", "lonelyuc"),
     ("McpErrors", "lonely"),
-    # A scrape that reaches the worker which hangs is not answered.
-    ("McpServerDown", "workers"),
     # Calls that are held end late, if at all.
     ("McpSlow", "full"),
     ("McpErrors", "full"),
 }
 
 
-@pytest.mark.skipif(
-    "MCP_ACTORS_ALERTS" not in os.environ,
-    reason="a scrape of a server under these faults takes longer than Prometheus waits: set MCP_ACTORS_ALERTS=1",
-)
 async def test_each_alert_fires_under_its_fault_and_none_without(tmp_path: Path) -> None:
     assert {name for name, _ in EXPECTED} == set(re.findall(r"- alert: (\w+)", ALERTS))
     with RedisServer() as redis, running(tmp_path, redis) as site, prometheus(tmp_path, site) as ask:
@@ -324,10 +338,15 @@ async def test_each_alert_fires_under_its_fault_and_none_without(tmp_path: Path)
             targets = (await fetched(ask, "/api/v1/targets"))["activeTargets"]
             assert {each["lastError"] for each in targets} == {""}
             plant(site, redis, nursery)
-            until = time.monotonic() + PATIENCE
-            while not (seen := seen | await firing(ask)) >= EXPECTED and time.monotonic() < until:  # noqa: ASYNC110
+            # A call is slow from 30 s on.
+            expected = EXPECTED if IS_WHOLE else EXPECTED - {("McpSlow", "errors")}
+            planted = time.monotonic()
+            while not (seen := seen | await firing(ask)) >= expected:
+                if time.monotonic() > planted + PATIENCE:
+                    break
                 await trio.sleep(INTERVAL)
-            assert sorted(EXPECTED - seen) == []
+            print(f"seen {time.monotonic() - planted:.0f} s after the faults: {sorted(seen)}")
+            assert sorted(expected - seen) == []
             assert sorted(seen - EXPECTED - CONSEQUENCES) == []
             nursery.cancel_scope.cancel()
 
@@ -342,10 +361,10 @@ def plant(site: Site, redis: RedisServer, nursery: trio.Nursery) -> None:
     for _ in range(8):
         nursery.start_soon(hold, full, {"seconds": 590})
     nursery.start_soon(begin_sessions, full)
-    nursery.start_soon(open_connections, site.place("full"), DESCRIPTORS * 3 // 4)
-    first, second = children(site.served["workers"].process.pid)
-    os.kill(first, signal.SIGKILL)
-    os.kill(second, signal.SIGSTOP)
+    # One address may have the half of the connections.
+    for address in ("127.0.0.2", "127.0.0.3"):
+        nursery.start_soon(open_connections, site.place("full"), address, DESCRIPTORS * 3 // 8)
+    nursery.start_soon(lose_workers, site.place("workers"), site.served["workers"].process.pid)
     redis.kill()
     site.kill("down")
     site.kill("behind-a")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -20,6 +21,7 @@ class FakeContext:
     meta: dict[str, Any] = attrs.field(factory=dict)
     peer: Any = None
     server: Any = None
+    call: Any = attrs.field(factory=SimpleNamespace)
 
     def end(self) -> None:
         """Nothing in these tests outlives its call."""

@@ -252,6 +252,10 @@ TABLE = Path(__file__).parent.parent.parent / "docs" / "reference" / "failures.m
 TESTS = Path(__file__).parent.parent
 # What happens -> what shows it, for what is not shown by a row of this file.
 ELSEWHERE = {
+    "the [deadline](../how-to/deadlines.md) of the call is over": (
+        "server/test_deadlines.py",
+        "test_a_function_sees_its_deadline_and_is_stopped_at_it",
+    ),
     "the engine itself fails": (
         "server/test_failures.py",
         "test_a_defect_of_the_engine_says_nothing_to_the_client",

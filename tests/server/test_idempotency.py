@@ -27,7 +27,7 @@ from mcp_actors.errors import (
     ToolError,
     ToolFailed,
 )
-from mcp_actors.idempotency import IDEMPOTENCY, KEY, Idempotency
+from mcp_actors.extensions import IDEMPOTENCY, KEY, Idempotency
 from mcp_actors.server import Limits, Reshape
 from mcp_actors.shared import MemoryShared
 from mcp_actors.shared.memory import MemoryValueStore

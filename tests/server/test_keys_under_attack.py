@@ -21,7 +21,7 @@ from mcp_actors.errors import (
     Overloaded,
     RpcError,
 )
-from mcp_actors.idempotency import KEY
+from mcp_actors.extensions import KEY
 from mcp_actors.server import Limits
 from mcp_actors.shared import MemoryShared
 from mcp_actors.shared.memory import MemoryValueStore

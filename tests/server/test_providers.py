@@ -884,6 +884,45 @@ async def test_a_file_that_has_changed_is_loaded_again(
         assert "hub_pulls_join" not in await tools(client)
 
 
+def test_a_provider_that_was_too_slow_in_one_run_is_asked_in_the_next() -> None:
+    class Slow(Shelf):
+        seconds = 10.0
+
+        async def list(self, *arguments: Any) -> ProvidedPage:
+            await trio.sleep(self.seconds)
+            return await super().list(*arguments)
+
+    shelf, server = Slow(), Server("s")
+    server.add_provider(shelf, wait=1)
+
+    async def number(after: float) -> int:
+        clock.jump(after)
+        async with Client(server) as client:
+            return len(await tools(client))
+
+    clock = trio.testing.MockClock(autojump_threshold=0.01)
+    assert trio.run(number, 1000.0, clock=clock) == 0
+    shelf.seconds = 0.0
+    clock = trio.testing.MockClock()
+    assert trio.run(number, 0.0, clock=clock) == 3
+
+
+def test_files_are_looked_at_by_the_clock_of_each_run(folder: Path) -> None:
+    server = Server("s")
+    server.add_modules(str(folder), reload=True)
+
+    async def has_merge(after: float) -> bool:
+        clock.jump(after)
+        async with Client(server) as client:
+            return "hub_pulls_merge" in await tools(client)
+
+    clock = trio.testing.MockClock()
+    assert trio.run(has_merge, 1000.0, clock=clock)
+    (folder / "hub" / "pulls.py").unlink()
+    clock = trio.testing.MockClock()
+    assert not trio.run(has_merge, 0.0, clock=clock)
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [

@@ -15,8 +15,9 @@ import socket
 import ssl
 import stat
 import sys
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import trio
@@ -34,6 +35,9 @@ if sys.platform == "linux":
     import termios
 
     _ZERO = struct.pack("i", 0)
+    # A filter of one instruction, "return 0": code, two jumps, operand (socket(7), linux/filter.h).
+    _SO_ATTACH_FILTER = 26
+    _DROP_ALL = (0x06, 0, 0, 0)
 
 __all__ = [
     "BACKLOG",
@@ -204,6 +208,23 @@ class ListeningSocket:
             except OSError:
                 # Nothing waits any more, or nothing can be accepted.
                 return found
+
+    def accept_last(self) -> list[tuple[socket.socket, object]]:
+        """Returns the connections that wait, where it is closed at once, and has Linux make no further one.
+
+        One that was made between the last accept and the closing would be reset, perhaps with a request. The system
+        drops its packets, and its peer, which tries again after a second, finds the port closed.
+        """
+        if sys.platform == "linux" and not self.inherited and self.path is None:
+            self._drop_packets()
+        return self.accept_waiting()
+
+    def _drop_packets(self) -> None:
+        program = array("B", struct.pack("HBBI", *_DROP_ALL))
+        with suppress(OSError):  # a kernel without such filters
+            self.socket.setsockopt(
+                socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, program.buffer_info()[0])
+            )
 
     def _listens_on(self, error: OSError) -> bool:
         """Whether an ``accept`` that failed was about one connection, although the error says that it is the socket.

@@ -266,6 +266,34 @@ def _crashes(node: NodeSnapshot) -> Iterable[Row]:
         yield _row(node, f"{each.at}/{number}", cells, "red")
 
 
+def _blockages(node: NodeSnapshot) -> Iterable[Row]:
+    for number, each in enumerate(node.blockages):
+        at = time.strftime("%H:%M:%S", time.localtime(min(max(each.at, 0), 4e9)))
+        cells = (
+            (at, each.at),
+            (f"{seconds(each.seconds)}{'' if each.is_over else '…'}", each.seconds),
+            _words(each.name),
+            _words(each.session),
+            _words(each.principal),
+            _words(f"{each.place} {each.line}".strip()),
+        )
+        yield _row(node, f"{each.at}/{number}", cells, "yellow" if each.is_over else "red")
+
+
+def _turns(node: NodeSnapshot) -> Iterable[Row]:
+    for each in node.turns:
+        cells = (
+            _words(each.key),
+            _words(", ".join(each.tools)),
+            _number(each.running),
+            _number(each.waiting),
+            (seconds(each.longest), each.longest),
+            _words("all" if each.nodes else "this"),
+            (f"{node.pid}", node.pid),
+        )
+        yield _row(node, f"{each.key}/{each.nodes}", cells, "yellow" if each.longest >= _SLOW else "")
+
+
 def _upstreams(node: NodeSnapshot) -> Iterable[Row]:
     for each in node.upstreams:
         called = next((row for row in node.operations if row.upstream == each.name), None)
@@ -456,6 +484,37 @@ PANES = (
         _crashes,
         0,
         lambda node: (len(node.crashes), 0),
+        always=False,
+    ),
+    Pane(
+        "turns",
+        (
+            Column("KEY", 0),
+            Column("RUNS", 20),
+            Column("CALLS", 6, True),
+            Column("WAIT", 6, True),
+            Column("LONGEST", 8, True),
+            Column("NODES", 6),
+            Column("PID", 7, True),
+        ),
+        _turns,
+        3,
+        lambda node: (len(node.turns), 0),
+        always=False,
+    ),
+    Pane(
+        "blocked",
+        (
+            Column("AT", 8),
+            Column("FOR", 7, True),
+            Column("BY", 20),
+            Column("SESSION", 12),
+            Column("PRINCIPAL", 10),
+            Column("WHERE", 0),
+        ),
+        _blockages,
+        0,
+        lambda node: (len(node.blockages), 0),
         always=False,
     ),
     Pane(

@@ -10,8 +10,10 @@ last it leaves there when it ends; of one that was killed, the supervisor knows 
 
 from __future__ import annotations
 
+import math
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Literal
@@ -36,13 +38,16 @@ __all__ = ["ViewedWorker", "WorkerPages", "WorkerState", "WorkerView", "WorkersM
 # Seconds for a worker to answer: one that hangs delays no snapshot of the others for longer.
 _PATIENCE = 0.5
 _ACTION_TIME = 5.0
-# The same for its metrics: Prometheus gives a scrape 10 s.
+# The same for its metrics: Prometheus gives a scrape 10 s. One that was silent is not waited for so long again, so that
+# scrapes with less time are answered, too.
 _METRICS_TIME = 4.0
+_METRICS_TIME_OF_SILENT = 1.0
 # Seconds that a worker waits for the page of all of them, and that it has to leave its last numbers.
 _PAGE_TIME = 8.0
 _LEAVE_TIME = 1.0
 # Bytes of one line between a supervisor and a worker.
 _LONGEST_LINE = 16 * 1024 * 1024
+_READ_BYTES = 64 * 1024
 _SUPERVISOR = "supervisor"
 
 
@@ -112,10 +117,11 @@ class WorkerPages:
     def __init__(self, descriptor: int, metrics: Metrics) -> None:
         self.metrics = metrics
         self._socket = socket.socket(fileno=descriptor)
-        self._socket.settimeout(_PAGE_TIME)
-        self._received = self._socket.makefile("rb")
+        self._received = bytearray()
         self._lock = threading.Lock()
         self._number = 0
+        self._asked_at = -math.inf
+        self._page = ""
 
     def __repr__(self) -> str:
         return f"<WorkerPages {self.metrics!r}>"
@@ -123,18 +129,39 @@ class WorkerPages:
     def text(self) -> str:
         """Returns the page of all workers. It blocks, and is called in worker threads.
 
+        Those that ask while another one waits share one further page: a worker that hangs must not make them a queue.
+
         Raises:
-            OSError: The supervisor is gone, or does not answer in time. Then it is never asked again.
+            OSError: The supervisor is gone, or does not answer in time.
         """
+        came_at = time.monotonic()
         with self._lock:
-            self._number += 1
-            self._socket.sendall(msgspec.json.encode(PageMessage(self._number)) + b"\n")
-            # After a wait that was too long, an answer may come late, and the reader of a file has lost its place.
-            line = self._received.readline(_LONGEST_LINE)
-        answer = _PAGE_MESSAGE.decode(line) if line.endswith(b"\n") else None
-        if answer is None or answer.text is None:
-            raise OSError("the supervisor is gone")
-        return answer.text
+            if self._asked_at < came_at:
+                asked_at = time.monotonic()
+                self._page = self._ask(asked_at + _PAGE_TIME)
+                self._asked_at = asked_at
+            return self._page
+
+    def _ask(self, until: float) -> str:
+        self._number += 1
+        self._socket.settimeout(_PAGE_TIME)
+        self._socket.sendall(msgspec.json.encode(PageMessage(self._number)) + b"\n")
+        while True:
+            answer = _PAGE_MESSAGE.decode(self._line(until))
+            # Answers to what was asked before may come late.
+            if answer.number == self._number and answer.text is not None:
+                return answer.text
+
+    def _line(self, until: float) -> bytes:
+        while (end := self._received.find(b"\n")) < 0:
+            self._socket.settimeout(max(0.001, until - time.monotonic()))
+            data = self._socket.recv(_READ_BYTES)
+            if not data or len(self._received) > _LONGEST_LINE:
+                raise OSError("the supervisor is gone")
+            self._received += data
+        line = bytes(self._received[:end])
+        del self._received[: end + 1]
+        return line
 
     def leave(self) -> None:
         """Tells the supervisor what this worker has counted, because it ends. It blocks, for a second at most.
@@ -394,6 +421,7 @@ class WorkersMetrics:
     ) -> None:
         self._workers = workers
         self._states = states
+        self._silent: set[ViewedWorker] = set()
         self._past: list[Family] = []
         self._own = Metrics()
         self._deaths = dict.fromkeys(range(1, count + 1), 0)
@@ -422,13 +450,15 @@ class WorkersMetrics:
                 start(nursery, ADMIN_NODE, self._look, worker, answered, about="at metrics")
         # From here on nothing waits: a worker that ends is either among those that are or among those that were.
         workers = list(self._workers())
+        self._silent = {each for each in workers if each not in answered}
         said = [each.families if each in answered else counted(each.families) for each in workers]
-        states = {**self._states(), "silent": sum(each not in answered for each in workers)}
+        states = {**self._states(), "silent": len(self._silent)}
         own = [each for each in self._own.families() if each.name not in _NOT_OF_THE_SUPERVISOR]
         return page_of([*self._of_workers(states), *summed([*said, self._past, own], MOST_SERIES)])
 
     async def _look(self, worker: ViewedWorker, answered: set[ViewedWorker]) -> None:
-        answer = await worker.ask(_METRICS_TIME, metrics=True)
+        seconds = _METRICS_TIME_OF_SILENT if worker in self._silent else _METRICS_TIME
+        answer = await worker.ask(seconds, metrics=True)
         if answer is not None and answer.families:
             worker.families = answer.families
             answered.add(worker)

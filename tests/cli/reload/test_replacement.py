@@ -358,6 +358,29 @@ async def test_a_custom_method_that_only_the_new_server_has_is_answered_on_the_o
         assert (await peer.request(3, "com.example/new"))["error"]["code"] == -32601
 
 
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+async def test_skills_are_those_of_the_new_server(make: Maker, era: str) -> None:
+    def skilled(number: int) -> Server:
+        server = make(number)
+        for name in ("same", f"only-{number}"):
+            text = f"---\nname: {name}\ndescription: Of {number}\n---\n"
+            server.add_skill({"SKILL.md": text, "a": str(number)})
+        return server
+
+    server = ReplaceableServer(skilled(1))
+    async with Client(server, era=era) as client, client.listen(resources=True) as listener:
+        assert {each.name async for each in client.skills()} == {"same", "only-1"}
+        new = skilled(2)
+        await server.replace(new)
+        assert (await anext(listener)).kind == "resources"
+        skills = {each.name: each async for each in client.skills()}
+        assert skills.keys() == {"same", "only-2"}
+        assert await client.read_skill_file(skills["same"], "a") == b"2"
+        new.remove_skill(skills["only-2"].uri)
+        assert (await anext(listener)).kind == "resources"
+        assert [each.name async for each in client.skills()] == ["same"]
+
+
 async def test_a_server_that_has_taken_a_place_is_served_and_takes_no_more_extensions(make: Maker) -> None:
     server, new = ReplaceableServer(make(1)), make(2)
     async with raw_client(server):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 
@@ -19,14 +22,18 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mcp_actors import Client
+from mcp_actors.cli.workers import view
 from mcp_actors.cli.workers.view import (
+    PageMessage,
     Question,
     ViewedWorker,
     WorkerAnswer,
+    WorkerPages,
     WorkersMetrics,
     WorkerState,
     WorkersView,
 )
+from mcp_actors.telemetry import Metrics
 from mcp_actors.telemetry.exposition import Family, Sample
 from mcp_actors.telemetry.live_view import Action, ActionOutcome
 from mcp_actors.telemetry.snapshot import NodeSnapshot
@@ -193,6 +200,11 @@ async def test_workers_that_end_or_hang_take_nothing_from_the_sum(autojump_clock
         page = await metrics.text()
         assert (value(page, "calls_total"), value(page, "inside")) == (110, 1)
         assert value(page, "mcp_actors_workers", state="silent") == 1
+        # The next scrapes do not wait for it for as long: they may have less time than this one.
+        began = trio.current_time()
+        page = await metrics.text()
+        assert trio.current_time() - began == 1
+        assert value(page, "mcp_actors_workers", state="silent") == 1
         metrics.died(1)
         metrics.ended(left.pop(0))
         page = await metrics.text()
@@ -203,6 +215,71 @@ async def test_workers_that_end_or_hang_take_nothing_from_the_sum(autojump_clock
         nursery.cancel_scope.cancel()
     for each in views:
         each.close()
+
+
+class CountingClock:
+    """A clock that goes on with each look at it, and knows which threads have looked."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+        self._numbers = count(1)
+
+    def monotonic(self) -> float:
+        self.threads.add(threading.get_ident())
+        return next(self._numbers) / 1000
+
+
+class ScriptedSupervisor:
+    """Reads who asks for the page of metrics, and answers."""
+
+    def __init__(self) -> None:
+        ours, self.socket = socket.socketpair()
+        self.socket.settimeout(LIMIT)
+        self.pages = WorkerPages(ours.detach(), Metrics())
+        self._questions = self.socket.makefile("rb")
+
+    def __enter__(self) -> ScriptedSupervisor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in (self._questions, self.socket, self.pages._socket):
+            each.close()
+
+    def asked(self) -> int:
+        return int(json.loads(self._questions.readline())["number"])
+
+    def answer(self, number: int) -> None:
+        self.socket.sendall(msgspec.json.encode(PageMessage(number, text=f"page {number}")) + b"\n")
+
+
+def test_scrapes_that_wait_share_a_page_that_was_begun_after_they_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = CountingClock()
+    monkeypatch.setattr(view, "time", clock)
+    with ScriptedSupervisor() as supervisor, ThreadPoolExecutor(30) as threads:
+        first = threads.submit(supervisor.pages.text)
+        assert supervisor.asked() == 1
+        waiting = [threads.submit(supervisor.pages.text) for _ in range(20)]
+        while len(clock.threads) < 21:
+            pass
+        supervisor.answer(1)
+        assert supervisor.asked() == 2
+        supervisor.answer(2)
+        assert first.result() == "page 1"
+        assert {each.result() for each in waiting} == {"page 2"}
+
+
+def test_a_page_that_comes_too_late_is_not_taken_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedSupervisor() as supervisor, ThreadPoolExecutor(1) as threads:
+        monkeypatch.setattr(view, "_PAGE_TIME", 0.05)
+        with pytest.raises(TimeoutError):
+            supervisor.pages.text()
+        monkeypatch.setattr(view, "_PAGE_TIME", LIMIT)
+        next_page = threads.submit(supervisor.pages.text)
+        for number in (supervisor.asked(), supervisor.asked()):
+            supervisor.answer(number)
+        assert next_page.result() == "page 2"
 
 
 async def scraped(url: str) -> str:

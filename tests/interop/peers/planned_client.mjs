@@ -12,6 +12,7 @@ import { connectionOf } from './typescript_connection.mjs';
 const load = createRequire(join(process.argv[2], 'package.json'));
 const LIMIT = 60_000; // milliseconds for everything
 const PATIENCE = 5_000; // milliseconds until something that was promised must have happened
+const KEY = 'mcp-actors/key';
 const LOG_LEVEL = 'io.modelcontextprotocol/logLevel';
 const ASKED = {
     'sampling/createMessage': () => ({
@@ -68,6 +69,8 @@ async function conversation({ kind, mode, url, plan }) {
             const onprogress = ({ progress, total }) => reported.push([progress, total]);
             return { ...(await call(name, parameters, { onprogress })), reported };
         },
+        keyed: (name, parameters, key) =>
+            callTool({ name, arguments: parameters, _meta: { ...meta._meta, [KEY]: key } }, {}),
         async cancel(name, parameters) {
             const giveUp = new AbortController();
             const options = { signal: giveUp.signal, onprogress: () => giveUp.abort('enough') };

@@ -29,6 +29,7 @@ from mcp.types import (
 LIMIT = 60.0  # seconds for everything
 PATIENCE = 5.0  # seconds until something that was promised must have happened
 ROOT = "file:///home/peer"
+KEY = "mcp-actors/key"
 REFERENCES = {"ref/prompt": PromptReference, "ref/resource": ResourceTemplateReference}
 
 
@@ -119,6 +120,9 @@ class Conversation:
 
         return {**plain(await self.make(name, arguments, on_progress)), "reported": reported}
 
+    async def keyed(self, name: str, arguments: dict[str, Any], key: str) -> dict[str, Any]:
+        return plain(await self.client.call_tool(name, arguments, meta={KEY: key}))
+
     async def cancel(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         with anyio.fail_after(PATIENCE), anyio.CancelScope() as scope:
 
@@ -191,6 +195,9 @@ class FastConversation(Conversation):
             "templates": [each.uri_template for each in await client.list_resource_templates()],
             "prompts": [each.name for each in await client.list_prompts()],
         }
+
+    async def keyed(self, name: str, arguments: dict[str, Any], key: str) -> dict[str, Any]:
+        return plain(await self.client.call_tool_mcp(name, arguments, meta={KEY: key}))
 
     async def make(self, name: str, arguments: dict[str, Any], on_progress: Any = None) -> Any:
         return await self.client.call_tool_mcp(name, arguments, progress_handler=on_progress)

@@ -229,6 +229,26 @@ async def test_the_stream_of_a_call_in_flight_is_resumed_through_the_next_node()
             assert [(await message_of(events)).get("id") for _ in range(3)] == [None, None, 1]
 
 
+async def test_a_node_does_not_end_before_the_last_answer_is_kept_and_sent() -> None:
+    async with stocked(2) as (a, b):
+        session = await a.open()
+        async with a.stream("POST", call(1, "wait"), session) as events:
+            assert (await message_of(events))["params"]["progress"] == 1
+            await gone(a)
+            a.state.events.hold = True
+            a.go.set()
+            await eventually(lambda: len(a.state.events.held) == 2)
+            assert text((await b.post(call(2, "add", a=1, b=1), session)).json()) == "2"
+            assert "gone" not in a.ends
+            a.state.events.release()
+            assert (await message_of(events))["params"]["progress"] == 2
+            assert text(await message_of(events)) == "waited"
+            # The end of the response follows, and not just that of the connection.
+            with pytest.raises(StopAsyncIteration):
+                await events.__anext__()
+        await eventually(lambda: "gone" in a.ends)
+
+
 @pytest.mark.parametrize("through", ["next", "last"])
 async def test_what_a_client_says_of_a_call_in_flight_reaches_it(through: str) -> None:
     async with stocked(3) as (a, b, c):

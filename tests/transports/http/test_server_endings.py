@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
+import struct
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import structlog
 import trio
+import trio.testing
 
+from mcp_transports._sockets import retire
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response, ResponseStateError
 from tests.transports.lines import open_descriptors, reset
 
-from .raw import GET, Slow, echo, eventually, post, serving
+from .raw import GET, RawPeer, Slow, echo, eventually, post, serving
 
 
 @pytest.mark.parametrize("how", ["close", "reset", "half-close"])
@@ -372,6 +376,24 @@ async def test_a_request_that_has_arrived_when_the_stop_comes_is_answered() -> N
             await served.done.wait()
 
 
+async def test_what_comes_behind_the_last_request_waits_until_it_is_read() -> None:
+    async with serving(echo) as served:
+        peers = [await served.connect() for _ in range(20)]
+        for peer in peers:
+            await peer.send(post(b"first"))
+            assert (await peer.answer()).body == b"POST / first"
+        retire()
+        await trio.testing.wait_all_tasks_blocked()
+        for peer in peers:
+            assert isinstance(peer.stream, trio.SocketStream)
+            assert os.write(peer.stream.socket.fileno(), post(b"last"))
+        await served.server.close()
+        assert served.server.statistics().requests == 40
+        for peer in peers:
+            assert (await peer.answer()).body == b"POST / last"
+            assert await peer.ended()
+
+
 async def test_streams_that_were_open_when_the_stop_came() -> None:
     streams: list[Response] = []
 
@@ -395,6 +417,33 @@ async def test_streams_that_were_open_when_the_stop_came() -> None:
             await peer.aclose()
         with trio.fail_after(10):
             await served.done.wait()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="the system does not count segments")
+async def test_a_stream_that_outlasts_the_stop_ends_in_one_moment_with_its_connection() -> None:
+    streams: list[Response] = []
+
+    def app(request: Request, response: Response) -> None:
+        response.start(content_type="text/plain", first=b"a")
+        streams.append(response)
+
+    async with serving(app) as served:
+        peer = await served.connect()
+        await peer.send(GET)
+        await peer.until(b"\r\na\r\n")
+        served.stopping.set()
+        await eventually(lambda: repr(served.server.listeners[0]).endswith("closed>"))
+        before = segments_received(peer)
+        streams[0].end(b"b")
+        assert await peer.rest() == b"1\r\nb\r\n0\r\n\r\n"
+        assert segments_received(peer) == before + 1
+
+
+def segments_received(peer: RawPeer) -> int:
+    """``tcpi_segs_in`` of Linux."""
+    assert isinstance(peer.stream, trio.SocketStream)
+    information = peer.stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 144)
+    return int(struct.unpack_from("I", information, 140)[0])
 
 
 async def test_a_stop_while_an_answer_is_on_its_way() -> None:

@@ -215,11 +215,75 @@ async def test_more_connections_than_allowed() -> None:
         assert (await again.answer()).status == 200
 
 
+@pytest.mark.parametrize(("connections", "of_one"), [(3, 4), (4, 3)])
+async def test_how_a_full_server_is_can_be_asked(connections: int, of_one: int) -> None:
+    async with serving(echo, connections=connections, connections_per_address=of_one) as served:
+        served.server.answered_when_full = {"/health"}
+        for peer in [await served.connect() for _ in range(3)]:
+            await peer.send(GET)
+            assert (await peer.answer()).status == 200
+        for _ in range(20):
+            asking = await served.connect()
+            await asking.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n" + GET)
+            answer = await asking.answer()
+            assert (answer.status, answer.headers["connection"]) == (200, "close")
+            assert await asking.ended()
+        other = await served.connect()
+        await other.send(GET)
+        answer = await other.answer()
+        assert answer.status == 503
+        assert int(answer.headers["retry-after"]) > 0
+        assert "too many connections" in json.loads(answer.body)["error"]["message"]
+        assert await other.ended()
+        assert served.server.statistics().rejected == 1
+
+
+async def test_connections_over_the_limits_are_few_and_give_way_to_younger_ones() -> None:
+    app = Slow()
+    async with serving(app, connections=1, connections_per_address=1) as served:
+        served.server.answered_when_full = {"/", "/health"}
+        held = await served.connect()
+        await held.send(GET)
+        await app.until_begun()
+        # What is being answered is not given up.
+        asked = await served.connect()
+        await asked.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        await app.until_begun(2)
+        silent = [await served.connect() for _ in range(30)]
+        await eventually(lambda: served.server.statistics().rejected >= 23)
+        await eventually(lambda: served.server.statistics().connections <= 9)
+        # Those that gave way, and those that bring no request in their second.
+        for peer in silent:
+            assert (await peer.answer()).status == 503
+            assert await peer.ended()
+        app.go.set()
+        assert (await asked.answer()).status == 200
+        assert served.server.statistics().rejected == 30
+
+
 @pytest.fixture
 def common_header() -> Iterator[tuple[str, str]]:
     HEADERS_OF_EVERY_RESPONSE.append((b"x-common", b"yes"))
     yield "x-common", "yes"
     HEADERS_OF_EVERY_RESPONSE.pop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems cannot hold back new connections")
+async def test_a_port_that_is_about_to_close_makes_no_connection_that_it_would_reset() -> None:
+    [listener] = await open_tcp("127.0.0.1", 0)
+    assert listener.port is not None
+    before = [await trio.open_tcp_stream("127.0.0.1", listener.port) for _ in range(3)]
+    waiting = listener.accept_last()
+    assert len(waiting) == 3
+    with socket.socket() as late:
+        late.setblocking(False)
+        assert late.connect_ex(("127.0.0.1", listener.port)) == errno.EINPROGRESS
+        listener.close()
+        await trio.lowlevel.wait_writable(late)
+        assert late.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+    for (accepted, _), stream in zip(waiting, before, strict=True):
+        accepted.close()
+        await stream.aclose()
 
 
 async def test_a_header_of_every_response_is_sent_by_the_listener_full_or_not(

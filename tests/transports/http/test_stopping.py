@@ -83,6 +83,37 @@ async def test_a_connection_whose_stream_ends_meanwhile_still_brings_a_request(
         assert await peer.ended()
 
 
+async def test_a_connection_whose_stream_has_ended_just_before_the_stop_brings_one_more_request(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    responses: list[Response] = []
+
+    def app(request: Request, response: Response) -> None:
+        response.start(content_type="text/plain", first=b"a")
+        responses.append(response)
+
+    async with serving(app, memory=True) as served:
+        used, silent = served.attach(), served.attach()
+        for peer in (used, silent):
+            await peer.send(GET)
+        await eventually(lambda: len(responses) == 2)
+        served.leaving.set()
+        await trio.testing.wait_all_tasks_blocked()
+        for response in responses:
+            response.end()
+        for peer in (used, silent):
+            assert "connection" not in (await peer.answer()).headers
+        served.stopping.set()
+        await trio.sleep(1)
+        await used.send(GET)
+        await eventually(lambda: len(responses) == 3)
+        responses[2].end()
+        assert (await used.answer()).headers["connection"] == "close"
+        # A client that sends nothing more does not keep the server.
+        for peer in (used, silent):
+            assert await peer.ended()
+
+
 async def test_a_connection_that_is_made_just_before_the_end_brings_its_request(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

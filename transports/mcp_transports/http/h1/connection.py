@@ -21,7 +21,7 @@ limits by `Connection.deadline` and `Connection.expire`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from enum import Enum
 from functools import partial
 from typing import Literal
@@ -118,7 +118,15 @@ STATE_AFTER = {(state, event): NEXT_STATE.get((state, event), state) for state i
 class Pipeline:
     """A queue of requests, with the bound up to which a connection reads ahead of its answers."""
 
-    __slots__ = ("_limits", "_resumed", "has_refusal", "held", "read_ahead", "waiting")
+    __slots__ = (
+        "_limits",
+        "_resumed",
+        "ended_unannounced",
+        "has_refusal",
+        "held",
+        "read_ahead",
+        "waiting",
+    )
 
     def __init__(self, limits: HttpLimits) -> None:
         self._limits = limits
@@ -128,6 +136,8 @@ class Pipeline:
         """Bytes read while an answer was outstanding."""
         self.held: HeldBodies | None = None
         """The account of the bodies that wait; made for the first one that comes in several reads."""
+        self.ended_unannounced = False
+        """Whether the last answer has ended since the server leaves, and could not say so."""
         self.has_refusal = False
         """Whether a malformed request was answered. Its peer may still be sending, and should get that answer."""
 
@@ -188,8 +198,13 @@ class WriteBuffer:
         """Whether ``more`` bytes behind others would be more than ``HttpLimits.max_buffered``."""
         return bool(self._unsent) and self.unsent + more > self._limits.max_buffered
 
-    def send(self, data: bytes) -> None:
-        """Sends ``data``, or keeps the part that cannot be sent now. Does nothing once closed."""
+    def send(self, data: bytes, *, before_end: bool = False) -> None:
+        """Sends ``data``, or keeps the part that cannot be sent now. Does nothing once closed.
+
+        Args:
+            data: The bytes.
+            before_end: Whether our half is closed at once if all of it was sent.
+        """
         if self._closed:
             return
         if self._unsent:
@@ -197,7 +212,7 @@ class WriteBuffer:
             self._update_full()
             return
         try:
-            sent = self._stream.send_now(data)
+            sent = self._stream.send_before_end(data) if before_end else self._stream.send_now(data)
         except trio.BrokenResourceError:
             self._sender.lost()
             return
@@ -269,6 +284,10 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Looking a member up in the class of its enumeration takes longer than a call.
 _IDLE, _READING, _ANSWERING, _DRAINING, _LINGERING, _UPGRADED, _CLOSED = ConnectionState
 _BYTES, _REQUEST, _ANSWERED, _LAST, _SENT, _UPGRADE, _OVER = ConnectionEvent
+# Seconds that a connection over the limits has until its request begins: who asks for metrics sends that at once.
+_TIME_OVER_LIMIT = 1.0
+# While the server is not stopping, or may not have said so yet, a connection goes on behind an answer.
+_GOES_ON = (False, "leaving")
 _NO_REQUEST = Request("GET", "", "", "", {}, b"", "1.1", False)
 
 
@@ -421,6 +440,8 @@ class Connection:
         server: The state that it shares with the other connections.
         stream: The byte stream, which `serve` closes.
         listener: Where it was accepted, if it was.
+        over_limit: The limit that it is over, in words; ``None`` for most. Such a connection has a second for one
+            request, which is answered if its path is one of `ServerState.answered_when_full`, and refused otherwise.
     """
 
     __slots__ = (
@@ -435,6 +456,7 @@ class Connection:
         "_stream",
         "_successor",
         "is_new",
+        "over_limit",
         "read_deadline",
         "state",
     )
@@ -442,9 +464,14 @@ class Connection:
     _nursery: trio.Nursery
 
     def __init__(
-        self, server: ServerState, stream: ByteStream, listener: ListeningSocket | None = None
+        self,
+        server: ServerState,
+        stream: ByteStream,
+        listener: ListeningSocket | None = None,
+        over_limit: str | None = None,
     ) -> None:
         limits = server.limits
+        self.over_limit = over_limit
         self._server, self._stream, self._listener = server, stream, listener
         self.state = _IDLE
         self.is_new = True
@@ -457,7 +484,8 @@ class Connection:
         self._successor: Successor | None = None
         # A client begins a TLS handshake, or its request to a server that stops, at once: these have a head's time.
         at_once = stream.secure or server.stopping
-        self.read_deadline = server.clock.in_seconds(limits.head_time if at_once else limits.idle_time)
+        seconds = limits.head_time if at_once else limits.idle_time
+        self.read_deadline = server.clock.in_seconds(seconds if over_limit is None else _TIME_OVER_LIMIT)
 
     def __repr__(self) -> str:
         waiting = len(self._pipeline.waiting)
@@ -467,6 +495,16 @@ class Connection:
     def gone(self) -> bool:
         """Whether nothing can be sent any more."""
         return self.state is _CLOSED
+
+    @property
+    def may_bring_more(self) -> bool:
+        """Whether its client is likely to send a request over it although the server leaves, as it cannot know that."""
+        return self._pipeline.ended_unannounced and self.state is _IDLE
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether it waits for a request, or for the rest of one."""
+        return self.state is _IDLE or self.state is _READING
 
     @property
     def busy(self) -> bool:
@@ -480,8 +518,8 @@ class Connection:
 
     @property
     def silent_since(self) -> float:
-        """The time since which no request has begun; infinite if there is one, or the stream was not accepted."""
-        if self.state is not _IDLE or self._listener is None or self._output.unsent:
+        """The time since which no request has begun; infinite if there is one, or where the limits do not count it."""
+        if self.state is not _IDLE or self._listener is None or self._output.unsent or self.over_limit:
             return math.inf
         limits, clock = self._server.limits, self._server.clock
         began_at_once = self._stream.secure and self.read_deadline <= clock.in_seconds(limits.head_time)
@@ -653,10 +691,16 @@ class Connection:
                 if access_log.is_on:
                     response.entry = AccessEntry("", "", self._stream.peer)
                 response.refuse(item.status, item.reason)
+            elif self.over_limit is not None and item.path not in server.answered_when_full:
+                server.rejected += 1
+                self._response = response = ConnectionResponse(self, server, item)
+                response.refuse(503, self.over_limit)
             else:
                 server.requests += 1
                 item.peer, item.secure = self._stream.peer, self._stream.secure
                 self._response = response = ConnectionResponse(self, server, item)
+                if self.over_limit is not None:
+                    response.close_after()
                 if access_log.is_on:
                     item.entry = response.entry = AccessEntry(item.method, item.path, item.peer)
                 try:
@@ -689,8 +733,11 @@ class Connection:
                 self._change(_BYTES)
         if self.state is _IDLE:
             self.read_deadline = server.clock.idle_deadline
-            if not server.stopping or server.stopping == "leaving":
+            if not server.stopping:
+                return
+            if server.stopping == "leaving":
                 # Where the answer could not say that it is the last one, the next request must find the connection.
+                self._pipeline.ended_unannounced = True
                 return
             self._take_no_more()
         elif parser is not None and parser.message.expects_continue:
@@ -740,8 +787,16 @@ class Connection:
         if self._corked is not None:
             self._corked.append(data)
         else:
-            self._output.send(data)
+            # A stream that began before the stop has not said that it is the last answer. A peer that saw the end of
+            # the stream before that of the connection would send its next request into a connection that ends.
+            self._output.send(data, before_end=self._ends_behind_answer())
             self._go_on()
+
+    def _ends_behind_answer(self) -> bool:
+        """Whether `_go_on` is about to close our half, if all bytes are sent by then."""
+        if self.state is not _DRAINING and self._server.stopping in _GOES_ON:
+            return False
+        return self._parser is None and not self._pipeline.waiting and not self._stream.stopped_reading
 
     def start(
         self,
@@ -783,8 +838,29 @@ class Connection:
             self._go_on()
         elif self.busy and self.state is not _LINGERING:
             self.read_deadline = math.inf
+        elif self.over_limit is not None and self.state is _IDLE:
+            self._turn_away()
         else:
             self._end()
+
+    def give_way(self) -> bool:
+        """Ends a connection over the limits at once for another one, unless its request is being answered.
+
+        Returns:
+            Whether it did.
+        """
+        if self._response is not None or self.state is _CLOSED:
+            return False
+        if self.state is _IDLE or self.state is _READING:
+            self._turn_away()
+        self._end()
+        return True
+
+    def _turn_away(self) -> None:
+        """Refuses a connection over the limits that has not brought its request."""
+        self._take_no_more()
+        self._pipeline.waiting.append(_NO_REQUEST)
+        self._answer_waiting()
 
     def stop(self) -> None:
         """Closes the connection if it is idle; otherwise the connection ends after its outstanding answers.
@@ -870,6 +946,9 @@ class ServerState:
         self.stopping: bool | Literal["leaving", "accepting"] = False
         """Whether every answer that begins from now on closes its connection; ``"accepting"`` where new connections
         still get one, and ``"leaving"`` where those that an earlier answer has left open do, too."""
+        self.answered_when_full: Collection[str] = ()
+        """The paths of requests that are answered also on connections over the limits: how the server is, is asked
+        most when it is full."""
         self.clock = HttpClock(limits)
         self.ticker: Ticker[Connection] = Ticker(self.clock.tick, self._tick)
         self.poller = open_poller()

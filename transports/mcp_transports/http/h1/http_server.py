@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -43,6 +43,9 @@ __all__ = ["HttpListener", "HttpServer", "PortShare", "open_tcp", "open_unix", "
 _LOOK_AGAIN = 0.1
 # Seconds that the last connections have for their first request: it is on its way already, as a rule.
 _FIRST_REQUEST = 0.5
+# The same for the next request of those whose last answer could not say that the server leaves: a proxy that keeps what
+# it does not use for a second has closed it by then.
+_NEXT_REQUEST = 2.0
 _LOOK_FOR_REQUESTS = 0.02
 # Seconds without a request after which a connection counts as silent: a client sends one as soon as it is connected.
 _SILENT_TIME = 1.0
@@ -51,10 +54,12 @@ _FOUND_AT_ONCE = 256
 _SEARCHES_PER_TICK = 8
 # Connections come and go less often than requests.
 _TOO_MANY_RETRY_AFTER = 5  # seconds
-_TOO_MANY: dict[Limited, bytes] = {
-    "all": error_body("too many connections are open"),
-    "holder": error_body("too many connections of this address are open"),
+_TOO_MANY: dict[Limited, str] = {
+    "all": "too many connections are open",
+    "holder": "too many connections of this address are open",
 }
+# Connections over the limits at a time that may bring a request which is answered also then. The oldest gives way.
+_MOST_OVER_LIMITS = 8
 
 
 class HttpListener(ListeningSocket):
@@ -179,6 +184,8 @@ class HttpServer:
         self.answers_to_the_end = False
         """Whether connections are accepted until the last answer is given; they get one answer each. For applications
         that say how the server is, or that they take no more, while calls in flight end."""
+        # Over the limits, which do not count them, in their order.
+        self._over_limits: dict[Connection, None] = {}
         # Set while the last answers are given, when no connection is left.
         self._left: trio.Event | None = None
         # Set to end the accepting, and once the last requests are there.
@@ -199,6 +206,16 @@ class HttpServer:
     def app(self, app: App) -> None:
         self._state.app = app
 
+    @property
+    def answered_when_full(self) -> Collection[str]:
+        """The paths whose requests are answered also when no further connection is allowed: for what says how the
+        server is. Empty at first."""
+        return self._state.answered_when_full
+
+    @answered_when_full.setter
+    def answered_when_full(self, paths: Collection[str]) -> None:
+        self._state.answered_when_full = paths
+
     def statistics(self) -> ConnectionCounts:
         """Returns a snapshot of the counters."""
         return self._state.statistics(self._connections.statistics())
@@ -213,11 +230,12 @@ class HttpServer:
         """Serves until ``stopping`` is set and the last busy connection has finished, or until cancelled.
 
         Once ``leaving`` is set, every answer that begins closes its connection. Once ``stopping`` is set, or `close`
-        was called, nothing is accepted any more (but see `answers_to_the_end`): connections that were made just now may
-        bring one request, and idle ones are closed. That may take as long as an answer takes: a caller that has a
-        deadline cancels. Cancelled, it closes everything at once. The listeners are closed when it returns, however
-        that comes about. When this process retires, it is the same but for idle connections: each is closed behind its
-        next answer, and those that are left when ``stopping`` is set at once.
+        was called, nothing is accepted any more (but see `answers_to_the_end`): connections that were made just now,
+        and those whose last answer could not say that they end, may bring one request, and idle ones are closed. That
+        may take as long as an answer takes: a caller that has a deadline cancels. Cancelled, it closes everything at
+        once. The listeners are closed when it returns, however that comes about. When this process retires, it is the
+        same but for idle connections: each is closed behind its next answer, and those that are left when ``stopping``
+        is set at once.
 
         Raises:
             ListenError: A listening socket is broken; every connection was closed.
@@ -241,16 +259,15 @@ class HttpServer:
                         if self.answers_to_the_end:
                             broken = await self._accept_to_the_end(arrived)
                         else:
-                            await self._take_last_requests()
+                            await self._take_last_requests(arrived)
                     state.stopping = True
                     self._close_listeners()
-                    self._closed.set()
                     if broken is not None:
                         connections.cancel_scope.cancel(reason="a listening socket is broken")
                     else:
                         await self._until_left(ends)
-                    for member in list(state.ticker.members):
-                        member.stop()
+                        await self._read_last_requests()
+                    self._closed.set()
                 service.cancel_scope.cancel()
         finally:
             self._close_listeners()
@@ -278,19 +295,41 @@ class HttpServer:
         await leaving.wait()
         self._state.stopping = self._state.stopping or "leaving"
 
-    async def _take_last_requests(self) -> None:
-        """Has connections that were made just now bring a request, and closes those that are idle."""
+    async def _take_last_requests(
+        self, arrived: Callable[[HttpListener, list[tuple[socket.socket, object]]], None]
+    ) -> None:
+        """Has connections bring a request whose clients cannot know better, and closes the others that are idle."""
         state = self._state
         state.stopping = "accepting"
+        for listener in self.listeners:
+            if last := listener.accept_last():
+                arrived(listener, last)
         self._close_listeners()
         for member in list(state.ticker.members):
-            if not member.is_new:
+            if not member.is_new and not member.may_bring_more:
                 member.stop()
         with trio.move_on_after(_FIRST_REQUEST):
             # Those that were accepted last are members in the next turn.
             await trio.sleep(_LOOK_FOR_REQUESTS)
             while any(member.is_new for member in state.ticker.members):  # noqa: ASYNC110 - no event for many
                 await trio.sleep(_LOOK_FOR_REQUESTS)
+        with trio.move_on_after(_NEXT_REQUEST - _FIRST_REQUEST):
+            while any(member.may_bring_more for member in state.ticker.members):  # noqa: ASYNC110
+                await trio.sleep(_LOOK_FOR_REQUESTS)
+
+    async def _read_last_requests(self) -> None:
+        """Closes the connections that are idle, and waits until requests that have arrived are read, for a moment.
+
+        What comes behind this may hand sessions over, which these requests may need.
+        """
+        members = self._state.ticker.members
+        for member in list(members):
+            member.stop()
+        with trio.move_on_after(_FIRST_REQUEST):
+            while any(member.is_being_read for member in members):  # noqa: ASYNC110 - no event for many
+                await trio.sleep(_LOOK_FOR_REQUESTS)
+        for member in list(members):
+            member.stop()
 
     async def serve_stream(
         self, stream: trio.abc.Stream, peer: str = "stream", *, secure: bool = False
@@ -343,11 +382,18 @@ class HttpServer:
         for accepted, address in arrived:
             peer = listener.describe(address)
             over = self._admit(accepted, listener.holder_of(peer))
-            if over is not None:
+            if over is not None and not self._makes_room_over_limits():
                 self._turn_away(accepted, over, secure=listener.ssl_context is not None)
             else:
                 start(
-                    connections, SOCKET_CONNECTION, self._serve_socket, listener, accepted, peer, about=peer
+                    connections,
+                    SOCKET_CONNECTION,
+                    self._serve_socket,
+                    listener,
+                    accepted,
+                    peer,
+                    over,
+                    about=peer,
                 )
 
     def _admit(self, accepted: socket.socket, holder: str | None) -> Limited | None:
@@ -369,6 +415,17 @@ class HttpServer:
         self._connections.release(dropped.holder, 1)
         return self._connections.charge(holder, 1)
 
+    def _makes_room_over_limits(self) -> bool:
+        """Whether there is room for a connection over the limits, after the oldest that may gave way."""
+        if not self._state.answered_when_full:
+            return False
+        if len(self._over_limits) >= _MOST_OVER_LIMITS:
+            for oldest in self._over_limits:
+                if oldest.give_way():
+                    del self._over_limits[oldest]
+                    break
+        return len(self._over_limits) < _MOST_OVER_LIMITS
+
     def _turn_away(self, accepted: socket.socket, over: Limited, *, secure: bool) -> None:
         self._state.rejected += 1
         with accepted:
@@ -380,21 +437,28 @@ class HttpServer:
                 except OSError as error:
                     log.debug("a peer that was turned away left before", reason=error.strerror)
 
-    async def _serve_socket(self, listener: HttpListener, accepted: socket.socket, peer: str) -> None:
+    async def _serve_socket(
+        self, listener: HttpListener, accepted: socket.socket, peer: str, over: Limited | None
+    ) -> None:
         is_dropped = False
         try:
             with accepted:
-                connection = Connection(self._state, self._byte_stream(listener, accepted, peer), listener)
+                reason = None if over is None else _TOO_MANY[over]
+                stream = self._byte_stream(listener, accepted, peer)
+                connection = Connection(self._state, stream, listener, reason)
+                if over is not None:
+                    self._over_limits[connection] = None
                 try:
                     handover = await connection.serve()
                 finally:
                     is_dropped = connection in self._dropped
                     self._dropped.discard(connection)
+                    self._over_limits.pop(connection, None)
                     del connection  # an upgraded one would be kept for as long as its successor runs
                 if handover is not None:
                     await handover
         finally:
-            if not is_dropped:
+            if not is_dropped and over is None:
                 self._connections.release(listener.holder_of(peer), 1)
             if self._left is not None and not self._connections.held:
                 self._left.set()
@@ -412,7 +476,7 @@ class HttpServer:
 
 
 def _too_many_answer(over: Limited) -> bytes:
-    body = _TOO_MANY[over]
+    body = error_body(_TOO_MANY[over])
     headers = (
         f"retry-after: {_TOO_MANY_RETRY_AFTER}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
@@ -479,9 +543,18 @@ class SharedPort:
             app = apps[None]
         app(request, response)
 
-    def join(self, path: str | None, app: App, documents: Iterable[str], *, to_the_end: bool) -> None:
+    def join(
+        self,
+        path: str | None,
+        app: App,
+        documents: Iterable[str],
+        *,
+        to_the_end: bool,
+        when_full: Iterable[str],
+    ) -> None:
         """Adds an application. A path of ``documents`` that another one has already stays with that."""
         self._apps[path] = app
+        self.server.answered_when_full = {*self.server.answered_when_full, *when_full}
         self.server.answers_to_the_end |= to_the_end
         for each in documents:
             self._documents.setdefault(each, app)
@@ -556,6 +629,7 @@ async def share_port(
     upgrades: bool = False,
     documents: Iterable[str] = (),
     to_the_end: bool = False,
+    when_full: Iterable[str] = (),
 ) -> AsyncIterator[PortShare]:
     """Listens at an address, or joins the application that listens there, for the length of the block.
 
@@ -567,6 +641,7 @@ async def share_port(
         upgrades: Whether ``app`` gets only the requests that ask for a WebSocket at its path.
         documents: Paths whose requests, but those that ask for a WebSocket, ``app`` gets all the same.
         to_the_end: Whether ``app`` is to be asked by new connections too while the last answers are given.
+        when_full: Paths whose requests are answered also where no further connection is allowed.
 
     Raises:
         ListenError: The address cannot be listened at, or is served with another ``ssl_context``.
@@ -584,7 +659,7 @@ async def share_port(
             all_shared[address] = shared
     elif shared.ssl_context is not ssl_context:
         raise ListenError(f"cannot listen on {where.url()}: it is served with another ssl_context already")
-    shared.join(path, app, documents, to_the_end=to_the_end)
+    shared.join(path, app, documents, to_the_end=to_the_end, when_full=when_full)
     try:
         yield PortShare(shared, owner=owner)
     finally:

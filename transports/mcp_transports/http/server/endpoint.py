@@ -319,9 +319,13 @@ class Endpoint:
             await self._sessions.until_without_calls()
 
     async def until_answered(self) -> None:
-        """Waits until other nodes have answered what was forwarded to them."""
+        """Waits until other nodes have answered what was forwarded to them, and the last answers of this one are kept.
+
+        An answer in a stream that can be resumed at other nodes is sent once these can find it.
+        """
         if self._remote_sessions is not None:
             await self._remote_sessions.until_answered()
+        await self._settings.open_responses.until_none_waits()
 
     def cut(self) -> None:
         """Answers the requests that other nodes have not answered, because there is no more time."""

@@ -202,6 +202,7 @@ class HttpServerTransport:
             limits=service.limits,
             documents=documents,
             to_the_end=self._routes.has_health,
+            when_full=self._routes.answered_when_full,
         )
         try:
             with as_engine_errors():

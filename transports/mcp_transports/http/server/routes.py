@@ -181,22 +181,30 @@ class MetricsText(Protocol):
         """Returns them in the text format of Prometheus, 0.0.4; may be called in any thread."""
 
 
+@attrs.frozen
+class MetricsRoute:
+    """The handler of a route that shows metrics; see `metrics_page`."""
+
+    metrics: MetricsText
+
+    def __call__(self, request: Request) -> Reply:
+        """Returns the page. It blocks for as long as the metrics do."""
+        return Reply(self.metrics.text(), content_type=_METRICS_TYPE, headers=_HEALTH_HEADERS, closes=True)
+
+
 def metrics_page(metrics: MetricsText) -> Callable[[Request], Reply]:
     """Returns the handler of a route that shows metrics: ``routes={"/metrics": metrics_page(metrics)}``.
 
     It answers GET and HEAD as other routes do: with the names by which the listener is served, and without a token. It
     shows the names of tools and how often they are called, so do not put it on a listener that is open to others:
     serve it at one of its own. It runs in a worker thread, so a long page delays no call. The connection ends behind
-    it: of several processes that share the address, the next scrape may then reach another one.
+    it: of several processes that share the address, the next scrape may then reach another one. It is answered, as
+    `health` is, also when no further connection is allowed.
 
     Args:
         metrics: What the server was given: ``Server(telemetry=metrics)``.
     """
-
-    def page(request: Request) -> Reply:
-        return Reply(metrics.text(), content_type=_METRICS_TYPE, headers=_HEALTH_HEADERS, closes=True)
-
-    return page
+    return MetricsRoute(metrics)
 
 
 @attrs.frozen
@@ -259,6 +267,16 @@ class RouteTable:
     def has_health(self) -> bool:
         """Whether there is a health route, which is answered also while the server drains."""
         return bool(self._health)
+
+    @property
+    def answered_when_full(self) -> Collection[str]:
+        """The paths that say how the server is, which are asked for most when it is full."""
+        pages = {
+            path
+            for path, methods in self._methods.items()
+            if any(isinstance(each, MetricsRoute) for each in methods.values())
+        }
+        return pages | set(self._health)
 
     def started(self) -> AbstractAsyncContextManager[None]:
         """Starts the applications for the length of an ``async with`` block.

@@ -48,6 +48,8 @@ WRITE_BUFFER = 256 * 1024
 MAX_PENDING = 8 * 1024 * 1024
 # Seconds that a client which resumes waits for an event to be kept; longer than any log tries.
 _LONGEST_WAIT = 10.0
+# Seconds between two looks at whether an event still waits for the log, once the server stops.
+_LOOK_AGAIN = 0.02
 
 
 @attrs.frozen
@@ -110,6 +112,11 @@ class SseResponse:
     def gone(self) -> bool:
         """Whether nothing can be sent any more."""
         return self.response.gone
+
+    @property
+    def waits(self) -> bool:
+        """Whether there are events that were not sent yet, because they wait for the log."""
+        return False
 
     def write(self, events: bytes) -> None:
         """Sends ``events`` without waiting.
@@ -189,6 +196,11 @@ class OpenSseResponses:
 
     def __len__(self) -> int:
         return len(self._responses)
+
+    async def until_none_waits(self) -> None:
+        """Waits until no response has events that wait for the log."""
+        while any(each.waits for each in self._responses):  # noqa: ASYNC110 - no event for many
+            await trio.sleep(_LOOK_AGAIN)
 
     def add(self, response: SseResponse) -> None:
         """Adds a response that was opened."""
@@ -329,6 +341,10 @@ class KeptSseResponse(SseResponse):
     @property
     def full(self) -> bool:
         return self._weight > WRITE_BUFFER or self.response.full
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._pending) and not self.response.gone
 
     def add(self, event: PendingEvent) -> None:
         """Sends an event once it is kept, behind those before it. Too many bytes cut the response off."""

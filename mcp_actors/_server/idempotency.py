@@ -51,8 +51,11 @@ from mcp_actors._actors.limits import WEIGHED_BYTES, HeldBytes
 from mcp_actors._eras.era import IDEMPOTENCY, KEY
 from mcp_actors._server.claims import ClaimEntry, entry_with_outcome, load, replace
 from mcp_actors._server.components import VERSION
+from mcp_actors._server.context import Context, holder_of
 from mcp_actors._server.features import Features
+from mcp_actors._server.middleware import CallNext
 from mcp_actors._server.questions import answers_or_question, ask_by_requests
+from mcp_actors._server.server_extension import ServerExtension, Serving, detached, outcome
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import (
     ConnectionLost,
@@ -65,8 +68,6 @@ from mcp_actors.errors import (
     SharedStateUnavailable,
     invalid_params,
 )
-from mcp_actors.extensions import ServerExtension, Serving, detached, holder_of, outcome
-from mcp_actors.server import CallNext, Context
 from mcp_actors.supervision.budget import Budget
 from mcp_actors.supervision.containment import start
 from mcp_actors.supervision.logging import log
@@ -94,7 +95,7 @@ _UNKNOWN: dict[str, Any] = {"unknown": True}
 
 
 class Idempotency(ServerExtension):
-    """Keeps the answers to calls with keys; see `mcp_actors.idempotency`.
+    """Keeps the answers to calls with keys; see `mcp_actors.extensions.Idempotency`.
 
     A server with a tool that is registered with ``idempotent=`` has one with these defaults.
 
@@ -224,6 +225,9 @@ class _KeyedRun:
         self.scope = trio.CancelScope(shield=True)
         self.answered = trio.Event()
         self.ended = trio.Event()
+        self.has_begun = False
+        self.decided = trio.Event()
+        """It is known whether the function begins."""
         """Behind `answered`: what is kept of it is kept, and it is forgotten here."""
         self.waiting = 0
         """Callers that wait for the answer."""
@@ -315,7 +319,11 @@ class _KeyedNode:
             if run is None:
                 run = self._begin(ctx, call_next, place, seconds)
             elif run.place.digest != place.digest:
-                raise KeyConflict(place.tool, place.key)
+                if run.has_begun:
+                    raise KeyConflict(place.tool, place.key)
+                # The key may be that of a call at another node, which is this one and not the other.
+                await run.decided.wait()
+                continue
             await self._wait(ctx, run)
             if run.refusal is not None:
                 raise RpcError.from_wire(run.refusal.code, run.refusal.message, run.refusal.data)
@@ -385,6 +393,8 @@ class _KeyedNode:
             elif run.scope.cancel_called:
                 await self._release(run, entry)
             else:
+                run.has_begun = True
+                run.decided.set()
                 run.answer = answer = await self._outcome(run, ctx, function)
                 run.answered.set()
                 # Callers of this node find the answer here until it is kept.
@@ -406,6 +416,7 @@ class _KeyedNode:
         """The next call with its key asks the shared state."""
         if self._runs.get(run.place.of_round) is run:
             del self._runs[run.place.of_round]
+        run.decided.set()
         run.answered.set()
 
     async def _is_claimed(self, run: _KeyedRun, entry: ClaimEntry) -> bool:
