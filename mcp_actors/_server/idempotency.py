@@ -59,6 +59,7 @@ from mcp_actors._server.server_extension import ServerExtension, Serving, detach
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import (
     ConnectionLost,
+    DeadlineExceeded,
     InsufficientScope,
     KeyConflict,
     OutcomeUnknown,
@@ -595,5 +596,5 @@ def _says_that_nothing_was_begun(ctx: Context, answer: Mapping[str, Any]) -> boo
         answer["error"]["code"], answer["error"]["message"], answer["error"].get("data")
     )
     return isinstance(error, Overloaded | InsufficientScope) or (
-        isinstance(error, ServerStopping) and not error.begun
+        isinstance(error, ServerStopping | DeadlineExceeded) and not error.begun
     )

@@ -16,6 +16,7 @@ from mcp_actors import Client, Context, Server
 from mcp_actors.abc import SharedState
 from mcp_actors.errors import (
     CallTimeout,
+    DeadlineExceeded,
     InsufficientScope,
     KeyConflict,
     LocalProtocolError,
@@ -361,7 +362,12 @@ async def test_a_round_that_is_sent_again_asks_the_same() -> None:
     assert len(bank.done) == 3
 
 
-NOTHING_BEGUN = [Overloaded("server", 1, 1), InsufficientScope({"pay"}), ServerStopping()]
+NOTHING_BEGUN = [
+    Overloaded("server", 1, 1),
+    InsufficientScope({"pay"}),
+    ServerStopping(),
+    DeadlineExceeded("transfer", begun=False),
+]
 
 
 @pytest.mark.parametrize("error", NOTHING_BEGUN, ids=lambda each: type(each).__name__)
