@@ -97,8 +97,8 @@ DEFECTS = (
     Defect(
         "the turns of a node that has died are kept",
         "mcp_actors/_server/turns.py",
-        '            if not await self.shared.bus.send(address, b""):',
-        "            if False:",
+        '{each for each in addresses if not await self.shared.bus.send(each, b"")}',
+        "set()",
         ("server/test_turns.py",),
     ),
     Defect(
@@ -142,6 +142,27 @@ DEFECTS = (
         '(address != self._address and await shared.bus.send(address, b""))',
         "False",
         ("server/test_idempotency.py",),
+    ),
+    Defect(
+        "an approval is good for many runs",
+        "mcp_actors/_server/approvals.py",
+        "    if not is_first:\n",
+        "    if is_first is None:\n",
+        ("server/test_approvals.py",),
+    ),
+    Defect(
+        "another preview is what was approved",
+        "mcp_actors/_server/approvals.py",
+        "    if found.message != digest:\n",
+        "    if not digest:\n",
+        ("server/test_approvals.py",),
+    ),
+    Defect(
+        "any site presses the button of a page",
+        "mcp_actors/_server/approval_pages.py",
+        "if origin != self._origin:",
+        "if not self._origin:",
+        ("server/test_approval_pages.py",),
     ),
     Defect(
         "a key has the answer to other arguments",

@@ -25,7 +25,7 @@ import math
 import random
 import secrets
 import string
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -97,12 +97,13 @@ class Turn:
     nodes: bool = False
     waiting: int = 100
     max_wait: float = 300.0
+    names: tuple[str, ...] = attrs.field(init=False, repr=False, eq=False)
+    """The arguments that are part of the key."""
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.key, str) and (not callable(self.key) or is_async(self.key)):
             raise TypeError(f'turn={self.key!r:.80}: write a text such as "{{path}}", or a plain def')
-        if isinstance(self.key, str):
-            self.names()
+        object.__setattr__(self, "names", tuple(_names_in(self.key)) if isinstance(self.key, str) else ())
         require_number("Turn(waiting=)", self.waiting, 0, MOST_WAITING, whole=True)
         require_number("Turn(max_wait=)", self.max_wait, 0.001, _KEPT)
 
@@ -110,21 +111,6 @@ class Turn:
     def of(cls, given: Turn | TurnKey) -> Turn:
         """Returns what an option of a tool means; raises as the class does."""
         return given if isinstance(given, Turn) else cls(given)
-
-    def names(self) -> list[str]:
-        """Returns the arguments that are part of the key. Raises `ValueError` for braces that are malformed."""
-        if not isinstance(self.key, str):
-            return []
-        found: list[str] = []
-        for _, name, form, conversion in string.Formatter().parse(self.key):
-            if name is None:
-                continue
-            if not name.isidentifier() or form or conversion:
-                raise ValueError(
-                    f'turn={self.key!r}: write arguments as "{{name}}", and no more in the braces'
-                )
-            found.append(name)
-        return found
 
     def key_of(self, ctx: Context, arguments: Mapping[str, Any]) -> str | None:
         """Returns the key of a call, ``None`` if it takes no turn.
@@ -134,7 +120,7 @@ class Turn:
             Exception: What the function raises.
         """
         if isinstance(self.key, str):
-            key: object = self.key.format_map({each: _text(arguments.get(each)) for each in self.names()})
+            key: object = self.key.format_map({each: _text(arguments.get(each)) for each in self.names})
         else:
             key = self.key(ctx, arguments)
             if key is None:
@@ -144,6 +130,16 @@ class Turn:
                 f"turn= returned {key!r:.80}: return a text, or None for a call that takes no turn"
             )
         return key[:_LONGEST]
+
+
+def _names_in(text: str) -> Iterator[str]:
+    """Yields the arguments that a key names; raises `ValueError` for braces that are malformed."""
+    for _, name, form, conversion in string.Formatter().parse(text):
+        if name is None:
+            continue
+        if not name.isidentifier() or form or conversion:
+            raise ValueError(f'turn={text!r}: write arguments as "{{name}}", and no more in the braces')
+        yield name
 
 
 def _text(value: object) -> str:
@@ -425,7 +421,6 @@ class _NodeQueues:
 
     async def remove(self, key: str, ticket: _Ticket) -> None:
         """Takes a call out of a queue, and has those look whose turn it is now. Never raises for want of the state."""
-        self._known.discard(ticket.id)
         try:
             with trio.CancelScope(shield=True), trio.fail_after(_LEAVE_TIME):
                 left = await self._change(
@@ -437,6 +432,9 @@ class _NodeQueues:
             log.warning(
                 "a turn is not given back: others wait until its lease is over", key=key, cause=str(error)
             )
+        finally:
+            # Whoever sees the ticket from here on takes it out.
+            self._known.discard(ticket.id)
 
     async def _keep(self, key: str, ticket: _Ticket, scope: trio.CancelScope) -> None:
         """Gives signs of life of a call whose turn it is; cancels ``scope`` where that is not possible in time."""
@@ -470,16 +468,15 @@ class _NodeQueues:
     async def _drop_lost(self, key: str, ahead: _Tickets, granted: int) -> bool:
         """Takes out the tickets of those that are lost; returns whether there were any."""
         lost = {each.id for each in ahead if each.address == self._address and each.id not in self._known}
-        for address in {each.address for each in ahead} - {self._address}:
-            if not await self.shared.bus.send(address, b""):
-                lost |= {each.id for each in ahead if each.address == address}
+        gone = await self._gone({each.address for each in ahead} - {self._address})
         now = trio.current_time()
         for each in ahead[:granted]:
             signs, since = self._signs.get(each.id, (-1, now))
             if signs != each.signs:
                 self._signs[each.id] = each.signs, now
             elif now - since >= LEASE:
-                lost.add(each.id)
+                gone.add(each.address)
+        lost |= {each.id for each in ahead if each.address in gone}
         if not lost:
             return False
         left = await self._change(key, lambda tickets: [each for each in tickets if each.id not in lost])
@@ -488,6 +485,12 @@ class _NodeQueues:
         for each in left[: _granted(left)]:
             await self._wake(each)
         return True
+
+    async def _gone(self, addresses: set[str]) -> set[str]:
+        """Returns those of some nodes that are known to be gone. A bus within this process knows nothing of others."""
+        if not self.shared.bus.spans_processes:
+            return set()
+        return {each for each in addresses if not await self.shared.bus.send(each, b"")}
 
     async def _wake(self, ticket: _Shared) -> None:
         if ticket.address == self._address:
@@ -574,7 +577,7 @@ def in_turn(
         raise TypeError(
             f"turn={turn.key!r:.80}: with nodes=True write async def, since no thread can be stopped whose turn is lost"
         )
-    unknown = [each for each in turn.names() if each not in tool.schema.get("properties", {})]
+    unknown = [each for each in turn.names if each not in tool.schema.get("properties", {})]
     if unknown:
         raise ValueError(f"turn={turn.key!r}: the tool has no argument {unknown[0]!r}")
     begin = function.call

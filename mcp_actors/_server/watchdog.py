@@ -44,7 +44,7 @@ from mcp_actors.supervision.tracebacks import is_users_module
 
 __all__ = ["watched"]
 
-# Looks in the time after which a loop counts as blocked.
+# Looks at a loop that was asked, in the time after which it counts as blocked.
 _LOOKS = 2
 # Characters of the names and the line that are shown.
 _LONGEST = 200
@@ -193,7 +193,6 @@ class Watchdog:
         self.calls: list[Callable[[], int]] = []
         """Return how many calls each server of the loop has in flight."""
         self._token = token
-        self._pause = seconds / _LOOKS
         # Held until the end. A lock costs a sleeping thread less than an event does.
         self._running = threading.Lock()
         self._trio = _Loop("trio", threading.get_ident(), token.run_sync_soon, seconds)
@@ -214,9 +213,9 @@ class Watchdog:
 
     def _run(self) -> None:
         last, used = time.perf_counter(), time.process_time()
-        while not self._running.acquire(timeout=self._pause):
+        while not self._running.acquire(timeout=(pause := self._pause())):
             now, work = time.perf_counter(), time.process_time()
-            late = now - last - self._pause
+            late = now - last - pause
             if late < self.seconds:
                 late = 0.0
             elif work - used < late / 2:
@@ -231,6 +230,14 @@ class Watchdog:
                 # The loop of Trio has ended, or the interpreter does.
                 return
             last, used = time.perf_counter(), time.process_time()
+
+    def _pause(self) -> float:
+        """Seconds until the next look: a loop that has not answered is looked at again soon.
+
+        A thread that wakes up while others run costs them more than all that it looks at.
+        """
+        is_asked = any(each.waits_for_answer for each in (self._trio, *self._asyncio.values()))
+        return self.seconds / _LOOKS if is_asked else self.seconds
 
     def _look(self, late: float) -> None:
         frames = sys._current_frames()

@@ -45,7 +45,7 @@ class Blockage(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     """Seconds since the epoch when it was noticed."""
     seconds: float = 0.0
-    """For how long the loop has been blocked, or was. It is less than the truth by half of the watchdog's time."""
+    """For how long the loop has been blocked, or was. It is less than the truth by up to the watchdog's time."""
     is_over: bool = False
 
     @property

@@ -25,7 +25,8 @@ DRIVERS = Path(__file__).parent / "peers"
 PATHS = {"http": "/mcp", "sse": "/sse", "ws": "/ws"}
 """Bindings with a URL: Streamable HTTP, HTTP+SSE of the first revision, and WebSocket."""
 
-START_LIMIT = 30.0  # seconds until a server says where it is; it takes about one
+# Seconds until a server says where it is: it takes about one, and a minute with workers where ten start at a time.
+START_LIMIT = 90.0
 STOP_LIMIT = 10.0  # seconds between SIGTERM and SIGKILL
 
 

@@ -15,8 +15,10 @@ import trio
 import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from mcp_actors import Client, Context, Overloaded, Progress, Server, SyncContext, Turn
+from mcp_actors.cli.reload.replacement import ReplaceableServer
 from mcp_actors.errors import RpcError, SharedStateUnavailable, TurnLost
 from mcp_actors.shared import MemoryShared
 from mcp_actors.shared.sqlite import SqliteShared
@@ -171,7 +173,8 @@ async def test_a_thread_keeps_the_turn_of_a_call_that_was_cancelled_until_it_end
             nursery.start_soon(cancel)
             await client.call_tool("slow", {"name": "one"})
         nursery.start_soon(client.call_tool, "slow", {"name": "two"})
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        while not any(each.waiting for each in server.tools.turns.statistics()):
+            await trio.testing.wait_all_tasks_blocked(0.01)
         assert order == ["one begins"]
         leaves.set()
     assert order == ["one begins", "one ends", "two begins", "two ends"]
@@ -254,13 +257,43 @@ def test_what_is_no_rule_is_refused_where_the_tool_is_registered(options: Any, r
         Server("wrong").tool(turn=Turn("{path}", nodes=True))(plain)
 
 
+async def test_a_tool_that_was_loaded_anew_waits_for_calls_of_the_former_one() -> None:
+    former, later = Workshop(), Workshop()
+    server = ReplaceableServer(former.server)
+    async with Client(server) as client, calling(client) as begin:
+        await begin("edit", "a", "a1")
+        await server.replace(later.server)
+        await begin("edit", "a", "a2")
+        assert (former.begun, later.begun) == (["a1"], [])
+        former.finish("a1")
+        await until(lambda: later.begun == ["a2"])
+        later.finish("a2")
+
+
+async def test_tools_of_a_mounted_server_take_the_turns_of_that_server() -> None:
+    shop, outer = Workshop(), Server("outer")
+    outer.mount("shop", shop.server)
+    async with (
+        Client(outer) as client,
+        Client(shop.server) as own,
+        calling(client) as begin,
+        calling(own) as directly,
+    ):
+        await begin("shop_edit", "a", "a1")
+        await directly("edit", "a", "a2")
+        assert shop.begun == ["a1"]
+        shop.finish("a1", "a2")
+    assert shop.begun == ["a1", "a2"]
+
+
 # -- over all nodes ------------------------------------------------------------------------------------------------
 
 
 class Network:
     """A shared state of several nodes of this process, each of which can be cut off from it, and can die."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self, seed: int = 0, has_bus: bool = True) -> None:
+        self.has_bus = has_bus
         self.values: dict[str, bytes] = {}
         self.mailboxes: dict[str, Callable[[bytes], None]] = {}
         self.cut_off: set[int] = set()
@@ -326,6 +359,10 @@ class BusOfNetwork:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._node.own.bus, name)
 
+    @property
+    def spans_processes(self) -> bool:
+        return self._node.network.has_bus
+
     def open_mailbox(self, take: Callable[[bytes], None]) -> tuple[str, Callable[[], None]]:
         mailboxes, address = self._node.network.mailboxes, f"node {self._node.number}"
         mailboxes[address] = take
@@ -335,7 +372,7 @@ class BusOfNetwork:
         network = self._node.network
         await network.step(self._node.number)
         number = int(address.split()[1])
-        if number in network.dead:
+        if number in network.dead or (not network.has_bus and number != self._node.number):
             return False
         if number not in network.cut_off:
             network.mailboxes[address](message)
@@ -345,8 +382,8 @@ class BusOfNetwork:
 class Nodes:
     """Several servers whose tools take turns together, and what is known of each call."""
 
-    def __init__(self, number: int, seed: int = 0) -> None:
-        self.network = Network(seed)
+    def __init__(self, number: int, seed: int = 0, has_bus: bool = True) -> None:
+        self.network = Network(seed, has_bus)
         self.shops = [Workshop(NodeOfNetwork(self.network, each), nodes=True) for each in range(number)]
         first = self.shops[0]
         for each in self.shops[1:]:
@@ -381,14 +418,20 @@ async def test_calls_at_several_nodes_take_turns(autojump_clock: trio.testing.Mo
     assert nodes.network.values == {}
 
 
-async def test_a_node_that_has_died_loses_its_turn(autojump_clock: trio.testing.MockClock) -> None:
-    nodes = Nodes(2)
+@pytest.mark.parametrize("has_bus", [True, False])
+async def test_a_node_that_has_died_loses_its_turn(
+    has_bus: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    # Without a way to other processes, as with a file, nothing but its silence says that one has died.
+    nodes = Nodes(2, has_bus=has_bus)
     async with nodes.clients() as (one, two), calling(one) as first, calling(two) as second:
         scope = await first("edit", "a", "a1")
         await second("edit", "a", "a2")
+        await trio.sleep(100)
+        assert nodes.begun == ["a1"]
         nodes.network.dead.add(0)
         scope.cancel()
-        await trio.sleep(2)
+        await trio.sleep(2 if has_bus else 20)
         assert nodes.begun == ["a1", "a2"]
         nodes.shops[0].finish("a2")
 
@@ -408,6 +451,21 @@ async def test_a_node_that_is_cut_off_stops_its_function_before_another_begins(
         assert nodes.begun == ["a1", "a2"]
         nodes.shops[0].finish("a2")
     assert nodes.shops[0].met == []
+
+
+async def test_nobody_is_taken_for_gone_who_gives_a_turn_back(autojump_clock: trio.testing.MockClock) -> None:
+    nodes = Nodes(2, seed=7)
+    names = [f"a{number}" for number in range(20)]
+    nodes.shops[0].finish(*names)
+    with capture_logs() as logs:
+        async with nodes.clients() as clients, trio.open_nursery() as nursery:
+            for number, name in enumerate(names):
+                # Some come in the middle of what another one does with the queue.
+                for _ in range(number):
+                    await trio.lowlevel.checkpoint()
+                nursery.start_soon(clients[number % 2].call_tool, "edit", {"path": "a", "name": name})
+    assert sorted(nodes.begun) == sorted(names)
+    assert [each["event"] for each in logs if "turns" in each["event"]] == []
 
 
 async def test_nothing_runs_while_the_queue_of_all_nodes_cannot_be_reached() -> None:
@@ -441,7 +499,7 @@ class Story:
 
     def __init__(self, seed: int, number: int) -> None:
         self.random = random.Random(seed)
-        self.nodes = Nodes(number, seed)
+        self.nodes = Nodes(number, seed, self.random.random() < 0.7)
         self.number = number
         self.arrived: dict[str, list[Arrived]] = {}
         self.ended: dict[str, str] = {}
