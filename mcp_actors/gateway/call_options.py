@@ -77,7 +77,8 @@ def _key_there(lease: Lease) -> str | None:
     """Returns the key of a call at a server that takes keys: all callers of the gateway are one caller there."""
     ctx = lease.ctx
     found = ctx.server._features.tools.elsewhere(ctx.params.get("name"))
-    if found is None or not found.passes_key:
+    # What is there now may be another server than the one that was listed.
+    if found is None or not found.passes_key or not lease.connection.server.negotiated.takes_keys:
         return None
     owner = "" if ctx.principal is None else ctx.principal.key
     return hashlib.sha256(encode_value([owner, ctx.meta[KEY]])).hexdigest()

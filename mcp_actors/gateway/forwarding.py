@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from mcp_actors._actors.inbound_call import Continuation, Deferred, finished
 from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall
 from mcp_actors._client.repetition import may_be_repeated
-from mcp_actors._eras.era import Era, read_result
+from mcp_actors._eras.era import KEY, Era, read_result
 from mcp_actors._server.approvals import approve
 from mcp_actors._server.failures import failed
 from mcp_actors._server.questions import missing_capability
@@ -40,6 +41,7 @@ from mcp_actors.errors import (
     RemoteProtocolError,
     RpcError,
     UpstreamMisbehaved,
+    UpstreamUnavailable,
 )
 from mcp_actors.gateway.call_options import call_options
 from mcp_actors.gateway.callbacks import is_asked_by_result
@@ -133,7 +135,7 @@ class ForwardedCall(Deferred):
             result = self._outbound.take(self._pending, self._options)
         except McpError as error:
             if _is_made_again(lease, error, self._options):
-                return Continuation(forward, ctx, route, params)
+                return Continuation(forward, ctx, route, params, None, not may_be_repeated(error, None))
             failure = failure_of(lease, error)
             raise failure from None
         finally:
@@ -150,9 +152,10 @@ class ForwardedCall(Deferred):
 
 def _is_made_again(lease: Lease, error: McpError, options: CallOptions | None) -> bool:
     """Whether a request that has failed is made again, over another connection if need be: see `may_be_repeated`."""
-    if isinstance(error, ConnectionLost) and error.never_run:
+    is_made_again = may_be_repeated(error, options)
+    if is_made_again and isinstance(error, ConnectionLost):
         lease.upstream.lost(lease.connection, error)
-    return may_be_repeated(error, options)
+    return is_made_again
 
 
 def _waits_first(lease: Lease) -> bool:
@@ -181,7 +184,11 @@ def _may_be_held(ctx: Context[Any], upstream: UpstreamActor) -> bool:
 
 
 async def forward(
-    ctx: Context[Any], route: Route, params: dict[str, Any], first: dict[str, Any] | None = None
+    ctx: Context[Any],
+    route: Route,
+    params: dict[str, Any],
+    first: dict[str, Any] | None = None,
+    needs_key: bool = False,
 ) -> Any:
     """Makes the caller's request at an upstream, with ``params`` in place of its own, and returns the result.
 
@@ -192,6 +199,7 @@ async def forward(
         route: The upstream.
         params: The params for the upstream.
         first: The result of the first request, if it was made already: it asks for input.
+        needs_key: Whether it was lost in the middle, so that it may be made at a server only that takes its key.
 
     Raises:
         RpcError: The upstream answered with an error, or what `failure_for_client` makes of a failure.
@@ -211,8 +219,9 @@ async def forward(
                 held.take_answers(ctx)
                 return await held.wait(ctx)
         if _may_be_held(ctx, upstream):
-            return await upstream.held.make(ctx, lambda held: _forward(ctx, upstream, params, held))
-    return await _forward(ctx, upstream, params, None, first)
+            make = partial(_forward, ctx, upstream, params, needs_key=needs_key)
+            return await upstream.held.make(ctx, make)
+    return await _forward(ctx, upstream, params, None, first, needs_key=needs_key)
 
 
 def _is_confirmed(ctx: Context[Any], route: Route) -> bool:
@@ -240,10 +249,12 @@ async def _forward(
     first: dict[str, Any] | None = None,
     *,
     is_again: bool = False,
+    needs_key: bool = False,
 ) -> Any:
     """Makes the request as often as the upstream asks the client for something.
 
-    What was not sent, because the connection had ended, is made again over another one, unless it ``is_again``.
+    What was not sent, because the connection had ended, is made again over another one, unless it ``is_again``. So is
+    what has a key there, if the server that is there then takes it.
     """
     with await upstream.wait_for_lease(ctx, held) as lease:
         era, name = lease.era, upstream.settings.name
@@ -254,12 +265,13 @@ async def _forward(
         for _ in range(MAX_ROUNDS + 1):
             try:
                 if first is None:
-                    result, is_answer = await _sent(lease, params)
+                    result, is_answer = await _sent(lease, params, needs_key)
                 else:
                     result, is_answer, first = first, False, None
             except ConnectionLost as lost:
                 if is_again:
                     raise failure_of(lease, lost) from None
+                needs_key = not lost.never_run
                 break
             except RpcError as error:
                 if held is not None and await _has_visited_urls(held, error, era):
@@ -277,10 +289,10 @@ async def _forward(
                 raise failure_for_client(name, error) from error
         else:
             raise UpstreamMisbehaved(name, f"it still asks for input after {MAX_ROUNDS} rounds")
-    return await _forward(ctx, upstream, params, held, is_again=True)
+    return await _forward(ctx, upstream, params, held, is_again=True, needs_key=needs_key)
 
 
-async def _sent(lease: Lease, params: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+async def _sent(lease: Lease, params: dict[str, Any], needs_key: bool) -> tuple[dict[str, Any], bool]:
     """Makes the request once; with true comes the answer to the caller, which says that a task was made of the call.
 
     Raises:
@@ -291,6 +303,9 @@ async def _sent(lease: Lease, params: dict[str, Any]) -> tuple[dict[str, Any], b
     options = None
     try:
         options = call_options(lease)
+        if needs_key and KEY not in (options.meta or {}):
+            reason = "it was lost in the middle of the call, and takes no keys any more"
+            raise UpstreamUnavailable(lease.upstream.settings.name, reason)
         if connection.server.has_tasks and ctx.method == "tools/call":
 
             def finish(later: Context[Any], result: dict[str, Any]) -> Any:

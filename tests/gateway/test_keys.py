@@ -12,13 +12,21 @@ import trio
 import trio.testing
 
 from mcp_actors import Client, Context, Server
-from mcp_actors.errors import ConfigurationError, KeyConflict, LocalProtocolError, RpcError
+from mcp_actors.abc import FrameChannel
+from mcp_actors.errors import (
+    ConfigurationError,
+    KeyConflict,
+    LocalProtocolError,
+    RpcError,
+    UpstreamUnavailable,
+)
 from mcp_actors.extensions import IDEMPOTENCY, KEY
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.gateway.server_entries import read_server_entries
 from mcp_actors.types import ElicitFormParams, ElicitResult, ElicitUrlParams
 from mcp_transports.http.client import HttpClientTransport
 from mcp_transports.http.server import HttpServerTransport
+from tests.gateway.hostile import HostileUpstream, tool
 from tests.gateway.worlds import IN_MEMORY, OVER_HTTP, World
 from tests.server.asking import FORM
 
@@ -192,3 +200,35 @@ def test_a_configuration_says_for_how_long(tmp_path: Path) -> None:
         write(wrong)
         with pytest.raises(ConfigurationError, match="an object of names and seconds"):
             read_server_entries(path)
+
+
+@pytest.mark.parametrize("takes_keys", [True, False], ids=["takes keys still", "takes none any more"])
+async def test_a_call_that_was_lost_is_made_again_where_its_key_counts(takes_keys: bool) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def call(channel: FrameChannel, message: dict[str, Any]) -> Any:
+            calls.append(message["params"]["_meta"].get(KEY))
+            if len(calls) > 1:
+                return {"content": [{"type": "text", "text": "done"}]}
+            # The server dies in the middle, and another version of it takes its place.
+            if not takes_keys:
+                upstream.capabilities, upstream.tools = {"tools": {}}, [tool("x")]
+            await channel.aclose()
+            return None
+
+        calls: list[Any] = []
+        upstream = HostileUpstream(nursery, tools__call=call)
+        upstream.capabilities = {"tools": {}, "extensions": {IDEMPOTENCY: {}}}
+        upstream.tools = [tool("x", _meta={"mcp-actors/idempotent": 60})]
+        gateway = Gateway([Upstream(name="h", target=await upstream.begin(), era="legacy")])
+        async with Client(gateway) as client:
+            await client.list_tools()
+            if takes_keys:
+                assert await client.call_tool("h_x", key="a", returns=str) == "done"
+                assert len(calls) == 2
+                assert calls[0] == calls[1]
+            else:
+                with pytest.raises(UpstreamUnavailable, match="takes no keys any more"):
+                    await client.call_tool("h_x", key="a")
+                assert len(calls) == 1
+        nursery.cancel_scope.cancel()
