@@ -407,7 +407,7 @@ def test_a_live_view_shows_a_server_until_a_key_ends_it(
         session = terminal("top", where, LINES="24", COLUMNS="80")
         session.until(lambda: "q quit" in session.text)
         before = session.text.count("SUPERVISOR")
-        session.type(b"8")
+        session.type(b"0")
         session.until(lambda: session.text.count("SUPERVISOR") > before)
         session.type(b"q")
         assert session.wait() == 0

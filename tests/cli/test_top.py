@@ -245,7 +245,7 @@ def test_what_is_left_out_of_a_large_server_is_said() -> None:
     assert large.queues is not None
     many = msgspec.structs.replace(large.queues, running=240, waiting=10, sessions=100_000)
     top = state(node("n2"), msgspec.structs.replace(large, queues=many))
-    assert " 2 calls 6 of 253   4 sessions 4 of 100.0k   6 nodes 2   7 crashes 2   8 engine 2 " in text_of(
+    assert " 2 calls 6 of 253   4 sessions 4 of 100.0k   6 nodes 2   7 crashes 2   0 engine 2 " in text_of(
         top, 120
     )
 

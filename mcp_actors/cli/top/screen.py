@@ -189,8 +189,8 @@ class TopState:
             self.message = "nothing was done"
         elif self.typing:
             self._type(key)
-        elif key.isdecimal() and 0 < int(key) <= len(PANES):
-            self.number = int(key) - 1
+        elif key.isdecimal() and (int(key) or 10) <= len(PANES):
+            self.number = (int(key) or 10) - 1
         elif (does := _KEYS.get(key)) is not None:
             does(self)
         return None
@@ -404,7 +404,7 @@ def _tabs(state: TopState, width: int) -> Text:
         if not pane.is_shown(state.snapshot):
             continue
         heading = pane.name if state.snapshot is None else pane.heading(state.snapshot)
-        tabs.append(f" {number + 1} {heading} ", "reverse" if number == state.number else "").append(" ")
+        tabs.append(f" {(number + 1) % 10} {heading} ", "reverse" if number == state.number else "").append(" ")
     tabs.truncate(width)
     return tabs
 
