@@ -186,7 +186,7 @@ class Kept:
     def __init__(self, lines: list[str]) -> None:
         self._lines = lines
 
-    def msg(self, line: str) -> None:
+    def msg(self, line: str, *, can_wait: bool = False) -> None:
         self._lines.append(line)
 
     debug = info = warning = error = critical = msg
