@@ -215,16 +215,17 @@ class ListeningSocket:
         One that was made between the last accept and the closing would be reset, perhaps with a request. The system
         drops its packets, and its peer, which tries again after a second, finds the port closed.
         """
-        if sys.platform == "linux" and not self.inherited and self.path is None:
+        if not self.inherited and self.path is None:
             self._drop_packets()
         return self.accept_waiting()
 
     def _drop_packets(self) -> None:
-        program = array("B", struct.pack("HBBI", *_DROP_ALL))
-        with suppress(OSError):  # a kernel without such filters
-            self.socket.setsockopt(
-                socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, program.buffer_info()[0])
-            )
+        if sys.platform == "linux":
+            program = array("B", struct.pack("HBBI", *_DROP_ALL))
+            with suppress(OSError):  # a kernel without such filters
+                self.socket.setsockopt(
+                    socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, program.buffer_info()[0])
+                )
 
     def _listens_on(self, error: OSError) -> bool:
         """Whether an ``accept`` that failed was about one connection, although the error says that it is the socket.

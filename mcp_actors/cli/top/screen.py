@@ -404,7 +404,9 @@ def _tabs(state: TopState, width: int) -> Text:
         if not pane.is_shown(state.snapshot):
             continue
         heading = pane.name if state.snapshot is None else pane.heading(state.snapshot)
-        tabs.append(f" {(number + 1) % 10} {heading} ", "reverse" if number == state.number else "").append(" ")
+        tabs.append(f" {(number + 1) % 10} {heading} ", "reverse" if number == state.number else "").append(
+            " "
+        )
     tabs.truncate(width)
     return tabs
 
