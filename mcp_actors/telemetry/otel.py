@@ -373,6 +373,8 @@ INSTRUMENTS: Mapping[str, tuple[str, str, str]] = {
     "mcp_actors_senders_stalled": ("sender.stalled", _ACTIVE, "{sender}"),
     "mcp_actors_subscriptions": ("subscription.active", _ACTIVE, "{subscription}"),
     "mcp_actors_subscription_events_waiting": ("subscription.event.waiting", _ACTIVE, "{event}"),
+    "mcp_actors_loop_blocked_total": ("loop.blocked", _COUNTER, "{blockage}"),
+    "mcp_actors_loop_blocked_seconds_total": ("loop.blocked.time", _COUNTER, "s"),
     "mcp_actors_events_published_total": ("event.published", _COUNTER, "{event}"),
     "mcp_actors_held_bytes": ("memory.usage", _ACTIVE, "By"),
     "mcp_actors_held_bytes_limit": ("memory.limit", _ACTIVE, "By"),

@@ -145,7 +145,7 @@ class Early(ServerExtension):
         return await call_next(ctx)
 
 
-server = Server("child", shared=SqliteShared(folder / "state.db"), extensions=[Early()])
+server = Server("child", shared=SqliteShared(folder / "state.db", timeout=20), extensions=[Early()])
 
 
 @server.tool(idempotent=timedelta(hours=24))

@@ -252,6 +252,18 @@ TABLE = Path(__file__).parent.parent.parent / "docs" / "reference" / "failures.m
 TESTS = Path(__file__).parent.parent
 # What happens -> what shows it, for what is not shown by a row of this file.
 ELSEWHERE = {
+    "a call with a key has other arguments than the first one with it": (
+        "server/test_idempotency.py",
+        "test_a_key_belongs_to_one_request",
+    ),
+    "a call with a key was cancelled, or its process has ended": (
+        "server/test_idempotency.py",
+        "test_what_its_caller_has_cancelled_is_cancelled",
+    ),
+    "the answer to a call with a key cannot be kept": (
+        "server/test_idempotency.py",
+        "test_without_the_shared_state_nothing_is_begun",
+    ),
     "the [deadline](../how-to/deadlines.md) of the call is over": (
         "server/test_deadlines.py",
         "test_a_function_sees_its_deadline_and_is_stopped_at_it",
