@@ -226,10 +226,10 @@ class _KeyedRun:
         self.scope = trio.CancelScope(shield=True)
         self.answered = trio.Event()
         self.ended = trio.Event()
+        """Behind `answered`: what is kept of it is kept, and it is forgotten here."""
         self.has_begun = False
         self.decided = trio.Event()
         """It is known whether the function begins."""
-        """Behind `answered`: what is kept of it is kept, and it is forgotten here."""
         self.waiting = 0
         """Callers that wait for the answer."""
         self.answer: Mapping[str, Any] | None = None
@@ -322,7 +322,7 @@ class _KeyedNode:
             elif run.place.digest != place.digest:
                 if run.has_begun:
                     raise KeyConflict(place.tool, place.key)
-                # The key may be that of a call at another node, which is this one and not the other.
+                # Another node may have a call with the key: then it is this one's, and not that of the one found here.
                 await run.decided.wait()
                 continue
             await self._wait(ctx, run)

@@ -314,11 +314,11 @@ class Turns:
             with trio.move_on_after(turn.max_wait) as limit:
                 async with queue.adding:
                     await nodes.add(queue.key, ticket)
-                await nodes.wait(queue.key, ticket)
+                began = await nodes.wait(queue.key, ticket)
             if limit.cancelled_caught:
                 raise _refusal(queue)
             queue.begin(ticket)
-            return await nodes.hold(queue.key, ticket, function)
+            return await nodes.hold(queue.key, ticket, began, function)
         finally:
             self._leave(queue, ticket)
             await nodes.remove(queue.key, ticket)
@@ -380,8 +380,11 @@ class _NodeQueues:
         with trio.CancelScope(shield=True):
             await self._change(key, lambda tickets: [*tickets, mine])
 
-    async def wait(self, key: str, ticket: _Ticket) -> None:
-        """Waits until it is the turn of a call."""
+    async def wait(self, key: str, ticket: _Ticket) -> float:
+        """Waits until it is the turn of a call, and returns the time of its first sign of life in it.
+
+        Those behind it have waited for a sign since its turn came, and this node may have learned of that late.
+        """
         self._waiting[ticket.id] = ticket
         told = -1
         try:
@@ -394,7 +397,10 @@ class _NodeQueues:
                     await self.add(key, ticket)
                     continue
                 if place < _granted(tickets):
-                    return
+                    began = trio.current_time()
+                    if await self._gives_sign(key, ticket):
+                        return began
+                    continue
                 if await self._drop_lost(key, tickets[:place], _granted(tickets)):
                     continue
                 if place != told:
@@ -405,13 +411,15 @@ class _NodeQueues:
         finally:
             del self._waiting[ticket.id]
 
-    async def hold(self, key: str, ticket: _Ticket, function: Callable[[], Awaitable[Any]]) -> Any:
+    async def hold(
+        self, key: str, ticket: _Ticket, began: float, function: Callable[[], Awaitable[Any]]
+    ) -> Any:
         """Runs a function in the turn of its call. Raises `TurnLost` if that is lost meanwhile."""
         result: Any = None
         with one_error():
             async with trio.open_nursery() as nursery:
                 scope = trio.CancelScope()
-                start(nursery, TURN_LEASE, self._keep, key, ticket, scope)
+                start(nursery, TURN_LEASE, self._keep, key, ticket, began, scope)
                 with scope:
                     result = await function()
                 nursery.cancel_scope.cancel(reason="the function has ended")
@@ -436,34 +444,37 @@ class _NodeQueues:
             # Whoever sees the ticket from here on takes it out.
             self._known.discard(ticket.id)
 
-    async def _keep(self, key: str, ticket: _Ticket, scope: trio.CancelScope) -> None:
+    async def _keep(self, key: str, ticket: _Ticket, began: float, scope: trio.CancelScope) -> None:
         """Gives signs of life of a call whose turn it is; cancels ``scope`` where that is not possible in time."""
-        last = trio.current_time()
+        last = began
         while True:
             is_there = False
             with trio.move_on_at(last + LEASE - _MARGIN):
                 await trio.sleep(_RENEWAL)
                 began = trio.current_time()
-                is_there = await self._gives_sign(key, ticket)
+                is_there = await self._gives_sign_in_the_end(key, ticket)
                 last = began
             if not is_there:
                 scope.cancel(reason="the turn was lost")
                 return
 
-    async def _gives_sign(self, key: str, ticket: _Ticket) -> bool:
+    async def _gives_sign_in_the_end(self, key: str, ticket: _Ticket) -> bool:
         while True:
             try:
-                tickets = await self._change(
-                    key,
-                    lambda tickets: [
-                        msgspec.structs.replace(each, signs=each.signs + 1) if each.id == ticket.id else each
-                        for each in tickets
-                    ],
-                )
+                return await self._gives_sign(key, ticket)
             except SharedStateUnavailable:
                 await trio.sleep(_LOOK)
-            else:
-                return _place(tickets, ticket) is not None
+
+    async def _gives_sign(self, key: str, ticket: _Ticket) -> bool:
+        """Gives a sign of life of a call, and returns whether it is in the queue still."""
+        tickets = await self._change(
+            key,
+            lambda tickets: [
+                msgspec.structs.replace(each, signs=each.signs + 1) if each.id == ticket.id else each
+                for each in tickets
+            ],
+        )
+        return _place(tickets, ticket) is not None
 
     async def _drop_lost(self, key: str, ahead: _Tickets, granted: int) -> bool:
         """Takes out the tickets of those that are lost; returns whether there were any."""
@@ -475,11 +486,14 @@ class _NodeQueues:
             if signs != each.signs:
                 self._signs[each.id] = each.signs, now
             elif now - since >= LEASE:
-                gone.add(each.address)
+                # It alone: its node may not have come to take it out, and have others that live.
+                lost.add(each.id)
         lost |= {each.id for each in ahead if each.address in gone}
         if not lost:
             return False
-        left = await self._change(key, lambda tickets: [each for each in tickets if each.id not in lost])
+        # One that has given a sign since it was looked at is not lost.
+        seen = [each for each in ahead if each.id in lost]
+        left = await self._change(key, lambda tickets: [each for each in tickets if each not in seen])
         self._signs = {id: signs for id, signs in self._signs.items() if any(id == each.id for each in left)}
         log.warning("turns of calls were taken away: their node is gone", key=key, calls=len(lost))
         for each in left[: _granted(left)]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 import trio.testing
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -566,7 +566,8 @@ class Story:
         self.scopes.pop(name, None)
 
 
-@pytest.mark.xfail(strict=False, reason="in some stories of three nodes that are cut off two calls have met")
+# In this one a ticket is left behind by a node that lives, and has another turn.
+@example(seed=1836, number=3)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), number=st.integers(1, 3))
 def test_never_two_at_once_always_in_order_and_nobody_starves(seed: int, number: int) -> None:
