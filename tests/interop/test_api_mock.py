@@ -375,7 +375,19 @@ async def called(
                     wrong += misread(each, arguments, recorded.request)
                     seen[told(result)] += 1
                 objected += [f"{each.name} {json.dumps(arguments)[:600]}: {one}" for one in wrong]
+        await spoiled(recorded, seen)
     return objected
+
+
+async def spoiled(recorded: Recorded, seen: Counter[str]) -> None:
+    """Sends the last request once more without what it must have: a mock that never objects would show nothing."""
+    sent = recorded.request
+    assert sent is not None
+    parts = urlsplit(str(sent.url))
+    without = f"{parts.scheme}://{parts.netloc}{parts.path}"
+    headers = {"content-type": "application/json"}
+    await recorded.handle_async_request(httpx2.Request(sent.method, without, headers=headers, content=b'["no"]'))
+    seen["objections to a request that was spoiled on purpose"] += len(recorded.objections)
 
 
 def told(result: CallToolResult) -> str:
@@ -426,3 +438,4 @@ def test_a_mock_of_the_same_document_has_no_objection(name: str, tmp_path: Path)
     assert not objected, "\n".join(objected[:40])
     assert seen["calls"] >= seen["operations"]
     assert seen["results"] == seen["calls"]
+    assert seen["objections to a request that was spoiled on purpose"] > 0
