@@ -386,10 +386,10 @@ async def spoiled(recorded: Recorded, seen: Counter[str]) -> None:
     parts = urlsplit(str(sent.url))
     without = f"{parts.scheme}://{parts.netloc}{parts.path}"
     headers = {"content-type": "application/json"}
-    await recorded.handle_async_request(
-        httpx2.Request(sent.method, without, headers=headers, content=b'["no"]')
-    )
-    seen["objections to a request that was spoiled on purpose"] += len(recorded.objections)
+    request = httpx2.Request(sent.method, without, headers=headers, content=b'["no"]')
+    answer = await recorded.handle_async_request(request)
+    is_refused = bool(recorded.objections) or answer.status_code in (401, 422)
+    seen["refusals of a request that was spoiled on purpose"] += is_refused
 
 
 def told(result: CallToolResult) -> str:
