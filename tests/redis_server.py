@@ -81,6 +81,11 @@ class RedisServer:
         os.symlink(self.path, way)
         return way
 
+    def take_over(self, way: str) -> None:
+        """Has a way of another server lead here, for new connections."""
+        os.unlink(way)
+        os.symlink(self.path, way)
+
     def cut_off(self, way: str, node: str) -> None:
         """Cuts one node's connections, and the way by which it comes back."""
         os.unlink(way)

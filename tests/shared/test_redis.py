@@ -227,6 +227,30 @@ async def test_connections_that_are_cut_lose_no_event_and_no_message(redis_serve
         assert [id for id, _ in replay.events] == ids[1:]
 
 
+async def test_events_are_kept_again_where_another_redis_serves_while_the_one_before_says_nothing(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Then there is always one that waits to be written.
+    monkeypatch.setattr("mcp_actors.shared.redis.events.PAUSE", 0.0)
+    way = redis_server.new_way()
+    with RedisServer() as other:
+        async with RedisShared(f"unix://{way}", lease=LEASE, timeout=TIMEOUT).open("x") as state:
+            await trio.to_thread.run_sync(redis_server.stop)
+            other.take_over(way)
+            is_kept = False
+            try:
+                with trio.move_on_after(30):
+                    while not is_kept:
+                        told = list[bool]()
+                        state.events.append("s", f"stream{trio.current_time()}", b"event", told.append)
+                        while not told:  # noqa: ASYNC110
+                            await trio.sleep(0.01)
+                        is_kept = told == [True]
+            finally:
+                await trio.to_thread.run_sync(redis_server.go_on)
+    assert is_kept
+
+
 @pytest.mark.parametrize("lost", [2, 4])
 async def test_a_stream_with_an_event_that_redis_has_lost_is_not_replayed(
     redis_server: RedisServer, lost: int

@@ -145,7 +145,8 @@ class RedisLink:
         self._changed = trio.Event()
         self._lost_at = trio.current_time()
         self._in_flight = 0
-        self._waiting = 0
+        # Requests that Redis answers when it likes, and answers none that is behind them before.
+        self._held_back = 0
         self._answered_at = self._lost_at
         self._cause = f"there was no connection within {redis.timeout:g} s"
         self._refused = _Refusals(
@@ -236,11 +237,14 @@ class RedisLink:
             self._served_by = serving
 
     async def _watch(self, connection: BaseConnection) -> None:
-        """Asks whether Redis is there whenever nothing else does, until the connection is lost."""
+        """Asks whether Redis is there whenever nothing was answered for `IDLE` seconds, until the connection is lost.
+
+        Also where requests wait: those who have made them may have less patience than it takes to lose a connection.
+        """
         while connection is self._connection:
             idle_until = self._answered_at + IDLE
-            if self._waiting:
-                # A request that waits has a bound of its own, and an answer that Redis holds back holds this one back.
+            if self._held_back:
+                # An answer that Redis holds back holds this one back, and has a bound of its own.
                 await trio.sleep(IDLE)
             elif trio.current_time() < idle_until:
                 await trio.sleep_until(idle_until)
@@ -316,7 +320,11 @@ class RedisLink:
     async def read(self, role: SharedRole, seconds: float, *command: Any) -> Any:
         """Sends one command that Redis may answer after so many seconds, as `request` does."""
         connection = await self.up(role)
-        return await self._answer(role, connection, command, 0, seconds + self._redis.timeout)
+        self._held_back += 1
+        try:
+            return await self._answer(role, connection, command, 0, seconds + self._redis.timeout)
+        finally:
+            self._held_back -= 1
 
     async def _answer(
         self,
@@ -329,7 +337,6 @@ class RedisLink:
         if self._in_flight + weight > MAX_IN_FLIGHT:
             raise SharedStateUnavailable(role, "too much waits to be sent")
         self._in_flight += weight
-        self._waiting += 1
         try:
             answer = await connection.create_request(*command, decode=False, timeout=seconds)
             self._answered_at = trio.current_time()
@@ -356,7 +363,6 @@ class RedisLink:
             raise SharedStateUnavailable(role, reason_of(error)) from None
         finally:
             self._in_flight -= weight
-            self._waiting -= 1
 
     async def run_scripts(
         self, role: SharedRole, many: Sequence[tuple[Script, tuple[Any, ...]]]
@@ -367,7 +373,6 @@ class RedisLink:
             SharedStateUnavailable: Not all were answered within the timeout.
         """
         connection = await self.up(role)
-        self._waiting += 1
         try:
             waiting = [
                 connection.create_request(
@@ -387,8 +392,6 @@ class RedisLink:
         except Exception as error:
             self.drop(reason_of(error))
             raise SharedStateUnavailable(role, reason_of(error)) from None
-        finally:
-            self._waiting -= 1
         if any(isinstance(each, NoScriptError) for each in answers):
             self.drop("redis has lost its scripts")
         if not connection.usable:
