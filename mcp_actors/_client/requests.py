@@ -103,6 +103,20 @@ class Requests:
         self._mirroring = HeaderMirroring(era, self.extensions.targets) if mirrors else None
         self.cache.clear()
 
+    @property
+    def session(self) -> Session | None:
+        """The session of the last handshake; ``None`` before the first one."""
+        return self._session
+
+    def offers(self, name: str) -> bool:
+        """Whether the revision has a method, and the server has declared what it requires."""
+        return name in self._methods
+
+    def require(self, name: str) -> None:
+        """Raises `LocalProtocolError` if a method cannot be asked for, or the client is not connected."""
+        if name not in self._methods:
+            self._not_available(name)
+
     def new_access(self) -> list[EventKind]:
         """Forgets all answers: they were for another caller or other scopes. Returns which lists may be different ones.
 
