@@ -56,6 +56,7 @@ from mcp_actors._client.tool_tasks import ToolTasks
 from mcp_actors._client.watching import ListChange, Watched, WatchedList, WatchedResource
 from mcp_actors._eras.client_negotiation import discoverable, versions_for
 from mcp_actors._eras.era import IDEMPOTENCY, KEY, EraName, Event, EventKind
+from mcp_actors.abc import SharedState
 from mcp_actors.errors import (
     INVALID_PARAMS,
     LocalProtocolError,
@@ -202,6 +203,11 @@ class Client:
             progress can move it, of the cancel scopes around it, and of the call that it is made for. Servers of this
             engine stop at it (`DeadlineExceeded`) and pass it on; others ignore it. Off by default, as it is an
             extension of this engine.
+        cache: A `~mcp_actors.abc.SharedState`, such as ``shared_state("sqlite:/var/cache/mcp.db")``, in which answers
+            of a stateless server are kept for other processes that have the same URL, for as long as the server says
+            (``ttlMs``). Those that are not for every caller are found by clients with the same `BearerToken`, or
+            without ``auth``, alone. Lists and reads only, none above 1 MiB; while the state is away the server is
+            asked. None by default: answers are kept in this process.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -250,6 +256,7 @@ class Client:
         middleware: Sequence[ClientMiddleware] = (),
         arguments: ArgumentMode = "as-is",
         deadlines: bool = False,
+        cache: SharedState | None = None,
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
@@ -284,6 +291,7 @@ class Client:
                 telemetry=telemetry,
                 extensions=extensions,
                 middleware=middleware,
+                cache=cache,
                 tasks=client_tasks.extension(
                     takes=tasks, hosts=[name for name, given in hosts.items() if given]
                 ),
@@ -361,7 +369,11 @@ class Client:
 
     async def _begin(self, nursery: trio.Nursery) -> None:
         """Opens the client in a nursery, which has its tasks from then on; raises as entering it does."""
-        lifespans = [partial(made, self) for each in self._options.in_use for made in each.lifespans]
+        lifespans: list[Callable[[], Any]] = [
+            partial(made, self) for each in self._options.in_use for made in each.lifespans
+        ]
+        if self._requests.shared is not None:
+            lifespans.insert(0, self._requests.shared.opened)
         await self._life.begin(nursery, lifespans)
 
     async def aclose(self) -> None:

@@ -241,6 +241,7 @@ class Subscriptions:
     def run_in(self, nursery: trio.Nursery) -> None:
         """Takes the nursery for the tasks of listeners."""
         self._nursery = nursery
+        self._requests.flights.run_in(nursery)
 
     # -- what the server says --------------------------------------------------------------------------------------
 

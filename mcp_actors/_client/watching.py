@@ -215,6 +215,8 @@ class Watch(AsyncIterator[T], Generic[T]):
         self._is_announced = listener is not None and self._watched.is_announced(
             listener, self._connectivity.negotiated
         )
+        # The answer to a request that is on its way may be older than this.
+        self._requests.flights.close(self._watched.method)
         self._mark()
 
     def _changed(self, event: Event) -> None:

@@ -35,6 +35,7 @@ from mcp_actors._client.options import (
 from mcp_actors._client.tool_arguments import ArgumentMode
 from mcp_actors._client.watching import ListChange
 from mcp_actors._eras.era import EraName
+from mcp_actors.abc import SharedState
 from mcp_actors.asyncio.serving import lifespan, serve
 from mcp_actors.client import ClientCall, Event, T
 from mcp_actors.errors import McpError
@@ -157,6 +158,11 @@ class Client:
             progress can move it, of the cancel scopes around it, and of the call that it is made for. Servers of this
             engine stop at it (`DeadlineExceeded`) and pass it on; others ignore it. Off by default, as it is an
             extension of this engine.
+        cache: A `~mcp_actors.abc.SharedState`, such as ``shared_state("sqlite:/var/cache/mcp.db")``, in which answers
+            of a stateless server are kept for other processes that have the same URL, for as long as the server says
+            (``ttlMs``). Those that are not for every caller are found by clients with the same `BearerToken`, or
+            without ``auth``, alone. Lists and reads only, none above 1 MiB; while the state is away the server is
+            asked. None by default: answers are kept in this process.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -205,6 +211,7 @@ class Client:
         middleware: Sequence[_ClientMiddleware] = (),
         arguments: ArgumentMode = "as-is",
         deadlines: bool = False,
+        cache: SharedState | None = None,
     ) -> None: ...
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc_info: object) -> None: ...
