@@ -201,7 +201,7 @@ PLACES = pytest.mark.parametrize("place", ["memory:", "sqlite"])
 
 @asynccontextmanager
 async def counted(
-    scope: str, ttl: int = 60_000, name: str = "mcp-shared"
+    scope: Any, ttl: int = 60_000, name: str = "mcp-shared"
 ) -> AsyncIterator[tuple[Server, list[str]]]:
     """Yields a server at a URL, and the requests that reach it."""
     server, asked = Server("s", ttl_ms=ttl, cache_scope=scope), []
@@ -329,7 +329,7 @@ async def test_a_state_that_is_away_is_done_without(autojump_clock: MockClock) -
             yield
 
     async with counted("public") as (_, asked):
-        async with Client("memory:mcp-shared", era="modern", cache=Away()) as client:  # type: ignore[arg-type]
+        async with Client("memory:mcp-shared", era="modern", cache=Away()) as client:
             await client.list_tools()
         assert asked == ["tools/list"]
 

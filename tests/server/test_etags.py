@@ -12,8 +12,9 @@ from mcp_actors import Client, Server
 from mcp_actors.extensions import ETAG, ETAGS, UNCHANGED, ETags
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.testing import ScriptedPeer, raw_client
+from tests.messages import LEGACY_VERSIONS as LEGACY
 from tests.messages import modern_meta
-from tests.scripted_peers import LEGACY, MODERN, begin
+from tests.scripted_peers import MODERN, begin
 
 VERSIONS = pytest.mark.parametrize("version", [LEGACY[0], LEGACY[-1], MODERN])
 ERAS = pytest.mark.parametrize("era", ["modern", "legacy"])
@@ -186,7 +187,7 @@ async def test_a_server_without_them_is_asked_for_none(era: str) -> None:
 
 @ERAS
 async def test_a_gateway_has_tags_of_its_own(era: str) -> None:
-    gateway = Gateway([Upstream("one", large_server())], page_size=1000, extensions=[ETags()])
+    gateway = Gateway([Upstream(name="one", target=large_server())], page_size=1000, extensions=[ETags()])
     async with Client(gateway, era=era) as client:
         first = [tool async for tool in client.tools(refresh=True)]
         before = bytes_in(client)
