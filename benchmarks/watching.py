@@ -5,9 +5,8 @@
     python -m benchmarks.watching --clients 1000 --tools 100
 
 All clients and the server are in this process, connected in memory, and each client has a connection of its own. A tool
-is added and removed in turn; the figures are the median of the changes. They are for both sides together: a server alone
-has about a half of the processor time. Each change is one notification for each client, its request and the answer. With
-tags (`mcp_actors.extensions.ETags`) a change that is taken back before clients look costs an answer without entries.
+is added and removed in turn; the figures are the medians of the changes, for both sides together. Each change is one
+notification for each client, its request and the answer.
 """
 
 from __future__ import annotations
