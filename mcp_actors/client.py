@@ -5,7 +5,7 @@ Beside `Client` this module has the types of what its users hold or write: handl
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from types import UnionType
@@ -53,8 +53,10 @@ from mcp_actors._client.task_requests import TaskRequests, task_status
 from mcp_actors._client.tool_arguments import ArgumentCheck, ArgumentMode
 from mcp_actors._client.tool_results import result_reader
 from mcp_actors._client.tool_tasks import ToolTasks
+from mcp_actors._client.watching import ListChange, Watched, WatchedList, WatchedResource
 from mcp_actors._eras.client_negotiation import discoverable, versions_for
 from mcp_actors._eras.era import IDEMPOTENCY, KEY, EraName, Event, EventKind
+from mcp_actors.abc import SharedState
 from mcp_actors.errors import (
     INVALID_PARAMS,
     LocalProtocolError,
@@ -106,6 +108,7 @@ __all__ = [
     "EventKind",
     "HandleNext",
     "LinkStatistics",
+    "ListChange",
     "Listener",
     "LogHandler",
     "LossHandler",
@@ -200,6 +203,11 @@ class Client:
             progress can move it, of the cancel scopes around it, and of the call that it is made for. Servers of this
             engine stop at it (`DeadlineExceeded`) and pass it on; others ignore it. Off by default, as it is an
             extension of this engine.
+        cache: A `~mcp_actors.abc.SharedState`, such as ``shared_state("sqlite:/var/cache/mcp.db")``, in which answers
+            of a stateless server are kept for other processes that have the same URL, for as long as the server says
+            (``ttlMs``). Those that are not for every caller are found by clients with the same `BearerToken`, or
+            without ``auth``, alone. Lists and reads only, none above 1 MiB; while the state is away the server is
+            asked. None by default: answers are kept in this process.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -248,6 +256,7 @@ class Client:
         middleware: Sequence[ClientMiddleware] = (),
         arguments: ArgumentMode = "as-is",
         deadlines: bool = False,
+        cache: SharedState | None = None,
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
@@ -282,6 +291,7 @@ class Client:
                 telemetry=telemetry,
                 extensions=extensions,
                 middleware=middleware,
+                cache=cache,
                 tasks=client_tasks.extension(
                     takes=tasks, hosts=[name for name, given in hosts.items() if given]
                 ),
@@ -359,7 +369,11 @@ class Client:
 
     async def _begin(self, nursery: trio.Nursery) -> None:
         """Opens the client in a nursery, which has its tasks from then on; raises as entering it does."""
-        lifespans = [partial(made, self) for each in self._options.in_use for made in each.lifespans]
+        lifespans: list[Callable[[], Any]] = [
+            partial(made, self) for each in self._options.in_use for made in each.lifespans
+        ]
+        if self._requests.shared is not None:
+            lifespans.insert(0, self._requests.shared.opened)
         await self._life.begin(nursery, lifespans)
 
     async def aclose(self) -> None:
@@ -1068,6 +1082,95 @@ class Client:
     async def unsubscribe_resource(self, uri: str) -> None:
         """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
         await self._subscriptions.give_back(uri)
+
+    # -- what keeps itself -------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def watch_tools(self) -> AsyncIterator[AsyncIterator[ListChange[Tool]]]:
+        """Yields the list of tools and whatever becomes of it, for the length of the block; iterate over what comes.
+
+        First comes the list as it is, then what differs each time: `ListChange` has both. No list is older than the one
+        before. Differences that arrive between two looks are one, so a slow reader gets the newest list and nothing
+        grows. It goes on over losses of the connection, where the client makes it again (``restart=True``, or over
+        HTTP), and over restarts of the server, in both eras. Where the server announces no changes the list is read
+        again in each new connection, and when the time is over that the server has named (``ttlMs``).
+
+        Cancelling a look loses nothing; leaving the block waits at most one second for the server to take the
+        subscription back.
+
+        Raises:
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            ConnectionLost: By the iteration: there is no connection, and none will be made.
+            ConnectFailed: By the iteration: the last attempt to connect again failed.
+            McpError: By the iteration: what else `list_tools` raises, after which it may go on. It waits and asks again
+                after a connection that failed, a request without an answer in time, and a server that is overloaded or
+                stops.
+        """
+        watched = self._list_watch("tools", self.list_tools, lambda page: page.tools, lambda each: each.name)
+        async with watched.opened():
+            yield watched
+
+    @asynccontextmanager
+    async def watch_resources(self) -> AsyncIterator[AsyncIterator[ListChange[Resource]]]:
+        """Yields the list of resources and whatever becomes of it, as `watch_tools` does; raises as it does."""
+        watched = self._list_watch(
+            "resources", self.list_resources, lambda page: page.resources, lambda each: each.uri
+        )
+        async with watched.opened():
+            yield watched
+
+    @asynccontextmanager
+    async def watch_prompts(self) -> AsyncIterator[AsyncIterator[ListChange[Prompt]]]:
+        """Yields the list of prompts and whatever becomes of it, as `watch_tools` does; raises as it does."""
+        watched = self._list_watch(
+            "prompts", self.list_prompts, lambda page: page.prompts, lambda each: each.name
+        )
+        async with watched.opened():
+            yield watched
+
+    @asynccontextmanager
+    async def watch_resource(self, uri: str) -> AsyncIterator[AsyncIterator[ReadResourceResult]]:
+        """Yields a resource and its newest contents each time that they differ, as `watch_tools` does for lists.
+
+        Where the server takes no subscription to it, it is read again in each new connection, and when the time is over
+        that the server has named (``ttlMs``).
+
+        Args:
+            uri: The resource. Updates of what lies below it count, too.
+
+        Raises:
+            LocalProtocolError: The server did not declare resources, or the client is not connected.
+            ResourceNotFound: By the iteration: the server has no such resource now. The iteration may go on, and then
+                waits until something is heard of it.
+            McpError: By the iteration: what `watch_tools` and `read_resource` raise.
+        """
+        watched = WatchedResource(
+            Watched("resource_updated", uri, "resources/read"),
+            self._connectivity,
+            self._requests,
+            self._subscriptions,
+            partial(self.read_resource, uri, refresh=True),
+        )
+        async with watched.opened():
+            yield watched
+
+    def _list_watch(
+        self,
+        kind: EventKind,
+        list_page: Callable[..., Awaitable[Any]],
+        entries: Callable[[Any], list[T]],
+        key: Callable[[T], str],
+    ) -> WatchedList[T]:
+        # What is kept of an answer may be older than the subscription.
+        return WatchedList(
+            Watched(kind, None, f"{kind}/list"),
+            self._connectivity,
+            self._requests,
+            self._subscriptions,
+            partial(list_page, refresh=True),
+            entries,
+            key,
+        )
 
     # -- messages of any method --------------------------------------------------------------------------------------
 

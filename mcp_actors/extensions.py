@@ -9,6 +9,7 @@ from __future__ import annotations
 from mcp_actors._client.client_extension import AnsweredCall, AskedRequest, ClientExtension
 from mcp_actors._server.approval_pages import ApprovalPages
 from mcp_actors._server.context import holder_of
+from mcp_actors._server.etags import ETAG, ETAGS, UNCHANGED, ETags
 from mcp_actors._server.idempotency import IDEMPOTENCY, KEY, Idempotency
 from mcp_actors._server.server_extension import (
     OperatedTasks,
@@ -27,12 +28,16 @@ from mcp_actors._server.server_extension import (
 )
 
 __all__ = [
+    "ETAG",
+    "ETAGS",
     "IDEMPOTENCY",
     "KEY",
+    "UNCHANGED",
     "AnsweredCall",
     "ApprovalPages",
     "AskedRequest",
     "ClientExtension",
+    "ETags",
     "Idempotency",
     "OperatedTasks",
     "ServerExtension",

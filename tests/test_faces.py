@@ -170,7 +170,7 @@ class Stub:
         is_asyncio = self.world == "asyncio"
         if "asynccontextmanager" in decorators:
             node.returns.value.id = "AbstractAsyncContextManager" if is_asyncio else "AbstractContextManager"
-        elif not is_asyncio and node.returns is not None:
+        if not is_asyncio and node.returns is not None:
             for each in ast.walk(node.returns):
                 if isinstance(each, ast.Name) and each.id == "AsyncIterator":
                     each.id = "Iterator"

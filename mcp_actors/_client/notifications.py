@@ -20,7 +20,7 @@ import trio
 from mcp_actors._actors.dispatcher import NEW_ACCESS
 from mcp_actors._actors.event_bus import EventBus
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._client.connectivity import Connectivity
+from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.options import (
     ClientNotification,
     ClientNotificationMiddleware,
@@ -33,13 +33,18 @@ from mcp_actors._eras.era import ACKNOWLEDGED, KIND_OF_METHOD, METHOD_OF_KIND, E
 from mcp_actors._eras.modern import SUBSCRIPTION_ID
 from mcp_actors._wire.codec import JsonRpcError
 from mcp_actors.errors import (
+    AuthorizationError,
+    AuthorizationUnavailable,
     CallTimeout,
     ConnectionLost,
     LocalProtocolError,
     McpError,
+    Overloaded,
     RemoteProtocolError,
     RpcError,
+    ServerStopping,
     SessionExpired,
+    SharedStateUnavailable,
     SubscriptionLost,
 )
 from mcp_actors.supervision.arguments import require_trio
@@ -48,7 +53,7 @@ from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import CLIENT_SUBSCRIPTION
 from mcp_actors.types import SubscriptionFilter
 
-__all__ = ["Listener", "Notifications", "Subscriptions"]
+__all__ = ["LISTEN_AGAIN", "Listener", "Notifications", "Subscriptions"]
 
 # Notifications that wait for a slow handler; beyond it the oldest go. A log is worth less than the connection.
 MAX_WAITING = 4096
@@ -211,6 +216,8 @@ LISTEN_AGAIN = (1.0, 2.0, 5.0, 15.0, 30.0)
 # A listen request is answered when the subscription ends.
 UNBOUNDED = CallOptions(idle=math.inf, cap=math.inf)
 _LISTS: tuple[EventKind, ...] = ("tools", "prompts", "resources")
+# Refusals of a server that may grant the same subscription later.
+_PASSING = (Overloaded, ServerStopping, SharedStateUnavailable)
 
 
 class Subscriptions:
@@ -234,6 +241,7 @@ class Subscriptions:
     def run_in(self, nursery: trio.Nursery) -> None:
         """Takes the nursery for the tasks of listeners."""
         self._nursery = nursery
+        self._requests.flights.run_in(nursery)
 
     # -- what the server says --------------------------------------------------------------------------------------
 
@@ -392,45 +400,91 @@ class Subscriptions:
         except McpError as error:
             log.debug("could not unsubscribe", error=str(error))
 
-    # -- the change handler ----------------------------------------------------------------------------------------
+    # -- through all connections -------------------------------------------------------------------------------------
 
-    async def follow(self, changed: Callable[[str, str | None], None]) -> None:
-        """Calls ``changed`` for every change of the lists of a server that only speaks of them to who subscribed.
+    async def hold(
+        self,
+        wanted: Callable[[Negotiated], SubscriptionFilter | None],
+        began: Callable[[Listener | None], None],
+        changed: Callable[[Event], None],
+    ) -> None:
+        """Subscribes in one connection after the other, and returns once ``wanted`` says that nothing is wanted.
 
         A subscription that ended is asked for again: at once on a new connection, after a while on one that goes on,
-        as over HTTP, and not at all on one whose server refused it. Then everything counts as changed: what happened
-        in between is unknown. Returns when nothing more will come.
-        """
-        try:
-            missed: tuple[EventKind, ...] = ()
-            times = 0
-            while self._connectivity.negotiated.era.client.listen_method is not None:
-                session = await self._connectivity.live_session(self._requests.options.idle)
-                began = trio.current_time()
-                again = await self._follow_once(changed, missed)
-                if trio.current_time() - began > LISTEN_AGAIN[-1]:
-                    times = 0
-                wait = LISTEN_AGAIN[min(times, len(LISTEN_AGAIN) - 1)] if again else math.inf
-                with trio.move_on_after(wait):
-                    await session.ended.wait()
-                missed, times = _LISTS, times + 1
-        except McpError as error:
-            log.debug("changes are no longer followed", error=str(error))
+        as over HTTP, and not at all on one whose server refused it.
 
-    async def _follow_once(
-        self, changed: Callable[[str, str | None], None], missed: Sequence[EventKind]
+        Args:
+            wanted: Returns what to subscribe to in a connection.
+            began: Is called when a subscription is in force, and with ``None`` when it cannot be had. What happened
+                on the server before that is unknown.
+            changed: Is called with every change. Neither function may wait.
+
+        Raises:
+            McpError: There is no connection, and none will be made; or access was refused.
+        """
+        times, lost = 0, None
+        while True:
+            session = await self._connectivity.live_session(math.inf, lost)
+            filter = wanted(self._connectivity.negotiated)
+            if filter is None:
+                return
+            since = trio.current_time()
+            again = await self._hold_once(Listener(filter), began, changed)
+            if trio.current_time() - since > LISTEN_AGAIN[-1]:
+                times = 0
+            wait = LISTEN_AGAIN[min(times, len(LISTEN_AGAIN) - 1)] if again else math.inf
+            with trio.move_on_after(wait):
+                await session.ended.wait()
+            times += 1
+            lost = session if session.ended.is_set() else None
+
+    async def _hold_once(
+        self,
+        listener: Listener,
+        began: Callable[[Listener | None], None],
+        changed: Callable[[Event], None],
     ) -> bool:
         """Returns when the subscription has ended: whether the server may grant another one."""
-        kinds = [kind for kind in _LISTS if kind in self._connectivity.negotiated.declared]
+        has_begun = False
         try:
-            async with self.opened(Listener(_filter_of(kinds))) as listener:
-                for kind in missed:
-                    changed(kind, None)
+            async with self.opened(listener):
+                has_begun = True
+                began(listener)
                 async for event in listener:
-                    changed(event.kind, event.uri)
-        except SubscriptionLost as lost:
-            return not isinstance(lost.__cause__, RpcError)
-        return True
+                    changed(event)
+            return True
+        except McpError as error:
+            if isinstance(error, AuthorizationError) and not isinstance(error, AuthorizationUnavailable):
+                raise
+            if not has_begun:
+                began(None)
+            log.debug("a subscription has ended", error=str(error))
+            cause = error.__cause__ if isinstance(error, SubscriptionLost) else error
+            return not isinstance(cause, RpcError | LocalProtocolError) or isinstance(cause, _PASSING)
+
+    async def follow(self, changed: Callable[[EventKind, str | None], None]) -> None:
+        """Calls ``changed`` for every change of the lists of a server that only speaks of them to who subscribed.
+
+        After a subscription that ended everything counts as changed. Returns when nothing more will come.
+        """
+        is_first = True
+
+        def wanted(negotiated: Negotiated) -> SubscriptionFilter | None:
+            if negotiated.era.client.listen_method is None:
+                return None
+            return _filter_of([kind for kind in _LISTS if kind in negotiated.declared])
+
+        def began(listener: Listener | None) -> None:
+            nonlocal is_first
+            if listener is not None and not is_first:
+                for kind in _LISTS:
+                    changed(kind, None)
+            is_first = False
+
+        try:
+            await self.hold(wanted, began, lambda event: changed(event.kind, event.uri))
+        except McpError as error:
+            log.debug("changes are no longer followed", error=str(error))
 
 
 def _filter_of(kinds: Collection[EventKind]) -> SubscriptionFilter:

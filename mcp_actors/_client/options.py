@@ -39,7 +39,7 @@ from mcp_actors._actors.task_pool import abandon_nurseries
 from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors._client.tool_arguments import ArgumentMode
 from mcp_actors._eras.era import DEADLINES
-from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport, Telemetry
+from mcp_actors.abc import ClientTransport, ServerHandler, ServerTransport, SharedState, Telemetry
 from mcp_actors.abc.discovery import client_transport
 from mcp_actors.errors import ConnectionLost, McpError, SessionExpired
 from mcp_actors.supervision.arguments import callback, instance_of, positive_number, require
@@ -185,6 +185,7 @@ _CHECKS = {
         lambda mode: mode in get_args(ArgumentMode),
         "'as-is', 'check' or 'repair'",
     ),
+    "cache": instance_of((SharedState, type(None)), "an object of mcp_actors.shared"),
     "deadlines": instance_of(bool, "True or False"),
     "log_level": (
         lambda level: level is None or level in LOGGING_LEVELS,
@@ -227,6 +228,7 @@ class ClientOptions:
     telemetry: Telemetry | None = None
     extensions: Mapping[str, Any] | Sequence[ClientExtension] = ()
     middleware: Sequence[ClientMiddleware] = ()
+    cache: SharedState | None = None
     tasks: ClientExtension | None = None
     """Tasks, which each stateless request declares as an extension and sessions declare by their core alone."""
 
@@ -238,6 +240,11 @@ class ClientOptions:
             # A program may bring tasks of its own.
             return extensions
         return (*extensions, self.tasks)
+
+    @property
+    def handlers(self) -> list[str]:
+        """The names of the functions that a server learns of, because they answer it."""
+        return [name for name in ("sampling", "elicitation", "roots") if getattr(self, name) is not None]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -256,6 +263,8 @@ class ClientOptions:
             {**given, "timeout": self.call.idle, "cap": self.call.cap, "deadlines": self.call.sends_deadline},
         )
         require_for_clients(self.middleware)
+        if self.cache is not None and not isinstance(self.target, str):
+            raise ValueError("cache= is for a server with a URL: other processes find its answers by that")
         for each in self.in_use:
             if not isinstance(each, ClientExtension):
                 raise TypeError(

@@ -3,7 +3,8 @@
 `Requests.call` is for methods of the protocol. Inside of the client's middleware it takes these steps:
 
 1. The revision must have the method, and the server must have declared what the method requires.
-2. A fresh answer in `ResponseCache` is the result (MCP 2026-07-28, Caching).
+2. A fresh answer in `ResponseCache` is the result (MCP 2026-07-28, Caching). Lists and reads that are asked for at
+   the same time are one request (`Flights`), and other processes may have an answer (`SharedAnswers`).
 3. `Requests.send` sends the request in the present session, or waits for the session that is on its way. Where the
    channel carries headers, `HeaderMirroring` repeats parts of the request in them (MCP 2026-07-28, Streamable HTTP,
    Standard and Custom Headers). A request of which nothing was begun is sent again (`Repetition`).
@@ -17,13 +18,23 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
+import attrs
 import trio
 
 from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall, ProgressCallback
 from mcp_actors._actors.session import Session
+from mcp_actors._client.cache import (
+    STALE,
+    Flights,
+    KnownAnswer,
+    ResponseCache,
+    SharedAnswers,
+    validated,
+)
 from mcp_actors._client.client_extension import AnsweredCall, Extensions
 from mcp_actors._client.connectivity import Connectivity, Negotiated
 from mcp_actors._client.options import ClientCall, ClientOptions, guarded, sent_through
@@ -31,9 +42,9 @@ from mcp_actors._client.pages import FEW_PAGES, AllPages
 from mcp_actors._client.repetition import REFUSALS, Repetition, may_be_repeated
 from mcp_actors._client.request_handlers import RequestHandlers
 from mcp_actors._client.tool_results import ListedSchemas
-from mcp_actors._eras.era import Era, Event, EventKind, Method, read_result
+from mcp_actors._eras.era import ETAG, ETAGS, READS, Era, Event, EventKind, Method, read_result
 from mcp_actors._eras.modern import ENVELOPE, MirroredParam
-from mcp_actors._wire.codec import decode_value, encode_value
+from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import (
     INVALID_PARAMS,
     URL_ELICITATION_REQUIRED,
@@ -50,7 +61,6 @@ from mcp_actors.types import InputRequest, InputResponse, ListToolsResult, Tool
 __all__ = [
     "HeaderMirroring",
     "Requests",
-    "ResponseCache",
     "call_options",
     "callers_meta",
 ]
@@ -70,6 +80,8 @@ class Requests:
     def __init__(self, options: ClientOptions, connectivity: Connectivity, handlers: RequestHandlers) -> None:
         self.options = options.call
         self.cache = ResponseCache(options.limits.cache_bytes)
+        self.flights = Flights()
+        self.shared = SharedAnswers.of(options)
         self.schemas = ListedSchemas(options.arguments)
         self.middleware = tuple(options.middleware)
         self.client_options = options
@@ -85,6 +97,7 @@ class Requests:
         self._era: Era | None = None
         self._methods: Mapping[str, Method] = {}
         self._mirroring: HeaderMirroring | None = None
+        self._validates = False
 
     def __repr__(self) -> str:
         return f"<Requests {self._era.version if self._era else '-'} {self.cache!r}>"
@@ -101,20 +114,40 @@ class Requests:
         }
         mirrors = era.client.mirrored is not None and session.link.channel.mirrors
         self._mirroring = HeaderMirroring(era, self.extensions.targets) if mirrors else None
+        self._validates = ETAGS in (negotiated.capabilities.extensions or {})
         self.cache.clear()
+        self.flights.close()
+
+    @property
+    def session(self) -> Session | None:
+        """The session of the last handshake; ``None`` before the first one."""
+        return self._session
+
+    def offers(self, name: str) -> bool:
+        """Whether the revision has a method, and the server has declared what it requires."""
+        return name in self._methods
+
+    def require(self, name: str) -> None:
+        """Raises `LocalProtocolError` if a method cannot be asked for, or the client is not connected."""
+        if name not in self._methods:
+            self._not_available(name)
 
     def new_access(self) -> list[EventKind]:
         """Forgets all answers: they were for another caller or other scopes. Returns which lists may be different ones.
 
         A resource that was read is another caller's, too.
         """
-        self.cache.clear()
+        self.cache.forget()
+        self.flights.close()
         kinds: list[EventKind] = ["tools", "prompts", "resources"]
         return [kind for kind in kinds if f"{kind}/list" in self._methods]
 
     def changed(self, event: Event) -> None:
         """Forgets what was known of something that has changed on the server."""
-        self.cache.invalidate(event.kind, event.uri)
+        self.cache.invalidate(event.kind)
+        self.flights.close(*STALE[event.kind])
+        if self.shared is not None:
+            self.shared.doubt(event.kind)
         if event.kind == "tools":
             self.schemas.forget()
             if self._mirroring is not None:
@@ -197,11 +230,66 @@ class Requests:
         raw: Collection[str] = (),
     ) -> Any:
         method = self._methods.get(name) or self._not_available(name)
+        if name not in READS or answers is not None or state is not None:
+            return await self._ask(name, params, options or self.options, answers, state, raw)
         if method.cacheable and not refresh:
             cached = self.cache.get(name, params, trio.current_time())
             if cached is not None:
                 await trio.lowlevel.checkpoint()
                 return read_result(self._spoken(), cached, method.result)
+        options = options or self.options
+        read = partial(self._read, name, params, options, refresh, raw)
+        if raw or not self.flights.takes(options):
+            return await read(options)
+        # One that goes its own way from here on asks with what is left of its time.
+        return await self.flights.share(
+            (name, encode_value(params), options.idle, options.cap), options, read
+        )
+
+    async def _read(
+        self,
+        name: str,
+        params: dict[str, Any],
+        options: CallOptions,
+        refresh: bool,
+        raw: Collection[str],
+        left: CallOptions,
+    ) -> Any:
+        """Makes a request for a list or a resource, or finds the answer that another process was given."""
+        shared = self.shared if self._methods[name].cacheable else None
+        if shared is None:
+            return await self._ask(name, params, left, None, None, raw, refresh)
+        negotiated = self._connectivity.negotiated
+        place = shared.place_of(name, params, negotiated)
+        found = None if refresh else await shared.get(place)
+        if found is not None:
+            self.cache.put(name, params, found, trio.current_time(), self.cache.changes)
+            return read_result(self._spoken(), found, self._methods[name].result)
+        changes = self.cache.changes
+        result = await self._ask(name, params, left, None, None, raw, refresh)
+        kept = self.cache.fresh(name, params, trio.current_time()) if changes == self.cache.changes else None
+        if kept is not None:
+            await shared.put(place, *kept)
+        return result
+
+    async def _ask(
+        self,
+        name: str,
+        params: dict[str, Any],
+        options: CallOptions,
+        answers: Mapping[str, InputResponse] | None,
+        state: str | None,
+        raw: Collection[str],
+        refresh: bool = False,
+    ) -> Any:
+        """Sends a request, and answers what the server asks on the way."""
+        method = self._methods[name]
+        known: KnownAnswer | None = None
+        if self._validates and name in READS and answers is None and state is None:
+            known = self.cache.known(name, params)
+            if refresh or known is not None:
+                meta = {**(options.meta or {}), ETAG: "" if known is None else known.etag}
+                options = attrs.evolve(options, meta=meta)
         asked = params
         if answers is not None or state is not None:
             era = self._spoken()
@@ -216,9 +304,9 @@ class Requests:
             try:
                 session = self._session
                 if session is None or self._mirroring is not None or not session.outbound.is_plain:
-                    result = await self.send(name, asked, options or self.options)
+                    result = await self.send(name, asked, options)
                 else:
-                    result = await self._send_in(session, name, asked, options or self.options)
+                    result = await self._send_in(session, name, asked, options)
             except RpcError as error:
                 if round < max_rounds and await self._has_visited_urls(error):
                     continue
@@ -231,14 +319,17 @@ class Requests:
             kind = result.get("resultType", "complete")
             if kind == "complete":
                 # MCP 2026-07-28, Caching: the result of a retry with input is not cacheable.
-                if method.cacheable and asked is params:
-                    self.cache.put(name, params, result, trio.current_time(), changes)
+                if name in READS and asked is params:
+                    if self._validates:
+                        result = validated(result, known)
+                    now = trio.current_time()
+                    self.cache.put(name, params, result, now, changes, may_be_fresh=method.cacheable)
                 return read_result(self._spoken(), result, method.result)
             if kind in raw:
                 return result
             made = results.get(kind) if isinstance(kind, str) else None
             if made is not None and self._spoken().declares_in_requests:
-                call = AnsweredCall(name, asked, options or self.options, self.send, began)
+                call = AnsweredCall(name, asked, options, self.send, began)
                 return read_result(self._spoken(), await made(call, result), method.result)
             if kind != "input_required" or not method.may_ask:
                 raise RemoteProtocolError(
@@ -273,6 +364,10 @@ class Requests:
                 options, self._connectivity, None if pending is None else pending.deadline
             )
             options = await repetition.wait(refusal, session)
+        finally:
+            if self.flights.open and method not in READS:
+                # What it has done may not be in answers that are on their way.
+                self.flights.close()
         return await self.send(method, params, options, repetition)
 
     async def send(
@@ -312,6 +407,9 @@ class Requests:
                     raise mismatch from None
             except REFUSALS as refusal:
                 options = await repetition.wait(refusal, session)
+            finally:
+                if self.flights.open and method not in READS:
+                    self.flights.close()
 
     def begin(
         self, method: str, params: dict[str, Any], options: CallOptions
@@ -513,104 +611,3 @@ class HeaderMirroring:
         if name in self._refused:
             raise LocalProtocolError(f"the tool {name!r} cannot be called: {self._refused[name]}")
         return self._annotated.get(name, ())
-
-
-# -- cache -----------------------------------------------------------------------------------------------------------
-
-# Which answers a change notification makes stale, whatever their time to live.
-_STALE = {
-    "tools": ("tools/list",),
-    "prompts": ("prompts/list",),
-    "resources": ("resources/list", "resources/templates/list"),
-    "resource_updated": ("resources/read",),
-}
-
-# Enough for the lists and resources a program works with; beyond it the oldest answer goes.
-MAX_ENTRIES = 256
-# Seconds. What a server calls good for longer is asked for again after a day.
-MAX_AGE = 24 * 3600.0
-
-
-class ResponseCache:
-    """Answers by method and params; the oldest are dropped. Times are those of the caller's clock, in seconds.
-
-    Answers are kept as bytes, which are what ``max_bytes`` bounds: as objects they take many times that.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._entries: dict[tuple[str, bytes], tuple[float, bytes]] = {}
-        self.changes = 0
-        self.clears = 0
-        """How often everything was dropped."""
-
-    def __repr__(self) -> str:
-        return f"<ResponseCache {len(self._entries)}/{MAX_ENTRIES} {self._bytes}/{self._max_bytes} bytes>"
-
-    def get(self, method: str, params: dict[str, Any], now: float) -> dict[str, Any] | None:
-        """Returns the answer if it is still fresh."""
-        if not self._entries:
-            return None
-        key = (method, encode_value(params))
-        entry = self._entries.get(key)
-        if entry is None:
-            return None
-        if entry[0] <= now:
-            self._drop(key)
-            return None
-        answer: dict[str, Any] = decode_value(entry[1])
-        return answer
-
-    def put(
-        self, method: str, params: dict[str, Any], result: dict[str, Any], now: float, changes: int
-    ) -> None:
-        """Keeps an answer that says how long it is good for; without ``ttlMs``, or with 0, it is not kept.
-
-        ``changes`` is what this object's was when the question was sent: an answer that was overtaken by a change
-        may be an old one, and is not kept either. It takes the place of an older one that was refreshed.
-        """
-        key = (method, encode_value(params))
-        self._drop(key)
-        ttl = result.get("ttlMs")
-        # Compared before it is divided: an integer of a peer may be too large for a float.
-        if (
-            changes != self.changes
-            or not isinstance(ttl, int | float)
-            or isinstance(ttl, bool)
-            or not ttl > 0
-        ):
-            return
-        answer = encode_value(result)
-        size = len(key[1]) + len(answer)
-        if size > self._max_bytes:
-            return
-        while len(self._entries) >= MAX_ENTRIES or self._bytes + size > self._max_bytes:
-            self._drop(next(iter(self._entries)))
-        self._entries[key] = (now + min(ttl, MAX_AGE * 1000) / 1000, answer)
-        self._bytes += size
-
-    def _drop(self, key: tuple[str, bytes]) -> None:
-        entry = self._entries.pop(key, None)
-        if entry is not None:
-            self._bytes -= len(key[1]) + len(entry[1])
-
-    def invalidate(self, kind: str, uri: str | None) -> None:
-        """Drops what a change on the server makes stale.
-
-        An update may be of something below the URI, so all resources that were read are dropped.
-        """
-        self.discard(*_STALE[kind])
-
-    def discard(self, *methods: str) -> None:
-        """Drops every answer to these methods, all pages of a list."""
-        self.changes += 1
-        for key in [key for key in self._entries if key[0] in methods]:
-            self._drop(key)
-
-    def clear(self) -> None:
-        """Drops everything: the server is another one, or was started anew."""
-        self.changes += 1
-        self.clears += 1
-        self._entries.clear()
-        self._bytes = 0

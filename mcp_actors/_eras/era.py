@@ -22,11 +22,15 @@ __all__ = [
     "ACKNOWLEDGED",
     "DEADLINE",
     "DEADLINES",
+    "ETAG",
+    "ETAGS",
     "IDEMPOTENCY",
     "KEY",
     "KIND_OF_METHOD",
     "METHOD_OF_KIND",
+    "READS",
     "RESULT_STAMPS",
+    "UNCHANGED",
     "ClientRules",
     "Era",
     "EraName",
@@ -114,6 +118,18 @@ IDEMPOTENCY = "mcp-actors/idempotency"
 """The extension of servers that keep the answers to calls with keys."""
 KEY = "mcp-actors/key"
 """The member of a call's ``_meta`` that has its key: a server with that extension begins nothing twice for it."""
+
+ETAGS = "mcp-actors/etags"
+"""The extension of servers that say by a tag whether lists and resources are what a client has already."""
+ETAG = "mcp-actors/etag"
+"""The member of ``_meta`` that has the tag: of a result its own, of a request that of the answer the client has."""
+UNCHANGED = "mcp-actors/unchanged"
+"""The member of ``_meta`` of a result that stands for the one whose tag the client has sent."""
+
+READS = frozenset(
+    {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read"}
+)
+"""The requests that change nothing, and whose answer is the same whenever one caller asks at one time."""
 
 
 # -- the differences for clients, as one value ---------------------------------------------------------------------

@@ -33,7 +33,9 @@ from mcp_actors._client.options import (
     Telemetry,
 )
 from mcp_actors._client.tool_arguments import ArgumentMode
+from mcp_actors._client.watching import ListChange
 from mcp_actors._eras.era import EraName
+from mcp_actors.abc import SharedState
 from mcp_actors.asyncio.serving import lifespan, serve
 from mcp_actors.client import ClientCall, Event, T
 from mcp_actors.errors import McpError
@@ -156,6 +158,11 @@ class Client:
             progress can move it, of the cancel scopes around it, and of the call that it is made for. Servers of this
             engine stop at it (`DeadlineExceeded`) and pass it on; others ignore it. Off by default, as it is an
             extension of this engine.
+        cache: A `~mcp_actors.abc.SharedState`, such as ``shared_state("sqlite:/var/cache/mcp.db")``, in which answers
+            of a stateless server are kept for other processes that have the same URL, for as long as the server says
+            (``ttlMs``). Those that are not for every caller are found by clients with the same `BearerToken`, or
+            without ``auth``, alone. Lists and reads only, none above 1 MiB; while the state is away the server is
+            asked. None by default: answers are kept in this process.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -204,6 +211,7 @@ class Client:
         middleware: Sequence[_ClientMiddleware] = (),
         arguments: ArgumentMode = "as-is",
         deadlines: bool = False,
+        cache: SharedState | None = None,
     ) -> None: ...
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc_info: object) -> None: ...
@@ -740,6 +748,49 @@ class Client:
 
     async def unsubscribe_resource(self, uri: str) -> None:
         """Takes `subscribe_resource` back; raises as it does. A `Listener` of the same resource goes on."""
+
+    def watch_tools(self) -> AbstractAsyncContextManager[AsyncIterator[ListChange[Tool]]]:
+        """Yields the list of tools and whatever becomes of it, for the length of the block; iterate over what comes.
+
+        First comes the list as it is, then what differs each time: `ListChange` has both. No list is older than the one
+        before. Differences that arrive between two looks are one, so a slow reader gets the newest list and nothing
+        grows. It goes on over losses of the connection, where the client makes it again (``restart=True``, or over
+        HTTP), and over restarts of the server, in both eras. Where the server announces no changes the list is read
+        again in each new connection, and when the time is over that the server has named (``ttlMs``).
+
+        Cancelling a look loses nothing; leaving the block waits at most one second for the server to take the
+        subscription back.
+
+        Raises:
+            LocalProtocolError: The server did not declare tools, or the client is not connected.
+            ConnectionLost: By the iteration: there is no connection, and none will be made.
+            ConnectFailed: By the iteration: the last attempt to connect again failed.
+            McpError: By the iteration: what else `list_tools` raises, after which it may go on. It waits and asks again
+                after a connection that failed, a request without an answer in time, and a server that is overloaded or
+                stops.
+        """
+
+    def watch_resources(self) -> AbstractAsyncContextManager[AsyncIterator[ListChange[Resource]]]:
+        """Yields the list of resources and whatever becomes of it, as `watch_tools` does; raises as it does."""
+
+    def watch_prompts(self) -> AbstractAsyncContextManager[AsyncIterator[ListChange[Prompt]]]:
+        """Yields the list of prompts and whatever becomes of it, as `watch_tools` does; raises as it does."""
+
+    def watch_resource(self, uri: str) -> AbstractAsyncContextManager[AsyncIterator[ReadResourceResult]]:
+        """Yields a resource and its newest contents each time that they differ, as `watch_tools` does for lists.
+
+        Where the server takes no subscription to it, it is read again in each new connection, and when the time is over
+        that the server has named (``ttlMs``).
+
+        Args:
+            uri: The resource. Updates of what lies below it count, too.
+
+        Raises:
+            LocalProtocolError: The server did not declare resources, or the client is not connected.
+            ResourceNotFound: By the iteration: the server has no such resource now. The iteration may go on, and then
+                waits until something is heard of it.
+            McpError: By the iteration: what `watch_tools` and `read_resource` raise.
+        """
 
     async def request(
         self, method: str, params: Mapping[str, Any] | None = None, *, timeout: float | None = None

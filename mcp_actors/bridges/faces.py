@@ -305,6 +305,10 @@ class IteratorFace(Face):
             with suppress(EngineStopped):
                 engine.post(held.clear)
 
+    async def _fetch(self) -> None:
+        """Takes the next items, in the engine: what has come stays here if the program was cancelled meanwhile."""
+        self._ready.extend(await _next_of(self._original))
+
 
 class AsyncioIterator(IteratorFace, AsyncioFace):
     """An iterator for asyncio programs."""
@@ -314,7 +318,7 @@ class AsyncioIterator(IteratorFace, AsyncioFace):
 
     async def __anext__(self) -> Any:
         if not self._ready:
-            self._ready.extend(await self._bridge().call(_next_of, self._original))
+            await self._bridge().call(self._fetch)
         return self._ready.popleft()
 
 
@@ -327,7 +331,7 @@ class SyncIterator(IteratorFace, SyncFace):
     def __next__(self) -> Any:
         if not self._ready:
             try:
-                self._ready.extend(self._bridge().call(_next_of, self._original))
+                self._bridge().call(self._fetch)
             except StopAsyncIteration:
                 raise StopIteration from None
         return self._ready.popleft()
@@ -371,7 +375,8 @@ class AsyncioBlock(AsyncioFace):
     async def __aenter__(self) -> Any:
         bridge = self._bridge()
         self._block = EngineBlock(self._original)
-        return self._faced(await self._block.enter_from_asyncio(bridge))
+        value = self._faced(await self._block.enter_from_asyncio(bridge))
+        return AsyncioIterator(value, self._opened, self) if hasattr(value, "next_many") else value
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._block.leave_from_asyncio(self._bridge())
@@ -383,7 +388,8 @@ class SyncBlock(SyncFace):
     def __enter__(self) -> Any:
         bridge = self._bridge()
         self._block = EngineBlock(self._original)
-        return self._faced(self._block.enter_from_thread(bridge))
+        value = self._faced(self._block.enter_from_thread(bridge))
+        return SyncIterator(value, self._opened, self) if hasattr(value, "next_many") else value
 
     def __exit__(self, *exc_info: object) -> None:
         self._bridge().call(self._block.leave)

@@ -71,6 +71,7 @@ CLIENT_SUPERVISOR = TaskKind("client supervisor", "client", "session", "the call
 CLIENT_PINGS = TaskKind("client pings", "client connection", "nothing", "no caller", restarted=True)
 CLIENT_NOTIFICATIONS = TaskKind("client notifications", "client", "nothing", "no caller", restarted=True)
 CLIENT_SUBSCRIPTION = TaskKind("client subscription", "client", "member", "the listener: SubscriptionLost")
+CLIENT_READ = TaskKind("shared request", "client", "call", "all callers that wait for the answer")
 CLIENT_TASK = TaskKind("client task", "client", "call", "the server that looks at the task: it has failed")
 IN_PROCESS_SERVER = TaskKind(
     "in-process server",
