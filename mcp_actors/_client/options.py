@@ -64,6 +64,7 @@ from mcp_actors.types import (
     RootsCapability,
     SamplingCapability,
 )
+from mcp_actors.types.apps import APP_MIME, APPS
 
 __all__ = [
     "CLOSE_TIMEOUT",
@@ -186,6 +187,7 @@ _CHECKS = {
         "'as-is', 'check' or 'repair'",
     ),
     "deadlines": instance_of(bool, "True or False"),
+    "apps": instance_of(bool, "True or False"),
     "log_level": (
         lambda level: level is None or level in LOGGING_LEVELS,
         f"one of {', '.join(LOGGING_LEVELS)}",
@@ -227,6 +229,7 @@ class ClientOptions:
     telemetry: Telemetry | None = None
     extensions: Mapping[str, Any] | Sequence[ClientExtension] = ()
     middleware: Sequence[ClientMiddleware] = ()
+    apps: bool = False
     tasks: ClientExtension | None = None
     """Tasks, which each stateless request declares as an extension and sessions declare by their core alone."""
 
@@ -245,6 +248,9 @@ class ClientOptions:
         settings = {} if self.auth is None else dict(self.auth.extensions)
         if self.call.sends_deadline:
             settings[DEADLINES] = {}
+        if self.apps:
+            # SEP-1865, Client (Host) Capabilities.
+            settings[APPS] = {"mimeTypes": [APP_MIME]}
         if isinstance(self.extensions, Mapping):
             return {**settings, **self.extensions}
         return {**settings, **{each.id: dict(each.settings) for each in self.extensions}}
