@@ -96,12 +96,12 @@ show().catch((error) => {
 `;
 
 const SANDBOX = `<!doctype html><meta charset="utf-8"><title>Sandbox</title>
-<style>html, body, iframe { margin: 0; width: 100%; height: 100%; border: 0; display: block; }</style>
+<style>html, body, iframe { margin: 0; width: 100%; height: 100%; border: 0; display: block; }</style><body>
 <script>
 const host = new URL(document.referrer).origin;
 const inner = document.createElement('iframe');
 inner.setAttribute('sandbox', 'allow-scripts allow-same-origin allow-forms');
-document.documentElement.append(inner);
+document.body.append(inner);
 addEventListener('message', ({ source, origin, data }) => {
     if (source === window.parent && origin === host) {
         if (data?.method === 'ui/notifications/sandbox-resource-ready') {
