@@ -32,7 +32,7 @@ from mcp_actors.types.apps import (
     tool_meta,
 )
 
-__all__ = ["App", "Page", "as_app", "linked_meta", "page_for"]
+__all__ = ["App", "PageResource", "as_app", "linked_meta", "page_for"]
 
 _VISIBLE_TO = ("model", "app")
 _LONGEST_URI = 1_024
@@ -125,7 +125,7 @@ def check_app_uri(uri: Any) -> None:
 
 
 @attrs.frozen
-class Page:
+class PageResource:
     """A page that is to be a resource. Two tools may have an equal one."""
 
     uri: str
@@ -145,7 +145,7 @@ def as_app(given: Any) -> App:
     return given if isinstance(given, App) else App(given)
 
 
-def page_for(app: App, call: Callable[..., Any]) -> Page | None:
+def page_for(app: App, call: Callable[..., Any]) -> PageResource | None:
     """Returns the page of a tool as a resource that is to be added, ``None`` if there is none to add.
 
     Args:
@@ -163,7 +163,7 @@ def page_for(app: App, call: Callable[..., Any]) -> Page | None:
     }
     if not isinstance(app.page, str | os.PathLike):
         name = name_of(app.page)
-        return Page(app.uri or f"{APP_SCHEME}{quote(name)}", app.page, {**shown, "name": name})
+        return PageResource(app.uri or f"{APP_SCHEME}{quote(name)}", app.page, {**shown, "name": name})
     given, folder = Path(app.page), _folder_of(call)
     path = (folder / given).resolve()
     inside = path.relative_to(folder) if path.is_relative_to(folder) else None
@@ -171,7 +171,7 @@ def page_for(app: App, call: Callable[..., Any]) -> Page | None:
         raise ValueError(f"app={str(given)!r} leads out of {str(folder)!r}, in which the tool is written")
     html = _read_html(path)
     uri = app.uri or APP_SCHEME + quote((inside or Path(path.name)).as_posix())
-    return Page(uri, html, {**shown, "name": path.stem, "size": len(html.encode()), "inline": True})
+    return PageResource(uri, html, {**shown, "name": path.stem, "size": len(html.encode()), "inline": True})
 
 
 def _kept(html: str) -> str:

@@ -18,7 +18,7 @@ from mcp_actors._actors.inbound_call import CallOwner, Continuation
 from mcp_actors._eras.era import IDEMPOTENCY, Event, EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.approvals import APPROVALS
-from mcp_actors._server.apps import App, Page, as_app, page_for
+from mcp_actors._server.apps import App, PageResource, as_app, page_for
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.components import KINDS_OF_LISTS, ComponentKind, Switch, Switches, switched
 from mcp_actors._server.context import Context, SyncContext, holder_of
@@ -145,7 +145,7 @@ class Features:
         self.skills: Any = None
         """The `mcp_actors._server.skills.SkillMethods`, if this server or one that is mounted in it has skills."""
         # The pages of tools that were added with them, by their URIs.
-        self._pages: dict[str, Page] = {}
+        self._pages: dict[str, PageResource] = {}
         self.sources: tuple[ComponentSource, ...] = ()
         """What has components that are not registered, those of mounted servers included."""
         self.mounts: tuple[Any, ...] = ()

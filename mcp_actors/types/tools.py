@@ -65,7 +65,7 @@ class Tool(Vocabulary):
 
     @property
     def visibility(self) -> frozenset[str]:
-        """Who may call it, out of ``"model"`` and ``"app"``; by default both (SEP-1865, Visibility)."""
+        """The callers that it is for, out of ``"model"`` and ``"app"``; by default both (SEP-1865, Visibility)."""
         return visibility_of(self.meta)
 
 
