@@ -58,7 +58,7 @@ class App:
     page, and only ``visibility`` is said of it."""
     uri: str | None = attrs.field(default=None, kw_only=True)
     """The URI of the page, by default ``ui://`` and the path of the file or the name of the function."""
-    csp: AppCsp = attrs.field(default=AppCsp(), kw_only=True)
+    csp: AppCsp = attrs.field(factory=AppCsp, kw_only=True)
     """The origins that the page needs. By default it reaches nothing: scripts and styles are in the page itself."""
     permissions: Collection[AppPermission] = attrs.field(default=(), kw_only=True)
     """What the page asks of the browser: ``"camera"``, ``"microphone"``, ``"geolocation"``, ``"clipboardWrite"``.

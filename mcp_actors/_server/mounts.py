@@ -24,6 +24,7 @@ import attrs
 import msgspec
 import trio
 
+from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._eras.era import Method
 from mcp_actors._server.components import VERSION, ComponentKind
@@ -42,7 +43,6 @@ from mcp_actors.errors import LocalProtocolError, UpstreamUnavailable
 from mcp_actors.supervision.containment import sole_cause, start, start_and_wait
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.task_kinds import MOUNT, MOUNT_END
-from mcp_actors.types import ReadResourceResult, Tool
 
 __all__ = ["LiveMounts", "Mount", "Mounts"]
 
@@ -320,7 +320,7 @@ class Mount:
             params["uri"] = self.names.own_uri(params["uri"])
         inner = _context(ctx, self.inside(ctx), params)
         result = await through(self._middleware, inner, self.server._features.handlers[method])
-        if params.get("uri") != ctx.params.get("uri") and isinstance(result, ReadResourceResult):
+        if params.get("uri") != ctx.params.get("uri") and isinstance(result, t.ReadResourceResult):
             contents = [
                 attrs.evolve(each, uri=self.names.outside_uri(each.uri) or each.uri)
                 for each in result.contents
@@ -358,7 +358,7 @@ class Mount:
         shape = self._shapes.get(entry.key)
         return view if shape is None else reshaped_entry(view, shape, name, serial)
 
-    def _described(self, tool: Tool, name: str) -> Tool:
+    def _described(self, tool: t.Tool, name: str) -> t.Tool:
         meta = self.names.outside_meta(tool.meta)
         return tool if (tool.name, tool.meta) == (name, meta) else attrs.evolve(tool, name=name, meta=meta)
 

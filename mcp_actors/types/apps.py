@@ -102,7 +102,7 @@ class AppPage(ValueRecord):
     uri: str
     """The ``ui://`` URI. Two servers may have the same one."""
     html: str
-    csp: AppCsp = attrs.field(default=AppCsp(), kw_only=True)
+    csp: AppCsp = attrs.field(factory=AppCsp, kw_only=True)
     permissions: frozenset[AppPermission] = attrs.field(default=frozenset(), kw_only=True)
     """What it asks of the browser. The host decides."""
     domain: str | None = attrs.field(default=None, kw_only=True)
