@@ -37,6 +37,7 @@ class _WithoutCollecting:
 
 
 __all__ = [
+    "App",
     "Argument",
     "Audio",
     "CallCancelled",
@@ -95,6 +96,7 @@ __all__ = [
 # takes a third of the time of a start. And what a program does first, such as the command line, which catches signals,
 # does not wait for any of it.
 _LATE = {
+    "App": "mcp_actors.server",
     "Argument": "mcp_actors.server",
     "Audio": "mcp_actors.types",
     "Client": "mcp_actors.client",

@@ -37,6 +37,7 @@ from mcp_actors.errors import (
 )
 from mcp_actors.gateway.client_group import ClientGroup
 from mcp_actors.server import (
+    App,
     Argument,
     Context,
     Depends,
@@ -52,6 +53,7 @@ from mcp_actors.server import (
 from mcp_actors.types import Audio, File, Image
 
 __all__ = [
+    "App",
     "Argument",
     "Audio",
     "CallCancelled",

@@ -18,6 +18,7 @@ from mcp_actors._actors.dispatcher import Counters, LinkStatistics, SessionStati
 from mcp_actors._actors.inbound_call import CallStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCallStatistics, Progress, ProgressCallback
+from mcp_actors._client.apps import read_app
 from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.handshake import Handshake
@@ -68,6 +69,7 @@ from mcp_actors.errors import (
 from mcp_actors.supervision.tracebacks import shorten
 from mcp_actors.types import (
     LOGGING_LEVELS,
+    AppPage,
     CallToolResult,
     ClientCapabilities,
     CompleteResult,
@@ -208,6 +210,8 @@ class Client:
             (``ttlMs``). Those that are not for every caller are found by clients with the same `BearerToken`, or
             without ``auth``, alone. Lists and reads only, none above 1 MiB; while the state is away the server is
             asked. None by default: answers are kept in this process.
+        apps: Whether it is declared that the program shows the pages of tools (SEP-1865), which `app` reads. Off by
+            default.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -257,6 +261,7 @@ class Client:
         arguments: ArgumentMode = "as-is",
         deadlines: bool = False,
         cache: SharedState | None = None,
+        apps: bool = False,
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
@@ -285,6 +290,7 @@ class Client:
                 ping_interval=ping_interval,
                 restart=restart,
                 arguments=arguments,
+                apps=apps,
                 prior_discover=prior_discover,
                 limits=limits or Limits(),
                 auth=auth,
@@ -482,7 +488,9 @@ class Client:
 
     # -- tools -------------------------------------------------------------------------------------------------------
 
-    async def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
+    async def list_tools(
+        self, cursor: str | None = None, *, refresh: bool = False, for_apps: bool = False
+    ) -> ListToolsResult:
         """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
 
         Over HTTP a stateless server's tool is left out, with a warning, if its parameters are to be sent in headers
@@ -491,6 +499,8 @@ class Client:
         Args:
             cursor: The ``next_cursor`` of the page before; by default the first page.
             refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
+            for_apps: Whether tools are among them that only pages of the server may call, `app`, and that must not be
+                offered to models (SEP-1865, Visibility). By default they are left out.
 
         Raises:
             LocalProtocolError: The server did not declare tools, or the client is not connected.
@@ -504,11 +514,13 @@ class Client:
         page = await self._requests.list_tools(cursor, refresh=refresh)
         self._requests.schemas.learn(page.tools)
         self._tool_tasks.learn(page.tools)
-        return page
+        offered = page.tools if for_apps else [each for each in page.tools if "model" in each.visibility]
+        # The page itself may be kept.
+        return page if len(offered) == len(page.tools) else attrs.evolve(page, tools=offered)
 
-    def tools(self, *, refresh: bool = False) -> AsyncIterator[Tool]:
-        """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
-        list_page = partial(self.list_tools, refresh=refresh)
+    def tools(self, *, refresh: bool = False, for_apps: bool = False) -> AsyncIterator[Tool]:
+        """Iterates over all tools; each page is requested when it is needed. See `list_tools`."""
+        list_page = partial(self.list_tools, refresh=refresh, for_apps=for_apps)
         return AllPages(list_page, lambda page: page.tools)
 
     @overload
@@ -829,6 +841,32 @@ class Client:
             if error.code == INVALID_PARAMS and isinstance(error.data, dict) and error.data.get("uri") == uri:
                 raise ResourceNotFound(uri) from error
             raise
+
+    # -- apps --------------------------------------------------------------------------------------------------------
+
+    async def app(
+        self, tool: Tool | str, *, timeout: float | None = None, cap: float | None = None
+    ) -> AppPage:
+        """Reads the page on which a host shows the results of a tool, and checks it (SEP-1865).
+
+        What the page asks for beyond the extension, such as an origin that is none, is left out, and logged. A host
+        shows the page in a sandbox, and lets it call those tools of this server alone that have ``"app"`` in their
+        `~mcp_actors.types.Tool.visibility`.
+
+        Args:
+            tool: The tool, as it was listed, or the ``ui://`` URI of a page.
+            timeout: Seconds without an answer; by default the client's.
+            cap: Seconds in all; by default the client's.
+
+        Raises:
+            LocalProtocolError: The tool has no page (its ``app_uri`` is ``None``), or the client is not connected.
+            AppRefused: It must not be shown: it is not HTML of this kind, has more than 4 MiB, or no ``ui://`` URI.
+            ResourceNotFound: The server has no such page.
+            McpError: What else `read_resource` raises.
+        """
+        read = partial(self.read_resource, timeout=timeout, cap=cap)
+        has_list = self.server_capabilities.resources is not None
+        return await read_app(tool, read, self.resources if has_list else None)
 
     # -- skills ------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, Never, Self, TypeGuard, TypeVar, Unpack, get_args, overload
+from urllib.parse import quote
 
 import trio
 
@@ -23,6 +24,7 @@ from mcp_actors._actors.limits import LimiterStatistics, Limits
 from mcp_actors._eras.era import Era, EraName, EventKind, Peer
 from mcp_actors._eras.modern import StateSealer
 from mcp_actors._eras.server_negotiation import VERSIONS
+from mcp_actors._server.apps import App
 from mcp_actors._server.as_tools import prompts_as_tools, resources_as_tools
 from mcp_actors._server.components import Component, ComponentKind, make_switch
 from mcp_actors._server.context import Context, SyncContext, current_context
@@ -73,9 +75,11 @@ from mcp_actors.supervision import descriptors
 from mcp_actors.supervision.arguments import instance_of, require, require_number, require_trio
 from mcp_actors.supervision.tracebacks import shorten
 from mcp_actors.types import CacheScope, Icon, Implementation, LoggingLevel, ServerCapabilities
+from mcp_actors.types.apps import APP_SCHEME
 
 __all__ = [
     "AccessRule",
+    "App",
     "Argument",
     "CallNext",
     "CallStatistics",
@@ -468,13 +472,17 @@ class Server(Generic[StateT]):
                 that ``auth`` raises; ``tags``, a list, are for `hide` and rules, and clients see them in ``_meta``;
                 ``version`` makes it one of several under the name: the newest that a caller may see is listed, and
                 ``_meta`` of a call asks for another one by ``mcp-actors/version``; ``task``, ``restartable`` and
-                ``before_task`` make tasks of calls, see `mcp_actors.tasks`.
+                ``before_task`` make tasks of calls, see `mcp_actors.tasks`; ``app`` is the page on which hosts show
+                results (SEP-1865): a file of HTML, relative to the one that the function is written in, which is read
+                now; a function that returns HTML; the ``ui://`` URI of a resource; or an `App`, which says more.
 
         Raises:
             TypeError: The signature cannot be used, or the function has no name of its own and ``name`` is missing.
-            ValueError: A schema cannot be used, the name is empty, or clients must reject an icon.
-            LocalProtocolError: There is a tool with this name, or it is the first one with ``task`` and the server
-                serves: ``Server(extensions=[Tasks()])`` is ready for tools that are added later.
+            ValueError: A schema cannot be used, the name is empty, clients must reject an icon, or the file of ``app``
+                is not there, leads out of its folder, or is not a document of HTML of 4 MiB at most.
+            LocalProtocolError: There is a tool with this name, or another page with the URI of this one, or it is the
+                first one with ``task`` and the server serves: ``Server(extensions=[Tasks()])`` is ready for tools that
+                are added later.
         """
         with LineNamed():
             check_options(options, ToolOptions)
@@ -969,13 +977,14 @@ class Server(Generic[StateT]):
         """Shows everything that another server has in this one, and keeps it as it is there.
 
         Tools and prompts get names that begin with the prefix; the URIs of resources and templates stay, since results
-        contain them. What ``other`` registers later appears, what it removes goes, and clients are notified. A call
-        runs as it does at home: ``ctx.server`` and ``ctx.state`` are those of ``other``, its middleware runs inside of
-        that of this server, and its lifespan is entered once for each `serve` of this server, or now if that serves:
-        then it is shown when the lifespan has been entered, and the log says if that fails. Methods and notifications
-        beyond the protocol are taken over under their own names. Limits, page size, masking of errors and everything
-        else about connections are those of this server. ``other`` may have mounts itself, be mounted several times, and
-        be served itself as well.
+        contain them, but for those of the pages of tools, of which ``ui://board`` is ``ui://NAME/board``. What
+        ``other`` registers later appears, what it removes goes, and clients are notified. A call runs as it does at
+        home: ``ctx.server`` and ``ctx.state`` are those of ``other``, its middleware runs inside of that of this
+        server, and its lifespan is entered once for each `serve` of this server, or now if that serves: then it is
+        shown when the lifespan has been entered, and the log says if that fails. Methods and notifications beyond the
+        protocol are taken over under their own names. Limits, page size, masking of errors and everything else about
+        connections are those of this server. ``other`` may have mounts itself, be mounted several times, and be served
+        itself as well.
 
         Args:
             name: The name of the mount, for `unmount`, errors and the log.
@@ -1004,9 +1013,10 @@ class Server(Generic[StateT]):
             of = f"mount {name!r}"
             shapes = tools or {}
             renamed = reshaped_names(of, shapes)
-            names = NameTable(
-                of, f"{name}_" if prefix is None else prefix, rename or {}, include, exclude, renamed
-            )
+            begin = f"{name}_" if prefix is None else prefix
+            # Two servers that know nothing of each other may call their pages the same.
+            folders = {APP_SCHEME: quote(name, safe="")} if begin else {}
+            names = NameTable(of, begin, rename or {}, include, exclude, renamed, folders)
             self._features.loop.call(self._begin_mount, Mount(name, self, other, names, scopes, shapes))
 
     def _begin_mount(self, mount: Mount) -> None:
@@ -1051,7 +1061,7 @@ class Server(Generic[StateT]):
         try:
             for each in self._mounts.by_name.values():
                 if each.covers(uri):
-                    each.server._on_first_subscriber(uri)
+                    each.server._on_first_subscriber(each.names.own_uri(uri))
         except BaseException:
             self.on_unsubscribe(uri)
             raise
@@ -1059,7 +1069,7 @@ class Server(Generic[StateT]):
     def _on_last_unsubscribed(self, uri: str) -> None:
         for each in self._mounts.by_name.values():
             if each.covers(uri):
-                each.server._on_last_unsubscribed(uri)
+                each.server._on_last_unsubscribed(each.names.own_uri(uri))
         self.on_unsubscribe(uri)
 
     @contextmanager

@@ -31,6 +31,7 @@ from mcp_actors.client import ClientCall, Event, T
 from mcp_actors.errors import McpError
 from mcp_actors.gateway.client_group import GroupServers, OptionsFor
 from mcp_actors.types import (
+    AppPage,
     CallToolResult,
     ClientCapabilities,
     Completion,
@@ -153,6 +154,8 @@ class Client:
             (``ttlMs``). Those that are not for every caller are found by clients with the same `BearerToken`, or
             without ``auth``, alone. Lists and reads only, none above 1 MiB; while the state is away the server is
             asked. None by default: answers are kept in this process.
+        apps: Whether it is declared that the program shows the pages of tools (SEP-1865), which `app` reads. Off by
+            default.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -202,6 +205,7 @@ class Client:
         arguments: ArgumentMode = "as-is",
         deadlines: bool = False,
         cache: SharedState | None = None,
+        apps: bool = False,
     ) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(self, *exc_info: object) -> None: ...
@@ -294,7 +298,9 @@ class Client:
             ConnectionLost: The connection has ended.
         """
 
-    def list_tools(self, cursor: str | None = None, *, refresh: bool = False) -> ListToolsResult:
+    def list_tools(
+        self, cursor: str | None = None, *, refresh: bool = False, for_apps: bool = False
+    ) -> ListToolsResult:
         """Returns one page of the tools; `tools` iterates over all of them. MCP 2026-07-28, Tools, Listing Tools.
 
         Over HTTP a stateless server's tool is left out, with a warning, if its parameters are to be sent in headers
@@ -303,6 +309,8 @@ class Client:
         Args:
             cursor: The ``next_cursor`` of the page before; by default the first page.
             refresh: Whether the server is asked even if an earlier answer is good still, as it said itself.
+            for_apps: Whether tools are among them that only pages of the server may call, `app`, and that must not be
+                offered to models (SEP-1865, Visibility). By default they are left out.
 
         Raises:
             LocalProtocolError: The server did not declare tools, or the client is not connected.
@@ -314,8 +322,8 @@ class Client:
             SessionExpired: The server has forgotten the session while the request was in flight.
         """
 
-    def tools(self, *, refresh: bool = False) -> Iterator[Tool]:
-        """Iterates over all tools; each page is requested when it is needed. Raises as `list_tools` does."""
+    def tools(self, *, refresh: bool = False, for_apps: bool = False) -> Iterator[Tool]:
+        """Iterates over all tools; each page is requested when it is needed. See `list_tools`."""
 
     @overload
     def call_tool(
@@ -530,6 +538,25 @@ class Client:
             ConnectFailed: The connection was lost and could not be made again.
             SessionExpired: The server has forgotten the session while the request was in flight.
             InputRequired: The server asks for input, and the client has ``answer_input=False``.
+        """
+
+    def app(self, tool: Tool | str, *, timeout: float | None = None, cap: float | None = None) -> AppPage:
+        """Reads the page on which a host shows the results of a tool, and checks it (SEP-1865).
+
+        What the page asks for beyond the extension, such as an origin that is none, is left out, and logged. A host
+        shows the page in a sandbox, and lets it call those tools of this server alone that have ``"app"`` in their
+        `~mcp_actors.types.Tool.visibility`.
+
+        Args:
+            tool: The tool, as it was listed, or the ``ui://`` URI of a page.
+            timeout: Seconds without an answer; by default the client's.
+            cap: Seconds in all; by default the client's.
+
+        Raises:
+            LocalProtocolError: The tool has no page (its ``app_uri`` is ``None``), or the client is not connected.
+            AppRefused: It must not be shown: it is not HTML of this kind, has more than 4 MiB, or no ``ui://`` URI.
+            ResourceNotFound: The server has no such page.
+            McpError: What else `read_resource` raises.
         """
 
     def skills(self) -> Iterator[Skill]:

@@ -64,6 +64,7 @@ from mcp_actors.types import (
     RootsCapability,
     SamplingCapability,
 )
+from mcp_actors.types.apps import APP_MIME, APPS
 
 __all__ = [
     "CLOSE_TIMEOUT",
@@ -187,6 +188,7 @@ _CHECKS = {
     ),
     "cache": instance_of((SharedState, type(None)), "an object of mcp_actors.shared"),
     "deadlines": instance_of(bool, "True or False"),
+    "apps": instance_of(bool, "True or False"),
     "log_level": (
         lambda level: level is None or level in LOGGING_LEVELS,
         f"one of {', '.join(LOGGING_LEVELS)}",
@@ -229,6 +231,7 @@ class ClientOptions:
     extensions: Mapping[str, Any] | Sequence[ClientExtension] = ()
     middleware: Sequence[ClientMiddleware] = ()
     cache: SharedState | None = None
+    apps: bool = False
     tasks: ClientExtension | None = None
     """Tasks, which each stateless request declares as an extension and sessions declare by their core alone."""
 
@@ -252,6 +255,9 @@ class ClientOptions:
         settings = {} if self.auth is None else dict(self.auth.extensions)
         if self.call.sends_deadline:
             settings[DEADLINES] = {}
+        if self.apps:
+            # SEP-1865, Client (Host) Capabilities.
+            settings[APPS] = {"mimeTypes": [APP_MIME]}
         if isinstance(self.extensions, Mapping):
             return {**settings, **self.extensions}
         return {**settings, **{each.id: dict(each.settings) for each in self.extensions}}

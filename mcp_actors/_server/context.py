@@ -26,6 +26,7 @@ from mcp_actors.errors import CallCancelled, InsufficientScope, LocalProtocolErr
 from mcp_actors.supervision.logging import logger
 from mcp_actors.supervision.principal import Principal
 from mcp_actors.types import LoggingLevel
+from mcp_actors.types.apps import APP_MIME, APPS
 
 __all__ = [
     "Context",
@@ -130,6 +131,17 @@ class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
             return {}
         offered = self.server.capabilities.extensions or {}
         return {id: settings for id, settings in declared.items() if id in offered}
+
+    @property
+    def shows_apps(self) -> bool:
+        """Whether the client shows the pages of tools (SEP-1865): it has declared that it takes HTML of this kind.
+
+        A tool may return less text to a host that shows its page, and has to return some all the same.
+        """
+        declared = self.peer.raw_capabilities.get("extensions")
+        settings = declared.get(APPS) if isinstance(declared, dict) else None
+        types = settings.get("mimeTypes") if isinstance(settings, dict) else None
+        return isinstance(types, list) and APP_MIME in types
 
     @property
     def principal(self) -> Principal | None:

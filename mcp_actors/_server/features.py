@@ -18,6 +18,7 @@ from mcp_actors._actors.inbound_call import CallOwner, Continuation
 from mcp_actors._eras.era import IDEMPOTENCY, Event, EventKind, Invocation, Method, declared_names
 from mcp_actors._schema.signature import InvalidArguments, read_signature
 from mcp_actors._server.approvals import APPROVALS
+from mcp_actors._server.apps import App, PageResource, as_app, page_for
 from mcp_actors._server.completion import Completions
 from mcp_actors._server.components import KINDS_OF_LISTS, ComponentKind, Switch, Switches, switched
 from mcp_actors._server.context import Context, SyncContext, holder_of
@@ -46,7 +47,8 @@ from mcp_actors.abc import OpenState, Outlet
 from mcp_actors.abc.discovery import find_extension
 from mcp_actors.errors import LocalProtocolError, invalid_params
 from mcp_actors.supervision.logging import log
-from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, ToolsCapability
+from mcp_actors.types import PromptsCapability, ResourcesCapability, ServerCapabilities, Tool, ToolsCapability
+from mcp_actors.types.apps import APPS
 
 __all__ = ["OWN_EXTENSIONS", "TASKS", "FeatureName", "Features", "NotificationHandlers", "OfferedExtension"]
 
@@ -142,6 +144,8 @@ class Features:
         self.extensions: dict[str, OfferedExtension] = {}
         self.skills: Any = None
         """The `mcp_actors._server.skills.SkillMethods`, if this server or one that is mounted in it has skills."""
+        # The pages of tools that were added with them, by their URIs.
+        self._pages: dict[str, PageResource] = {}
         self.sources: tuple[ComponentSource, ...] = ()
         """What has components that are not registered, those of mounted servers included."""
         self.mounts: tuple[Any, ...] = ()
@@ -183,13 +187,49 @@ class Features:
         for each in self.mounts:
             for id in missing:
                 each.check_extension(id)
-        tool = self.tools.add(function, **options)
+        tool = self._add_with_page(function, options)
         try:
             for id in missing:
                 self.add_own_extension(id)
         except BaseException:
             self.tools.remove(tool.name)
             raise
+
+    def _add_with_page(self, function: Callable[..., Any], options: ToolOptions) -> Tool:
+        """Adds a tool and the page that it has, which another tool may have added before."""
+        given = options.get("app")
+        if given is None:
+            return self.tools.add(function, **options)
+        app = as_app(given)
+        page = page_for(app, function)
+        is_new = page is not None and (page.uri not in self.resources or self._pages.get(page.uri) != page)
+        if page is not None:
+            if is_new:
+                self.resources.add(page.uri, page.read, **page.options)
+            options = {**options, "app": App(page.uri, visibility=app.visibility)}
+        try:
+            tool = self.tools.add(function, **options)
+        except BaseException:
+            if page is not None and is_new:
+                self.resources.remove(page.uri)
+            raise
+        if page is not None:
+            self._pages[page.uri] = page
+        self.declare_apps()
+        return tool
+
+    def declare_apps(self) -> None:
+        """Declares the extension of apps, here and where these features are shown, too."""
+        if APPS not in self._settings and APPS not in self.extensions:
+            self._settings[APPS] = {}
+            self._capabilities = self.declared = None
+        for each in self.mounts:
+            each.host._features.declare_apps()
+
+    @property
+    def has_apps(self) -> bool:
+        """Whether a tool of this server, or of one that is mounted in it, ever had a page."""
+        return APPS in self._settings
 
     def add_own_extension(self, id: str) -> None:
         """Offers one of `OWN_EXTENSIONS`."""

@@ -24,6 +24,7 @@ import attrs
 import msgspec
 import trio
 
+from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import Continuation, InboundCall
 from mcp_actors._eras.era import Method
 from mcp_actors._server.components import VERSION, ComponentKind
@@ -37,6 +38,7 @@ from mcp_actors._server.registry import ComponentSource
 from mcp_actors._server.reshape import Reshape, reshaped_entry
 from mcp_actors._server.scope import OpenedBlock, ServerScope
 from mcp_actors._server.visibility import Caller, Exposure, ViewedEntry
+from mcp_actors._wire.uri_template import UriTemplate
 from mcp_actors.errors import LocalProtocolError, UpstreamUnavailable
 from mcp_actors.supervision.containment import sole_cause, start, start_and_wait
 from mcp_actors.supervision.logging import log
@@ -180,6 +182,8 @@ class Mount:
                 host.add_own_extension(id)
         if features.skills is not None:
             features.skills.declare_in(host)
+        if features.has_apps:
+            host.declare_apps()
         for each in self._followers:
             each.follow()
         self._completions.follow()
@@ -231,9 +235,14 @@ class Mount:
 
     def _forward(self, kind: str, key: str | None) -> None:
         # What the registries of the host publish themselves is left out, and what the mount does not show.
-        is_hidden = key is not None and self.server._features.resources.covers(key) and not self.covers(key)
+        outside = None if key is None else self.names.outside_uri(key) or key
+        is_hidden = (
+            key is not None
+            and self.server._features.resources.covers(key)
+            and not self.covers(outside or key)
+        )
         if kind in ("resources", "resource_updated") and not is_hidden:
-            self.host.bus.republish(kind, key)
+            self.host.bus.republish(kind, outside)
 
     def covers(self, uri: str) -> bool:
         """Whether a resource of the server, as it is shown in the host, serves a URI."""
@@ -307,8 +316,17 @@ class Mount:
         if method == "tools/call":
             # Those of a tool in another shape are not the ones that the client has sent.
             params["arguments"] = arguments
+        if method == "resources/read":
+            params["uri"] = self.names.own_uri(params["uri"])
         inner = _context(ctx, self.inside(ctx), params)
-        return await through(self._middleware, inner, self.server._features.handlers[method])
+        result = await through(self._middleware, inner, self.server._features.handlers[method])
+        if params.get("uri") != ctx.params.get("uri") and isinstance(result, t.ReadResourceResult):
+            contents = [
+                attrs.evolve(each, uri=self.names.outside_uri(each.uri) or each.uri)
+                for each in result.contents
+            ]
+            result = attrs.evolve(result, contents=contents)
+        return result
 
     def completing(self, own: Function, reference: dict[str, Any]) -> Function:
         """Returns the function of a completion of what ``reference`` is in the server."""
@@ -325,7 +343,7 @@ class Mount:
         changes: dict[str, Any] = {
             "key": name,
             "serial": serial,
-            "tool": entry.tool if entry.tool.name == name else attrs.evolve(entry.tool, name=name),
+            "tool": self._described(entry.tool, name),
             "function": self._function(entry, "tools/call", name=entry.key),
             "scopes": entry.scopes | self.scopes,
             "exposure": self._exposure(entry, name),
@@ -340,6 +358,10 @@ class Mount:
         shape = self._shapes.get(entry.key)
         return view if shape is None else reshaped_entry(view, shape, name, serial)
 
+    def _described(self, tool: t.Tool, name: str) -> t.Tool:
+        meta = self.names.outside_meta(tool.meta)
+        return tool if (tool.name, tool.meta) == (name, meta) else attrs.evolve(tool, name=name, meta=meta)
+
     def _prompt(self, entry: Any, name: str, serial: int) -> Any:
         return msgspec.structs.replace(
             entry,
@@ -352,14 +374,36 @@ class Mount:
         )
 
     def _resource(self, entry: Any, uri: str, serial: int) -> Any:
+        template, own = entry.template, entry.key
+        if own != uri:
+            # The page of an app.
+            member = "uri" if template is None else "uri_template"
+            entry = msgspec.structs.replace(
+                entry,
+                key=uri,
+                listed=attrs.evolve(entry.listed, **{member: uri}),
+                template=None if template is None else UriTemplate(uri),
+            )
         return msgspec.structs.replace(
             entry,
             serial=serial,
-            function=self._function(entry, "resources/read"),
+            function=self._reading(entry, is_moved=own != uri),
             lister=None if entry.lister is None else _entering(self, entry.lister),
             scopes=entry.scopes | self.scopes,
             exposure=self._exposure(entry, uri),
         )
+
+    def _reading(self, entry: Any, *, is_moved: bool) -> Function:
+        """The function of a resource, which is asked for by its own URI if that is another one in the host."""
+        own: Function = entry.function
+        if not is_moved or self._middleware:
+            return self._function(entry, "resources/read")
+
+        def read(ctx: Context, arguments: dict[str, Any]) -> Any:
+            params = {**ctx.params, "uri": self.names.own_uri(ctx.params["uri"])}
+            return own.call(_context(ctx, ctx._scope, params), arguments)
+
+        return _entering(self, Function(read, own.inline))
 
     # -- what only a source of the server has --------------------------------------------------------------------------
 
@@ -367,7 +411,8 @@ class Mount:
         """Returns the name in the server of what only a source of it may have, ``None`` if it cannot be that."""
         features = self.server._features
         if kind in ("resource", "template"):
-            own = outside if self.names.is_offered(outside) else None
+            uri = self.names.own_uri(outside)
+            own = uri if self.names.outside_uri(uri) == outside else None
             is_own = own is not None and (own in features.resources or features.resources.covers(own))
         else:
             own = (self.names.tools if kind == "tool" else self.names).own(outside)
@@ -378,8 +423,9 @@ class Mount:
         """Returns the view of an entry that a source has made, ``None`` if it is not shown."""
         own: str = entry.key
         if kind in ("resource", "template"):
-            is_shown = self.names.is_offered(own) and own not in self.server._features.resources
-            return self._resource(entry, own, 0) if is_shown else None
+            uri = self.names.outside_uri(own)
+            is_own = own in self.server._features.resources
+            return None if uri is None or is_own else self._resource(entry, uri, 0)
         names = self.names.tools if kind == "tool" else self.names
         outside = names.outside(own)
         if outside is None or self.own(kind, outside) is None:
@@ -438,7 +484,7 @@ class _Views:
     def _outside(self, key: str) -> str | None:
         names = self._mount.names
         if self.source.what == "resource":
-            return key if names.is_offered(key) else None
+            return names.outside_uri(key)
         return (names.tools if self.source.what == "tool" else names).outside(key)
 
     def shows(self, key: str) -> bool:
@@ -570,7 +616,7 @@ class _Completions:
     def inserted(self, key: tuple[Any, str, str], entry: Any) -> None:
         kind, own, argument = key
         names = self._mount.names
-        outside = names.outside(own) if kind == "prompt" else own if names.is_offered(own) else None
+        outside = names.outside(own) if kind == "prompt" else names.outside_uri(own)
         target = self._mount.host._features.completions
         if outside is not None and not target.has((kind, outside, argument)):
             self._keys[key] = kind, outside, argument

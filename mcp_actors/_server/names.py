@@ -3,8 +3,9 @@
 The names of a server and those that they have there are a bijection on what is offered: a name there leads to one name
 here and back. A tool or prompt that is renamed has its new name alone, and if another one would get the same by the
 prefix, that is not offered. URIs are not changed, since results contain them too; patterns alone say which are
-offered. Those of skills are an exception: two servers that know nothing of each other give them the same ones, and what
-stands in a skill leads to its other files whatever lies above it (SEP-2640, Skill URIs).
+offered. Those of skills and of the pages of apps are an exception: two servers that know nothing of each other give
+them the same ones. What a skill says leads to its other files whatever lies above it (SEP-2640, Skill URIs), and a page
+is named by its tool, of which the ``_meta`` is changed as well (SEP-1865, Resource Discovery).
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from mcp_actors.types.apps import APP_SCHEME, app_uri_of, with_app_uri
 
 __all__ = ["LONGEST_NAME", "NameTable", "is_advised"]
 
-_SKILL = "skill://"
 
 # Names that some clients take: of these characters, and no more of them. Model providers are stricter than MCP.
 LONGEST_NAME = 64
@@ -32,7 +35,8 @@ class NameTable:
         include: Patterns of the names and URIs that are offered, as of `fnmatch`.
         exclude: Patterns of those that are not, although they are included.
         tools: As ``rename``, for tools alone.
-        folder: The folder that its skills lie in there; without one they keep their URIs.
+        folders: The folders that its skills and pages lie in there, by what their URIs begin with; without one they
+            keep their URIs.
 
     Raises:
         ValueError: Two things are renamed alike, to nothing, or twice, or patterns are a text.
@@ -46,7 +50,7 @@ class NameTable:
         include: Collection[str] = ("*",),
         exclude: Collection[str] = (),
         tools: Mapping[str, str] = {},
-        folder: str = "",
+        folders: Mapping[str, str] = {},
     ) -> None:
         twice = sorted(tools.keys() & rename.keys())
         if twice:
@@ -54,7 +58,7 @@ class NameTable:
         self.tools = NameTable(of, prefix, {**rename, **tools}, include, exclude) if tools else self
         """The names of tools, which may have others than prompts."""
         self._prefix = prefix
-        self._folder = f"{_SKILL}{folder}/" if folder else _SKILL
+        self._folders = {scheme: f"{scheme}{folder}/" for scheme, folder in folders.items()}
         self._renamed = dict(rename)
         self._named = {outside: own for own, outside in self._renamed.items()}
         if len(self._named) < len(self._renamed):
@@ -92,18 +96,38 @@ class NameTable:
         """Returns the URI of a resource in the other server, ``None`` if it is not offered."""
         if not self.is_offered(own):
             return None
-        return self._folder + own[len(_SKILL) :] if own.startswith(_SKILL) else own
+        for scheme, folder in self._folders.items():
+            if own.startswith(scheme):
+                return folder + own[len(scheme) :]
+        return own
 
     def own_uri(self, outside: str) -> str:
         """Returns the own URI of what the other server calls ``outside``.
 
         A skill may also be asked for by its own URI, as it stands in texts of its server.
         """
-        return _SKILL + outside[len(self._folder) :] if self.has_skill(outside) else outside
+        for scheme, folder in self._folders.items():
+            if outside.startswith(folder):
+                return scheme + outside[len(folder) :]
+        return outside
 
-    def has_skill(self, outside: str) -> bool:
-        """Whether the URI of a skill in the other server can be of this server alone."""
-        return self._folder != _SKILL and outside.startswith(self._folder)
+    def has_in_folder(self, outside: str) -> bool:
+        """Whether the URI of a skill or a page in the other server can be of this server alone."""
+        return any(outside.startswith(folder) for folder in self._folders.values())
+
+    def may_have(self, outside: str) -> bool:
+        """Whether a URI in the other server can be of this server: a page has no URI there but that in its folder."""
+        folder = self._folders.get(APP_SCHEME)
+        return folder is None or not outside.startswith(APP_SCHEME) or outside.startswith(folder)
+
+    def outside_meta(self, meta: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Returns the ``_meta`` of a tool or of a result with the URI that its page has in the other server.
+
+        A page that is not offered is left out.
+        """
+        own = app_uri_of(meta)
+        outside = None if own is None else self.outside_uri(own)
+        return meta if meta is None or own == outside else with_app_uri(meta, outside)
 
     def is_offered(self, own: str) -> bool:
         """Whether the patterns let a name or a URI be seen and used."""

@@ -6,8 +6,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
+from os import PathLike
 from typing import Any, Literal, TypedDict
 
+from mcp_actors._server.apps import App
 from mcp_actors._server.failures import LineNamed
 from mcp_actors._server.invoke import is_async
 from mcp_actors._server.turns import Turn, TurnKey
@@ -77,6 +79,8 @@ class ToolOptions(PromptOptions, total=False):
     """What a person is asked before each call, with ``{parameters}``; without their approval it does not run."""
     confirm_by: Literal["form", "page"]
     """Whether the client asks its person, or a page of `mcp_actors.extensions.ApprovalPages` does."""
+    app: App | str | PathLike[str] | Callable[..., Any]
+    """The page on which hosts show its results: a file of HTML, a function, a ``ui://`` URI, or an `App`."""
     preview: Callable[..., Any]
     """Takes some of the tool's parameters, and returns what ``{preview}`` stands for in ``confirm``."""
 
@@ -114,6 +118,7 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "restartable": (bool, "True or False"),
     "confirm": _TEXT,
     "preview": (Callable, "a function"),  # type: ignore[dict-item]
+    "app": ((str, PathLike, Callable, App), "the path of a file of HTML, or App(…)"),  # type: ignore[dict-item]
     "idempotent": (timedelta, "a timedelta, such as timedelta(hours=24)"),
     "scopes": ((list, tuple, AbstractSet), "a list of scopes"),
     "tags": ((list, tuple, AbstractSet), "a list of tags"),

@@ -25,6 +25,7 @@ from mcp_actors._wire.codec import encode_value
 from mcp_actors._wire.uri_template import UriTemplate, leads_away
 from mcp_actors.errors import ResourceNotFound
 from mcp_actors.types import Annotations, BlobResourceContents, Icon, Resource, TextResourceContents
+from mcp_actors.types.apps import APP_MIME, APP_SCHEME, UI
 
 __all__ = ["Resources", "Unscreened", "check_uri"]
 
@@ -138,6 +139,8 @@ class Resources(Registry[_ResourceEntry]):
         if template is not None and size is not None:
             raise TypeError(f"resource template {uri!r}: a template has no size")
         exposure, meta = make_exposure("resource" if template is None else "template", uri, meta, **exposed)
+        if mime_type is None and uri.startswith(APP_SCHEME):
+            mime_type = APP_MIME
         listed = (Resource if template is None else t.ResourceTemplate)(
             uri,
             name,
@@ -446,12 +449,14 @@ def _result(value: Any, uri: str, entry: _ResourceEntry) -> t.ReadResourceResult
 def _contents(value: Any, uri: str, entry: _ResourceEntry) -> TextResourceContents | BlobResourceContents:
     if isinstance(value, _CONTENTS):
         return value
-    mime_type = entry.listed.mime_type
+    mime_type, meta = entry.listed.mime_type, entry.listed.meta
+    # SEP-1865, Metadata Location: what the list says of a page is said with the page as well, where all hosts look.
+    said = {UI: meta[UI]} if meta and UI in meta and uri.startswith(APP_SCHEME) else None
     if isinstance(value, str):
-        return TextResourceContents(uri, value, mime_type or "text/plain")
+        return TextResourceContents(uri, value, mime_type or "text/plain", meta=said)
     if isinstance(value, _BYTES):
         blob = base64.b64encode(value).decode("ascii")
-        return BlobResourceContents(uri, blob, mime_type or "application/octet-stream")
+        return BlobResourceContents(uri, blob, mime_type or "application/octet-stream", meta=said)
     if value is None:
         raise InvalidResult("None; raise ResourceNotFound when there is nothing")
     try:

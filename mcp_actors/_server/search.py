@@ -230,6 +230,11 @@ class ToolIndex:
         return {row: score for row, score in ranked if row in rows}
 
 
+def _for_models(tools: Sequence[Tool]) -> list[Tool]:
+    """Returns the tools that models are offered (SEP-1865, Visibility)."""
+    return [each for each in tools if "model" in each.visibility]
+
+
 def _words(*texts: str) -> list[str]:
     found = (each.lower() for text in texts for each in _WORD.findall(_CAMEL.sub(" ", text)))
     return [_FIRST.get(each, each) for each in found]
@@ -337,9 +342,12 @@ class ToolSearch:
 
     async def _list(self, ctx: Context, call_next: CallNext) -> Any:
         tools = await self._seen(ctx)
-        if self._index.tokens(tools) <= self._budget:
+        offered = _for_models(tools)
+        if self._index.tokens(offered) <= self._budget:
             return await call_next()
-        return ListToolsResult(self._shown(ctx, tools), cache_scope="private")
+        # Hosts have to see what pages may call.
+        hidden = [each for each in tools if "model" not in each.visibility]
+        return ListToolsResult([*self._shown(ctx, offered), *hidden], cache_scope="private")
 
     async def _seen(self, ctx: Context) -> list[Tool]:
         """Returns the tools that the caller would be listed, page by page; of providers not more than can be read."""
@@ -382,7 +390,9 @@ class ToolSearch:
         except InvalidArguments as error:
             return failed(error)
         if name == SEARCH_TOOLS:
-            return self._found(await self._seen(ctx), arguments["query"], arguments.get("limit", 5))
+            return self._found(
+                _for_models(await self._seen(ctx)), arguments["query"], arguments.get("limit", 5)
+            )
         return await self._call_found(ctx, call_next, arguments["name"], arguments["arguments"])
 
     def _note(self, ctx: Context, name: Any) -> None:
@@ -402,7 +412,7 @@ class ToolSearch:
     ) -> Any:
         # A provider knows its own, also those that are beyond what is read of it.
         known = bool(self._features.tools.sources)
-        seen = set() if known else {each.name for each in await self._seen(ctx)}
+        seen = set() if known else {each.name for each in _for_models(await self._seen(ctx))}
         if not known and name not in seen:
             hint = did_you_mean(name, seen) or "; search_tools finds those that there are"
             return failed(ToolError(f"there is no tool {name!r:.200}{hint}"))

@@ -21,6 +21,7 @@ from mcp_actors._schema.repair import Repair, Repaired
 from mcp_actors._schema.signature import InvalidArguments, Signature, read_signature
 from mcp_actors._schema.validate import Validator, compile_schema
 from mcp_actors._server.approvals import ApprovedBy, Confirmation, confirmed
+from mcp_actors._server.apps import linked_meta
 from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
@@ -186,6 +187,7 @@ class Tools(Registry[_ToolEntry]):
         confirm: str | None = None,
         preview: Callable[..., Any] | None = None,
         confirm_by: ApprovedBy = "form",
+        app: Any = None,
         **exposed: Any,
     ) -> _ToolEntry:
         """Makes the entry of a tool, with the options that `ToolOptions` describes.
@@ -208,8 +210,7 @@ class Tools(Registry[_ToolEntry]):
             ready = confirmed(ready, self._confirmation(confirm, preview, schema), confirm_by, values)
         elif preview is not None:
             raise ValueError("preview= is for the question of confirm=, which is not there")
-        exposure, meta = make_exposure("tool", name, meta, **exposed)
-        compiled = None if output_schema is None else compile_schema(dict(output_schema))
+        exposure, meta = make_exposure("tool", name, linked_meta(app, meta), **exposed)
         tool = Tool(
             name,
             schema,
@@ -223,7 +224,7 @@ class Tools(Registry[_ToolEntry]):
         )
         finish = finishing(
             signature.encode_output,
-            compiled,
+            None if output_schema is None else compile_schema(dict(output_schema)),
             declared=tool.output_schema is not None,
             content=signature.returns_content,
         )

@@ -99,7 +99,7 @@ async def _ask_everything(client: Client, kinds: list[type[CommandFailure]], ski
         version=client.version,
         instructions=client.instructions,
         capabilities=declared,
-        tools=await all_of("tools", declared.tools, client.tools),
+        tools=await all_of("tools", declared.tools, partial(client.tools, for_apps=True)),
         resources=await all_of("resources", declared.resources, client.resources),
         resource_templates=await all_of("resource templates", declared.resources, client.resource_templates),
         prompts=await all_of("prompts", declared.prompts, client.prompts),
@@ -141,7 +141,9 @@ def _section(title: str, items: list[Any], head: Any) -> Iterator[str]:
 
 
 def _tool_head(tool: types.Tool) -> tuple[str, str]:
-    return tool.name, f"({signature(tool.input_schema)})"
+    page = "" if tool.app_uri is None else f"  on {tool.app_uri}"
+    alone = "" if "model" in tool.visibility else "  for pages alone"
+    return tool.name, f"({signature(tool.input_schema)}){page}{alone}"
 
 
 def _argument_lines(item: Any) -> Iterator[str]:

@@ -30,6 +30,7 @@
     ├── ToolError                 raised by a tool; the model gets its text, marked ``isError``
     ├── ToolFailed                a tool of the server failed, and the caller wanted its value
     ├── UnexpectedResult          a tool's value is not of the class that the caller named
+    ├── AppRefused                the page of a tool is not one that a host may show
     ├── SkillRefused              a skill, or a file of it, is not what its server has listed
     ├── WrongArguments            arguments do not fit what the server has listed; nothing was sent
     ├── OnceFailed                what a call has done once has failed in an earlier run
@@ -102,6 +103,7 @@ from mcp_actors.errors.protocol import (
     PARSE_ERROR,
     URL_ELICITATION_REQUIRED,
     ApiDocumentError,
+    AppRefused,
     ClosedElsewhere,
     ConfigurationError,
     DeadlineExceeded,
@@ -144,6 +146,7 @@ __all__ = [
     "PARSE_ERROR",
     "URL_ELICITATION_REQUIRED",
     "ApiDocumentError",
+    "AppRefused",
     "AuthorizationError",
     "AuthorizationFailed",
     "AuthorizationUnavailable",

@@ -14,6 +14,7 @@ __all__ = [
     "PARSE_ERROR",
     "URL_ELICITATION_REQUIRED",
     "ApiDocumentError",
+    "AppRefused",
     "ClosedElsewhere",
     "ConfigurationError",
     "DeadlineExceeded",
@@ -134,6 +135,26 @@ class SkillRefused(McpError):
         uri: str,
         reason: Literal["digest", "size", "frontmatter", "unlisted", "limits"],
         explanation: str,
+    ) -> None:
+        super().__init__(f"{uri[:200]} is refused: {explanation[:500]}")
+        self.uri = uri
+        self.reason = reason
+
+
+class AppRefused(McpError):
+    """The page of a tool is not one that a host may show (SEP-1865).
+
+    Args:
+        uri: The page.
+        reason: What is wrong with it: its ``"uri"`` is no ``ui://``, its ``"type"`` is another one, it is beyond the
+            ``"limits"`` of 4 MiB, or it has no ``"contents"`` that are one document.
+        explanation: The reason in words.
+    """
+
+    PAGE: ClassVar[str] = "apps#when-a-page-is-refused"
+
+    def __init__(
+        self, uri: str, reason: Literal["uri", "type", "limits", "contents"], explanation: str
     ) -> None:
         super().__init__(f"{uri[:200]} is refused: {explanation[:500]}")
         self.uri = uri

@@ -38,6 +38,7 @@ from mcp_actors.errors import (
     invalid_params,
 )
 from mcp_actors.gateway.connections import UpstreamConnection
+from mcp_actors.gateway.forwarded_apps import with_apps
 from mcp_actors.gateway.forwarded_skills import (
     GET_SKILL,
     READ_DIRECTORY,
@@ -134,7 +135,7 @@ class Gateway(Server[StateT]):
         self._instructions: str | None = options.get("instructions")
         self._page_size: int = options.get("page_size", 100)
         self._hints = CachingHints(options.get("ttl_ms", 0), options.get("cache_scope", "private"))
-        self._plan = GatewayPlan(upstreams, visible, features.bus.publish, self._met, wait)
+        self._plan = GatewayPlan(upstreams, visible, features.bus.publish, self._met, wait, presents=presents)
         self._live: dict[ServerScope, LiveUpstreams] = {}
         # An upstream may have anything that is asked for; what clients see declared is what there really is.
         features.declare_also(("tools", "resources", "prompts", "completions"))
@@ -297,6 +298,7 @@ class Gateway(Server[StateT]):
             )
             result.instructions = merged_instructions(self._instructions, actors)
             result.capabilities = with_skills(result.capabilities, live.actors.values())
+            result.capabilities = with_apps(result.capabilities, live.actors.values())
         if self._adds_tasks and not self._has_tasks(live):
             result.capabilities = without_tasks(result.capabilities)
         if self._adds_keys and not self._takes_keys(live):
@@ -454,6 +456,8 @@ class Gateway(Server[StateT]):
     async def _forward_named(self, kind: ListKind, ctx: Context[StateT]) -> Any:
         name = ctx.params["name"]
         route = await self._live[ctx._scope].routes.named(ctx, kind, name)
+        if route is None and kind is _TOOLS:
+            route = await self._live[ctx._scope].routes.of_page(ctx, name)
         if route is None:
             raise invalid_params(f"unknown {kind.what}: {name:.200}")
         if self._plan.telemetry is not None:

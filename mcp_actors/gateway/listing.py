@@ -101,6 +101,11 @@ def _renamed(key: str, entry: Any, name: str, table: NameTable) -> Any:
     return attrs.evolve(entry, **{key: name})
 
 
+def _renamed_tool(tool: t.Tool, name: str, table: NameTable) -> t.Tool:
+    """Returns a tool as it is in the gateway, with the URI that its page has there (SEP-1865)."""
+    return attrs.evolve(tool, name=name, meta=table.outside_meta(tool.meta))
+
+
 def renamed_skill(skill: Skill, uri: str, table: NameTable) -> Skill:
     """Returns a skill as it is in the gateway: all of its files lie where its ``SKILL.md`` lies."""
     resources = skill.resources
@@ -138,7 +143,7 @@ LIST_KINDS: Mapping[str, ListKind] = {
             event="tools",
             of=t.Tool,
             read=partial(_structured, t.Tool),
-            renamed=partial(_renamed, "name"),
+            renamed=_renamed_tool,
             key="name",
             longest_key=_NAME_CHARACTERS,
             result=t.ListToolsResult,
@@ -262,6 +267,16 @@ class UpstreamListing:
                 mirrored, rules, kept or there, there > 0, _is_destructive(tool)
             )
         return found
+
+    @cached_property
+    def has_pages(self) -> bool:
+        """Whether a tool of it has a page."""
+        return any(each.app_uri is not None for each in self.entries.values())
+
+    def lets_pages_call(self, name: str) -> bool:
+        """Whether it is a list of tools with pages, which may call the tool of a name."""
+        tool = self.entries.get(name)
+        return tool is not None and "app" in tool.visibility and self.has_pages
 
     @cached_property
     def templates(self) -> tuple[UriTemplate, ...]:

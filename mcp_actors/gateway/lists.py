@@ -314,7 +314,8 @@ class UpstreamLists:
                 if not listing.uses or not claims.claim(name, upstream, own):
                     continue
                 listing.held.add(name)
-            shown = entry if name == own else kind.renamed(entry, name, self.table(kind, upstream))
+            is_same = name == own and (kind.name != "tools" or entry.app_uri is None)
+            shown = entry if is_same else kind.renamed(entry, name, self.table(kind, upstream))
             rows.append(ListedRow(name, serial, shown, own))
         self._warn_of_names(kind, upstream, rows)
         made = (claims.version, tuple(rows))

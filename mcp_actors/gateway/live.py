@@ -65,7 +65,10 @@ class GatewayPlan:
         publish: Callable[[EventKind, str | None], None],
         met: Callable[[UpstreamActor, UpstreamConnection], None],
         wait: float,
+        *,
+        presents: bool,
     ) -> None:
+        self._presents = presents
         self.upstreams: list[Upstream] = []
         self.tables: dict[str, NameTable] = {}
         for each in upstreams:
@@ -101,7 +104,7 @@ class GatewayPlan:
                 continue
             if each.wait is not None:
                 require_number(f"the wait of the upstream {each.name!r}", each.wait, 0, math.inf)
-            tables[each.name] = table_of(each)
+            tables[each.name] = table_of(each, is_alone=self._presents)
             _require_target(each)
         # The lists of what is served have this table too.
         self.tables.clear()
@@ -254,6 +257,10 @@ class LiveUpstreams:
             return
         self.lists.closed(actor, connection, lost=lost)
         self.subscriptions.closed(actor, connection, lost=lost)
+
+    def names_of(self, upstream: Upstream) -> NameTable:
+        """See `UpstreamObserver`."""
+        return self.lists.tables[upstream.name]
 
     def is_listed(self, actor: UpstreamActor, method: str, name: str) -> bool:
         """Whether the server has listed a tool or prompt, which is called by ``method``."""

@@ -19,21 +19,28 @@ from mcp_actors._server.reshape import reshaped_names
 from mcp_actors.gateway.upstream_settings import Upstream
 from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
+from mcp_actors.types.apps import APP_SCHEME
 
 __all__ = ["Claim", "NameClaims", "table_of"]
 
 # Characters of a name that the log shows.
 _SHOWN = 200
+SKILL_SCHEME = "skill://"
 # Collisions that are remembered, so that each is logged once. Later ones are not logged.
 MOST_COLLISIONS = 1000
 
 
-def table_of(upstream: Upstream) -> NameTable:
-    """Returns the names of an upstream; raises `ValueError` for settings that contradict each other."""
+def table_of(upstream: Upstream, *, is_alone: bool) -> NameTable:
+    """Returns the names of an upstream; raises `ValueError` for settings that contradict each other.
+
+    Its pages lie in a folder even without a prefix, unless it ``is_alone`` for ever: which upstream has a page decides
+    which tools that page may call.
+    """
     of = f"upstream {upstream.name!r}"
     renamed = reshaped_names(of, upstream.tools)
-    folder = quote(upstream.name, safe="") if upstream.name_prefix else ""
-    settings = upstream.rename, upstream.include, upstream.exclude, renamed, folder
+    folder = quote(upstream.name, safe="")
+    schemes = (SKILL_SCHEME, APP_SCHEME) if upstream.name_prefix else () if is_alone else (APP_SCHEME,)
+    settings = upstream.rename, upstream.include, upstream.exclude, renamed, dict.fromkeys(schemes, folder)
     return NameTable(of, upstream.name_prefix, *settings)
 
 

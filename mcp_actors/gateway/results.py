@@ -51,6 +51,7 @@ from mcp_actors.errors import (
     UpstreamUnavailable,
     invalid_params,
 )
+from mcp_actors.gateway.forwarded_apps import result_in_gateway
 from mcp_actors.gateway.upstream import Lease
 from mcp_actors.server import Context
 from mcp_actors.supervision.logging import log
@@ -80,6 +81,8 @@ def result_for_caller(ctx: Context[Any], lease: Lease, result: dict[str, Any]) -
         raise UpstreamMisbehaved(lease.upstream.settings.name, "the _meta of its answer is no object")
     invocation = ctx.call.invocation
     method, own = invocation.method, invocation.era
+    if method.name == "tools/call":
+        result = result_in_gateway(lease.upstream.names, result)
     answer = result if lease.era is own else _converted(lease, own, method, result)
     return _with_hints(ctx, answer) if method.cacheable else answer
 

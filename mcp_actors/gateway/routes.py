@@ -17,7 +17,7 @@ begins behind that entry, or where it would be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -144,6 +144,14 @@ class UpstreamRoutes:
             return self.listed(ctx, kind, name)
         if self._has_come_back(ctx):
             return None
+        if kind.name == "tools":
+            # An upstream without a prefix may have any name. What is listed already is surer.
+            known = {each: self._known(ctx, each, "tools") for each in self._actors}
+            route = self._of_page(
+                ctx, name, {each: tools for each, tools in known.items() if tools is not None}
+            )
+            if route is not None:
+                return route
         able = [
             name_of
             for name_of, actor in self._actors.items()
@@ -161,6 +169,27 @@ class UpstreamRoutes:
             raise UpstreamUnavailable(away[0], f"it may have the {kind.what}, and cannot be asked")
         return None
 
+    async def of_page(self, ctx: Context[Any], name: str) -> Route | None:
+        """Returns the route of a tool by the name that its own server has for it, as pages of that call it (SEP-1865).
+
+        It is a tool that pages may call, of an upstream that has pages. ``None`` if no upstream has such a tool, or if
+        several have, as a call does not say which page has made it.
+
+        Raises:
+            InsufficientScope: The caller lacks a scope that the upstream needs.
+        """
+        if self._has_come_back(ctx):
+            return None
+        kind = LIST_KINDS["tools"]
+        return self._of_page(ctx, name, await self._lists.of_all(ctx, kind, self.seen_by(ctx)))
+
+    def _of_page(self, ctx: Context[Any], name: str, tools: Mapping[str, UpstreamListing]) -> Route | None:
+        kind = LIST_KINDS["tools"]
+        found = [each for each, listing in tools.items() if listing.lets_pages_call(name)]
+        if len(found) != 1 or self._lists.outside(kind, found[0], name) is None:
+            return None
+        return self._checked(ctx, kind, found[0], name)
+
     def table_of(self, route: Route) -> NameTable:
         """Returns the names of the upstream of a route."""
         return self._lists.tables[route.upstream.settings.name]
@@ -175,7 +204,7 @@ class UpstreamRoutes:
         """
         kind = LIST_KINDS["resources"]
         tables = self._lists.tables
-        owners = [each for each in self._actors if tables[each].has_skill(uri)]
+        owners = [each for each in self._actors if tables[each].has_in_folder(uri)]
         if owners and not self._has_come_back(ctx):
             routes = (self._route_of_uri(ctx, each, uri) for each in owners)
             if found := [each for each in routes if each is not None]:
@@ -191,7 +220,9 @@ class UpstreamRoutes:
         able = [
             each
             for each in self._actors
-            if not tables[each].is_excluded(tables[each].own_uri(uri)) and self._may_read(ctx, each, uri)
+            if tables[each].may_have(uri)
+            and not tables[each].is_excluded(tables[each].own_uri(uri))
+            and self._may_read(ctx, each, uri)
         ]
         matching = next((each for each in able if self._has_template(ctx, each, uri)), None)
         if matching is not None:

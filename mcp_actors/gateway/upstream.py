@@ -20,6 +20,7 @@ import attrs
 import trio
 
 from mcp_actors._eras.era import EventKind
+from mcp_actors._server.names import NameTable
 from mcp_actors._server.peer_session import PeerSession
 from mcp_actors._server.runtime import UpstreamStatistics
 from mcp_actors.abc import ClientTransport, Telemetry
@@ -104,6 +105,9 @@ class UpstreamObserver(Protocol):
         self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None
     ) -> None:
         """A list has changed on the server, or a resource."""
+
+    def names_of(self, upstream: Upstream) -> NameTable:
+        """Returns the names that an upstream has in the gateway."""
 
     def is_listed(self, actor: UpstreamActor, method: str, name: str) -> bool:
         """Whether the server has listed a tool or prompt, which is called by ``method``."""
@@ -258,6 +262,8 @@ class UpstreamActor:
         observer: UpstreamObserver,
     ) -> None:
         self.settings = settings
+        self.names = observer.names_of(settings)
+        """The names that it has in the gateway."""
         self.health = UpstreamHealth()
         self.load = UpstreamLoad(settings.max_in_flight, settings.max_notifications)
         self.connections = ConnectionTable(settings.max_connections)

@@ -18,6 +18,9 @@ __all__ = [
     "LOGGING_LEVELS",
     "UNSET",
     "Annotations",
+    "AppCsp",
+    "AppPage",
+    "AppPermission",
     "Audio",
     "AudioContent",
     "BlobResourceContents",
@@ -131,6 +134,11 @@ __all__ = [
 
 # The names of each module.
 _NAMES = {
+    "apps": (
+        "AppCsp",
+        "AppPage",
+        "AppPermission",
+    ),
     "client_features": (
         "CreateMessageParams",
         "CreateMessageResult",

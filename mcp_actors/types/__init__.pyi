@@ -1,5 +1,6 @@
 """The types of the public names, which are loaded late: see ``__init__.py``."""
 
+from mcp_actors.types.apps import AppCsp, AppPage, AppPermission
 from mcp_actors.types.client_features import (
     CreateMessageParams,
     CreateMessageResult,
@@ -130,6 +131,9 @@ __all__ = [
     "LOGGING_LEVELS",
     "UNSET",
     "Annotations",
+    "AppCsp",
+    "AppPage",
+    "AppPermission",
     "Audio",
     "AudioContent",
     "BlobResourceContents",

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
+from mcp_actors.types.apps import app_uri_of, visibility_of
 from mcp_actors.types.content import ContentBlock, Icon, text_of
 from mcp_actors.types.records import UNSET, CacheScope, Vocabulary, not_negative, record
 
@@ -56,6 +57,16 @@ class Tool(Vocabulary):
     icons: list[Icon] | None = attrs.field(default=None, kw_only=True)
     meta: dict[str, Any] | None = attrs.field(default=None, kw_only=True)
     extra: dict[str, Any] = attrs.field(factory=dict, kw_only=True)
+
+    @property
+    def app_uri(self) -> str | None:
+        """The URI of the page on which its results are shown, ``None`` without one (SEP-1865); see `Client.app`."""
+        return app_uri_of(self.meta)
+
+    @property
+    def visibility(self) -> frozenset[str]:
+        """The callers that it is for, out of ``"model"`` and ``"app"``; by default both (SEP-1865, Visibility)."""
+        return visibility_of(self.meta)
 
 
 @record(eq=False, repr=False)

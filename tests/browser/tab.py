@@ -83,14 +83,24 @@ class Tab:
             self._events.append(json.loads(await self._connection.get_message())["method"])
         self._events.clear()
 
-    async def evaluate(self, script: str) -> Any:
-        answer = await self._call("Runtime.evaluate", expression=script)
+    async def evaluate(self, script: str, *, depth: int = 0) -> Any:
+        """Evaluates a script in the page, or in the document that lies ``depth`` frames deep in it."""
+        place = {}
+        if depth:
+            frame = (await self._call("Page.getFrameTree"))["frameTree"]
+            for _ in range(depth):
+                if not frame.get("childFrames"):
+                    return None
+                frame = frame["childFrames"][0]
+            world = await self._call("Page.createIsolatedWorld", frameId=frame["frame"]["id"])
+            place = {"contextId": world["executionContextId"]}
+        answer = await self._call("Runtime.evaluate", expression=script, **place)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    async def until(self, condition: str) -> None:
-        """Waits until a condition holds in the page."""
-        while not await self.evaluate(condition):
+    async def until(self, condition: str, *, depth: int = 0) -> None:
+        """Waits until a condition holds in the page, or in a frame of it."""
+        while not await self.evaluate(condition, depth=depth):
             await trio.lowlevel.checkpoint()
 
     async def picture(self) -> bytes:

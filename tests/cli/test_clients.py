@@ -45,6 +45,30 @@ def test_list_as_json_in_an_era(mcp: Mcp, socket_url: str, era: str, version: st
     assert [each["uriTemplate"] for each in found["resourceTemplates"]] == ["note://{topic}/{number}"]
 
 
+def test_list_shows_the_pages_of_tools(mcp: Mcp, socket_url: str, tmp_path: Path) -> None:
+    program = tmp_path / "board.py"
+    program.write_text(
+        """
+from mcp_actors import App, Server
+
+server = Server("board")
+
+@server.tool(app="ui://board")
+def show() -> str:
+    return "shown"
+
+@server.tool(app=App(visibility=["app"]))
+def refresh() -> str:
+    return "fresh"
+
+server.run()
+"""
+    )
+    shown = mcp("list", f"stdio:{sys.executable} {program}").stdout
+    assert "  show()  on ui://board\n" in shown
+    assert "  refresh()  for pages alone\n" in shown
+
+
 def test_list_with_skills(mcp: Mcp, socket_url: str, tmp_path: Path) -> None:
     program = tmp_path / "skilled.py"
     program.write_text(

