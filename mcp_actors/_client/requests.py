@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 import trio
@@ -78,6 +78,8 @@ class Requests:
             {kind: made for each in options.in_use for kind, made in each.results.items()},
             {name: target for each in options.in_use for name, target in each.targets.items()},
         )
+        self.on_stale: Callable[[], None] = lambda: None
+        """Is called when the server is another one, or has changed a list."""
         self._connectivity = connectivity
         self.handlers = handlers
         # The results of the last handshake; before the first one no method is available.
@@ -102,6 +104,7 @@ class Requests:
         mirrors = era.client.mirrored is not None and session.link.channel.mirrors
         self._mirroring = HeaderMirroring(era, self.extensions.targets) if mirrors else None
         self.cache.clear()
+        self.on_stale()
 
     def new_access(self) -> list[EventKind]:
         """Forgets all answers: they were for another caller or other scopes. Returns which lists may be different ones.
@@ -115,6 +118,8 @@ class Requests:
     def changed(self, event: Event) -> None:
         """Forgets what was known of something that has changed on the server."""
         self.cache.invalidate(event.kind, event.uri)
+        if event.uri is None:
+            self.on_stale()
         if event.kind == "tools":
             self.schemas.forget()
             if self._mirroring is not None:
@@ -339,6 +344,10 @@ class Requests:
     ) -> ListToolsResult:
         """Returns one page of the tools, without those that must not be called over this connection."""
         return self._learned(await self.call("tools/list", _page(cursor), options, refresh=refresh))
+
+    def list_again(self, name: str, params: dict[str, Any]) -> Awaitable[Any]:
+        """Has the server list something for the client itself, whatever was listed before; raises as `call`."""
+        return self._call(name, params, refresh=True)
 
     def learn_tools(self, tools: list[Tool]) -> list[Tool]:
         """Takes note of what listed tools mirror, and returns those that may be called over this connection."""
