@@ -45,7 +45,7 @@ from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable, safe, safe_json
 from mcp_actors.types import Prompt, ResourceTemplate, Tool
 
-__all__ = ["Drift", "LockFile", "LockGate", "ServerLock", "approved_now", "as_server_lock"]
+__all__ = ["LOCKED_KINDS", "Drift", "LockFile", "LockGate", "ServerLock", "approved_now", "as_server_lock"]
 
 FORMAT = 1
 # Bytes of a lock file that are read: eight times what a gateway reads of one list.
@@ -99,6 +99,8 @@ KINDS: Mapping[str, _Kind] = {
         ),
     )
 }
+LOCKED_KINDS = {kind.method: kind.name for kind in KINDS.values()}
+"""The members of the file by the methods that list what is in them."""
 _LISTED = {kind.method: kind for kind in KINDS.values()}
 _USED = {kind.use: kind for kind in KINDS.values() if kind.use is not None}
 _INSTRUCTIONS = "instructions"
@@ -255,6 +257,16 @@ class ServerLock:
         return [
             Drift(of, name, "missing", _diff(self.definitions[kind][name], None)) for name in sorted(gone)
         ]
+
+    def differences(self, offered: ServerLock) -> list[Drift]:
+        """Returns how what a server offers, as `Client.approve` returns it, differs from what was approved."""
+        drift = self.instructions_drift(offered.instructions, offered.server)
+        found = [] if drift is None else [drift]
+        for kind, definitions in offered.definitions.items():
+            each = (self.drift_of(kind, name, it, offered.server) for name, it in definitions.items())
+            found += [drift for drift in each if drift is not None]
+            found += self.missing(kind, definitions)
+        return found
 
     def kept(self, kind: str, entries: Iterable[Any], era: Era, server: str) -> tuple[list[Any], list[Drift]]:
         """Returns the entries that are as they were approved, and how the others differ, which is logged once."""
@@ -533,7 +545,7 @@ class LockGate:
                 await self._look(kind)
         drift = self._drifts[kind.name].get(name)
         if drift is None and name not in self._lock.definitions[kind.name]:
-            drift = Drift(kind.what, name, "added", "")
+            drift = Drift(kind.what, name, "added", "the server does not list it")
         if drift is not None:
             raise DefinitionChanged(drift.kind, name, drift.change, drift.diff)
 

@@ -144,7 +144,7 @@ def _client(target: str | ClientTransport, connection: ConnectionOptions, option
             timeout=connection.timeout,
             cap=connection.cap,
             probe_timeout=PROBE_TIMEOUT,
-            **options,
+            **{name: value for name, value in options.items() if value is not None},
         )
     except (ValueError, TypeError, McpError) as error:  # a URL, an era or a time that does not exist
         raise WrongUsage(str(error)) from error

@@ -1,8 +1,8 @@
 """The table of the commands. The one that is run is imported, so that ``serve`` does not import the parts that draw.
 
 `_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `from_openapi`, `listing`, `call` (with
-``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs` and `login` (with ``logout`` and ``whoami``) are
-files; `bench`, `demo`, `inspect`, `install`, `rest` and `top` are folders, and so is what two options of ``serve`` do:
+``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs`, `lock` and `login` (with ``logout`` and ``whoami``)
+are files; `bench`, `demo`, `inspect`, `install`, `rest` and `top` are folders, and so is what two options of ``serve`` do:
 `reload` and `workers`.
 
 The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
@@ -65,6 +65,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "uninstall": ("install.install", "uninstall_command", "Take it out again."),
     "inspect": ("inspect.inspect", "command", "Say what a server is, what it violates, and how fast it is."),
+    "lock": ("lock", "command", "Write down what servers offer, to be told of what changes after that."),
     "bench": ("bench.bench", "command", "Put a load on a server: throughput, latencies, limits for CI."),
     "config": (
         "settings",

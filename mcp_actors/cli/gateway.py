@@ -24,6 +24,7 @@ from mcp_actors.cli.connection_options import (
     ConfigurableCommand,
     ConnectionOptions,
     Section,
+    lock_option,
     takes_headers,
     upstream_options,
 )
@@ -50,6 +51,7 @@ from mcp_actors.cli.serve_options import (
     upstream_limits,
 )
 from mcp_actors.cli.start import has_terminal
+from mcp_actors.client import LockFile, ServerLock
 from mcp_actors.errors import CallTimeout, ConfigurationError, ConnectFailed, McpError
 from mcp_actors.gateway import Gateway, SessionPolicy, Upstream, UpstreamTarget, bridge_to, upstreams_of
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
@@ -69,7 +71,7 @@ __all__ = [
 ]
 
 
-GATEWAY = (Section("The gateway", ["--check", "--name"]), *sections_of("gateway"))
+GATEWAY = (Section("The gateway", ["--check", "--name", "--lock"]), *sections_of("gateway"))
 BRIDGE = (
     Section(
         "The server",
@@ -92,9 +94,12 @@ BRIDGE = (
 @click.option(
     "--name", metavar="NAME", help="The name of the gateway; by default that of CONFIG, or gateway."
 )
+@lock_option
 @click.option("--check", is_flag=True, help="Connect to each server once, show what is there, and end.")
 @traceback_option
-def command(config: str, name: str | None, check: bool, show_traceback: bool, **given: Any) -> None:
+def command(
+    config: str, name: str | None, lock: str | None, check: bool, show_traceback: bool, **given: Any
+) -> None:
     """Serve the servers of a configuration as one.
 
     \b
@@ -109,6 +114,9 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
     A server that is away, and an entry that is malformed, cost only their own tools. The file is read again when it has
     changed and at SIGHUP: servers whose entries are the same notice nothing. Ends as mcp-actors serve does, with the
     processes that it started.
+
+    With --lock, what a server offers and mcp-actors lock has not written, or otherwise, is not offered and not called;
+    the log has the difference. The file is read again with the configuration.
 
     The exit code of --check is 1 if a server cannot be used, and 3 if a person has to log in for each that cannot.
     """
@@ -131,7 +139,7 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
             return
         os.environ[WITHIN] = _within(path)
         _log_malformed(entries.malformed)
-        upstreams = ConfiguredUpstreams(path, upstream_limits(options), options.listen)
+        upstreams = ConfiguredUpstreams(path, upstream_limits(options), options.listen, lock)
         settings: dict[str, Any] = {"version": package_version() or "0", **entries.gateway.given()}
         settings |= {} if name is None else {"name": name}
         gateway = Gateway(trio.run(upstreams.of, entries), **settings)
@@ -227,6 +235,7 @@ class _Configured:
     entry: ServerEntry
     outputs: Mapping[str, str | None] = attrs.field(repr=False)
     has_login: bool
+    lock: ServerLock | None
     upstream: Upstream = attrs.field(eq=False)
 
 
@@ -237,12 +246,16 @@ class ConfiguredUpstreams:
         path: The file.
         limits: The limits of each upstream.
         listen: Where the gateway serves.
+        lock: The file of what was approved of the servers.
     """
 
-    def __init__(self, path: str, limits: Mapping[str, Any], listen: Sequence[str]) -> None:
+    def __init__(
+        self, path: str, limits: Mapping[str, Any], listen: Sequence[str], lock: str | None = None
+    ) -> None:
         self.path = path
         self._limits = limits
         self._listen = listen
+        self._lock = lock
         self._made: dict[str, _Configured] = {}
 
     def __repr__(self) -> str:
@@ -265,17 +278,20 @@ class ConfiguredUpstreams:
 
         Raises:
             TokenStoreFailed: The stored logins cannot be read.
+        ConfigurationError: The lock cannot be read.
         """
         access = await load_access(entries)
         made: dict[str, _Configured] = {}
+        locked = None if self._lock is None else LockFile.read(self._lock)
         for entry in entries:
             if entry.url is not None and is_own_address(entry.url, self._listen):
                 log.error("a server is at an address of the gateway, and left out", upstream=entry.name)
                 continue
             auth = access.get(entry.name)
             (upstream,) = upstreams_of([entry], access=access)
-            upstream = attrs.evolve(upstream, **self._limits)
-            found = _Configured(entry, entry.command_outputs(), auth is not None, upstream)
+            lock = None if locked is None else locked.of(entry.name)
+            upstream = attrs.evolve(upstream, lock=lock, **self._limits)
+            found = _Configured(entry, entry.command_outputs(), auth is not None, lock, upstream)
             former = self._made.get(entry.name)
             made[entry.name] = former if former == found and former is not None else found
         # What somebody is about to mend goes on as it was.

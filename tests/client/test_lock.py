@@ -63,7 +63,7 @@ class Weather:
             return name
 
     def put(self, **options: Any) -> None:
-        def forecast(arguments: dict[str, Any]) -> dict[str, Any]:
+        async def forecast(arguments: dict[str, Any]) -> dict[str, Any]:
             self.calls.append(arguments)
             return {"degrees": 21}
 
