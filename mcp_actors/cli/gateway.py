@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -60,6 +61,7 @@ from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
 
 __all__ = [
+    "CONNECTION",
     "ConfigurationReload",
     "ConfiguredUpstreams",
     "bridge_command",
@@ -68,16 +70,16 @@ __all__ = [
     "load_access",
     "serve_bridge",
     "stored_access",
+    "transport_of",
 ]
 
 
 GATEWAY = (Section("The gateway", ["--check", "--name", "--lock"]), *sections_of("gateway"))
+_LOGIN = "A login of mcp-actors login URL is used by itself. What the clients of the bridge present is never passed on."
+CONNECTION = Section("The server", ["--header", "--bearer-env", "--era", "--timeout", "--cap"], _LOGIN)
 BRIDGE = (
-    Section(
-        "The server",
-        ["--header", "--bearer-env", "--sessions", "--era", "--timeout", "--cap"],
-        "A login of mcp-actors login URL is used by itself. What the clients of the bridge present is never passed on.",
-    ),
+    attrs.evolve(CONNECTION, options=[*CONNECTION.options, "--sessions"]),
+    Section("Faults on purpose", ["--chaos", "--chaos-seed"]),
     *sections_of("bridge"),
 )
 
@@ -410,10 +412,24 @@ def _hangups() -> Iterator[AsyncIterator[int] | None]:
     show_default=True,
     help="Whether clients share a connection to the server: auto shares it where the server keeps no sessions.",
 )
+@click.option(
+    "--chaos",
+    metavar="FAULTS",
+    help="Disturb the connection to the server: 'latency=200ms jitter=50ms loss=1% lose-answers=2% stall=5s'.",
+)
+@click.option(
+    "--chaos-seed", type=int, default=0, show_default=True, help="The same seed has the same faults."
+)
 @options_of("bridge")
 @traceback_option
 def bridge_command(
-    connection: ConnectionOptions, to: str, sessions: SessionPolicy, show_traceback: bool, **given: Any
+    connection: ConnectionOptions,
+    to: str,
+    sessions: SessionPolicy,
+    chaos: str | None,
+    chaos_seed: int,
+    show_traceback: bool,
+    **given: Any,
 ) -> None:
     """Serve a server at another address, over another binding.
 
@@ -430,16 +446,52 @@ def bridge_command(
     mcp-actors serve does, with the processes that it started.
     """
     with reported(show_traceback):
-        serve_bridge(connection, ServeOptions(listen=(to,), **given), sessions)
+        disturbed = None if chaos is None else _disturbed(chaos, chaos_seed)
+        serve_bridge(connection, ServeOptions(listen=(to,), **given), sessions, disturbed)
 
 
-def serve_bridge(connection: ConnectionOptions, options: ServeOptions, sessions: SessionPolicy) -> None:
+def _disturbed(chaos: str, seed: int) -> Callable[[UpstreamTarget], UpstreamTarget]:
+    # Only a bridge with faults needs this module.
+    testing = importlib.import_module("mcp_actors.testing.faults")
+    try:
+        faults = testing.Faults.parse(chaos)
+    except ValueError as error:
+        raise WrongUsage(f"--chaos: {error}") from error
+    numbers = itertools.count(seed)
+
+    def disturb(target: UpstreamTarget) -> UpstreamTarget:
+        def make() -> ClientTransport:
+            # What the bridge sends is late and stalls; it is lost, and so are answers, on the way back.
+            out = attrs.evolve(faults, loss=0.0, lose_answers=0.0, duplicate=0.0)
+            made: ClientTransport = testing.FaultyTransport(
+                transport_of(target), out, back=faults, seed=next(numbers)
+            )
+            return made
+
+        return make
+
+    return disturb
+
+
+def transport_of(target: UpstreamTarget) -> Any:
+    """Returns a transport for one connection to what a bridge connects to."""
+    made: Any = target() if callable(target) else target
+    return client_transport(made) if isinstance(made, str) else made
+
+
+def serve_bridge(
+    connection: ConnectionOptions,
+    options: ServeOptions,
+    sessions: SessionPolicy,
+    between: Callable[[UpstreamTarget], UpstreamTarget] | None = None,
+) -> None:
     """Serves one server at another address until a signal ends it.
 
     Args:
         connection: The server.
         options: Those of the command line, with the one address.
         sessions: As `mcp_actors.gateway.Upstream` has it.
+        between: Puts something between the bridge and the server, such as a recorder.
 
     Raises:
         click.ClickException: The server cannot be connected to so, or not be served there.
@@ -456,7 +508,10 @@ def serve_bridge(connection: ConnectionOptions, options: ServeOptions, sessions:
         "cap": connection.cap,
     }
     settings_of_upstream = settings | upstream_limits(options)
-    bridge = bridge_to(_target(connection, settings), sessions=sessions, settings=settings_of_upstream)
+    target = _target(connection, settings)
+    bridge = bridge_to(
+        target if between is None else between(target), sessions=sessions, settings=settings_of_upstream
+    )
     equip(bridge, options)
     serve_here(bridge, options, None, f"a bridge to {connection.url.partition(':')[0]}:")
 

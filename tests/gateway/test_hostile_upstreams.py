@@ -45,7 +45,9 @@ async def test_a_change_that_is_reported_during_the_handshake_costs_nothing(
     hostile = HostileUpstream(nursery)
 
     async def initialize(channel: FrameChannel, message: dict[str, Any]) -> None:
-        await hostile.send(channel, {"id": message["id"], "result": await hostile.initialize(channel, message)})
+        await hostile.send(
+            channel, {"id": message["id"], "result": await hostile.initialize(channel, message)}
+        )
         await hostile.send(channel, {"method": f"notifications/{kind}/list_changed"})
 
     hostile.answers["initialize"] = initialize

@@ -138,11 +138,11 @@ async def test_a_tool_in_another_shape_is_compared_as_its_server_lists_it() -> N
         name="x", target=notes.server, lock=lock, tools={"read": Reshape(name="look", description="Looks.")}
     )
     async with Client(Gateway([shaped])) as client:
-        assert (await client.call_tool("x_look", {"name": "a"})).text == "a"
+        assert (await client.call_tool("look", {"name": "a"})).text == "a"
     notes.change()
     async with Client(Gateway([shaped])) as client:
         with pytest.raises(DefinitionChanged):
-            await client.call_tool("x_look", {"name": "a"})
+            await client.call_tool("look", {"name": "a"})
     assert notes.calls == ["a"]
 
 

@@ -386,7 +386,9 @@ async def spoiled(recorded: Recorded, seen: Counter[str]) -> None:
     parts = urlsplit(str(sent.url))
     without = f"{parts.scheme}://{parts.netloc}{parts.path}"
     headers = {"content-type": "application/json"}
-    await recorded.handle_async_request(httpx2.Request(sent.method, without, headers=headers, content=b'["no"]'))
+    await recorded.handle_async_request(
+        httpx2.Request(sent.method, without, headers=headers, content=b'["no"]')
+    )
     seen["objections to a request that was spoiled on purpose"] += len(recorded.objections)
 
 
