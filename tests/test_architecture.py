@@ -537,7 +537,7 @@ def test_a_repeated_name_is_found() -> None:
 # clients read too. Turns and large results are one each. Large results are kept in the shared state, an arrow from
 # ``middleware`` to the contract of that; skills and documents of APIs read YAML in one place, in ``_wire``; and the kit
 # ends what a server has claimed.
-@pytest.mark.parametrize(("what", "most"), [("files", 458), ("rooms", 27), ("arrows", 145)])
+@pytest.mark.parametrize(("what", "most"), [("files", 460), ("rooms", 27), ("arrows", 145)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most
@@ -560,5 +560,5 @@ def test_the_tests_stay_few() -> None:
     # kills and clients. Skills have one for each of their files, and one for the official SDK. Deadlines, and the kit
     # `check_tool`, have one each, and official clients that use all of it one with its server. What blocks a loop,
     # turns and large results have one each. Locks have one for clients, gateways and commands each; recordings
-    # have one for mocks and one for their commands.
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 520
+    # have one for mocks and one for their commands, and so have cards.
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 521

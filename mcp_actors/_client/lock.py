@@ -183,7 +183,7 @@ def _broken_up(value: Any) -> Any:
 
 
 class ServerLock:
-    """The approved definitions of one server: `LockFile` has them; `Client` and `mcp_actors.gateway.Upstream` take them.
+    """The approved definitions of one server: `LockFile` has them; `Client` and `Upstream` of gateways take them.
 
     Several clients may have the same one: a difference is then logged once for all of them.
 

@@ -1,8 +1,8 @@
 """The table of the commands. The one that is run is imported, so that ``serve`` does not import the parts that draw.
 
 `_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `record` (with ``mock``), `from_openapi`,
-`listing`, `call` (with ``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs`, `lock`, `diff` and `login`
-(with ``logout`` and ``whoami``) are files; `bench`, `demo`, `inspect`, `install`, `rest` and `top` are folders, and so
+`listing`, `call` (with ``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs`, `lock`, `diff`, `card` and
+`login` (with ``logout`` and ``whoami``) are files; `bench`, `demo`, `inspect`, `install`, `rest` and `top` are folders, and so
 is what two options of ``serve`` do: `reload` and `workers`.
 
 The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
@@ -69,6 +69,11 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "inspect": ("inspect.inspect", "command", "Say what a server is, what it violates, and how fast it is."),
     "lock": ("lock", "command", "Write down what servers offer, to be told of what changes after that."),
     "diff": ("diff", "command", "Make the calls of a recording at another server, and compare."),
+    "card": (
+        "card",
+        "command",
+        "Print the card of a server, or its server.json for the registry; check one.",
+    ),
     "bench": ("bench.bench", "command", "Put a load on a server: throughput, latencies, limits for CI."),
     "config": (
         "settings",

@@ -60,7 +60,7 @@ class RecordedCall:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What a request is found again by."""
+        """The method and the params, by which a request is found again."""
         return _key(self.method, self.params)
 
 

@@ -182,6 +182,13 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("{day} {served_url}", 6),
         ("{day} {silent} --timeout 0.1", 9),
     ],
+    "card": [
+        (NOBODY, 1),
+        ("htp://x", 2),
+        ("{locked}", 3),
+        ("--check {of_nobody}", 4),
+        ("{silent} --timeout 0.1", 9),
+    ],
     "bench": [
         (f"{NOBODY} add", 1),
         ("htp://x add", 2),

@@ -102,7 +102,7 @@ def test_a_bridge_disturbs_a_connection_in_the_same_way_each_time(mcp: Mcp, firs
     )
     ran = mcp("call", lossy, "other")
     assert ran.returncode == 7
-    assert "the server 'bridge' has not answered" in ran.stderr
+    assert "the server 'bridge': no answer and no progress for 1 s (code 504)" in ran.stderr
     ran = mcp("bridge", first, "stdio:", "--chaos", "slow=1s")
     assert ran.returncode == 2
     assert "--chaos: there is no 'slow=1s'" in ran.stderr
