@@ -156,7 +156,7 @@ async def _target(connection: ConnectionOptions, view: CallView) -> str | Client
     scheme, _, rest = url.partition(":")
     if scheme.lower() in ("http", "https") and urlsplit(url).path in ("", "/"):
         # A domain may say where its servers are; few URLs are one, and looking takes a module of its own.
-        catalog = importlib.import_module("mcp_actors.cli.card")
+        catalog = importlib.import_module("mcp_actors.cli.catalog")
         url = await catalog.found_at(url, view.said, has_headers=bool(headers))
     view.server = safe(url)
     options: dict[str, Any] = {"headers": headers} if headers else {}

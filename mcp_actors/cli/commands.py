@@ -2,8 +2,8 @@
 
 `_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `record` (with ``mock``), `from_openapi`,
 `listing`, `call` (with ``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs`, `lock`, `diff`, `card` and
-`login` (with ``logout`` and ``whoami``) are files; `bench`, `demo`, `inspect`, `install`, `rest` and `top` are folders, and so
-is what two options of ``serve`` do: `reload` and `workers`.
+`login` (with ``logout`` and ``whoami``) are files; `bench`, `demo`, `inspect`, `install`, `rest` and `top` are folders,
+and so is what two options of ``serve`` do: `reload` and `workers`. `catalog` is for clients of a domain.
 
 The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
 `arguments` (``key=text``), `output` (results -> text or JSON), `progress` (the bar), `failures` (exceptions -> one line

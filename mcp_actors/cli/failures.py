@@ -73,7 +73,7 @@ EXIT_CODES = {
     EXIT_FAILED: "it failed: no connection, or it was lost; a file, an address or a program that cannot be used",
     EXIT_USAGE: "wrong usage: bad option, unknown target, malformed argument",
     EXIT_LOGIN: "the server asks for authorization, and a person has to log in: mcp-actors login URL",
-    EXIT_VIOLATES: "mcp-actors inspect: the server violates a rule of the protocol; --lock: it is not as approved; card: malformed",
+    EXIT_VIOLATES: "inspect: a rule of the protocol is violated; --lock: it is not as approved; card: it is malformed",
     EXIT_UNCHECKED: "mcp-actors inspect: no violation was found, but some rules could not be checked",
     EXIT_CROSSED: "mcp-actors bench: a limit of --fail-if was crossed, or a regression was found; diff: answers differ",
     EXIT_ANSWERED: "the server answered with an error",
