@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from mcp_actors.types import Icon, Implementation
+from mcp_actors.types.cards import card_of, problems_of, registry_document
 from tests.cli.conftest import SERVED, Mcp
 from tests.cli.test_serve import serving
 
@@ -204,3 +206,99 @@ def test_a_name_of_another_form_is_refused(name: str, mcp: Mcp) -> None:
     ran = mcp("serve", str(SERVED), *AT, "--card", f"{name}=https://example.com/mcp")
     assert ran.returncode == 2
     assert "com.example/weather" in ran.stderr
+
+
+# -- what a card may be ------------------------------------------------------------------------------------------------
+
+GOOD: dict[str, Any] = card_of(
+    "com.example/x", Implementation("x", "1.0.2"), [("https://x.example/mcp", ["2025-11-25"])]
+)
+REGISTERED = registry_document(GOOD)
+PACKAGE = {"registryType": "pypi", "identifier": "x", "version": "1.0.2", "transport": {"type": "stdio"}}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        GOOD,
+        REGISTERED,
+        {**REGISTERED, "packages": [PACKAGE]},
+        {**GOOD, "version": "2.1.0-alpha+x86"},
+        {
+            **GOOD,
+            "remotes": [{"type": "sse", "url": "{base}/sse", "variables": {"base": {"isRequired": True}}}],
+        },
+        {**GOOD, "repository": {"url": "https://example.com/x", "source": "github", "subfolder": "a/b"}},
+    ],
+)
+def test_a_good_card_has_no_problems(document: Any) -> None:
+    assert problems_of(document) == []
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ([], "it is not a JSON object"),
+        ({**GOOD, "$schema": REGISTERED["$schema"].replace("server.", "card.")}, "$schema is"),
+        ({**GOOD, "name": "a/b/c"}, "name is a namespace"),
+        ({**GOOD, "name": "a" * 200 + "/b"}, "name is a namespace"),
+        *(
+            ({**GOOD, "version": each}, "is a range")
+            for each in ("^1.2", "~1", ">=1.2.3", "1.x", "1.*", "1 - 2")
+        ),
+        ({**GOOD, "description": "x" * 101}, "description is a text of 1 to 100 characters"),
+        ({**GOOD, "title": ""}, "title is a text"),
+        ({**GOOD, "websiteUrl": "nowhere"}, "websiteUrl is a URL"),
+        (
+            {**GOOD, "repository": {"url": "https://x.example", "source": "x", "subfolder": "../x"}},
+            "without ..",
+        ),
+        ({**GOOD, "packages": [PACKAGE]}, "packages are for the registry"),
+        ({**GOOD, "icons": [{"src": "a b", "theme": "pink"}]}, "icons[0].src is a URL"),
+        ({**GOOD, "remotes": {}}, "remotes is an array"),
+        ({**GOOD, "remotes": ["x"]}, "remotes[0] is an object"),
+        ({**GOOD, "remotes": [{"type": "ws", "url": "https://x.example"}]}, "remotes[0].type is"),
+        ({**GOOD, "remotes": [{"type": "sse", "url": "ws://x.example"}]}, "remotes[0].url begins with"),
+        (
+            {**GOOD, "remotes": [{"type": "sse", "url": "https://x", "headers": [{"value": "a"}]}]},
+            "remotes[0].headers[0].name is missing",
+        ),
+        (
+            {
+                **GOOD,
+                "remotes": [
+                    {
+                        "type": "sse",
+                        "url": "https://x",
+                        "variables": {"k": {"isSecret": True, "default": "s"}},
+                    }
+                ],
+            },
+            "a secret that everybody reads",
+        ),
+        ({**REGISTERED, "packages": [{**PACKAGE, "version": "latest"}]}, "neither latest nor a range"),
+        ({**REGISTERED, "packages": [{**PACKAGE, "fileSha256": "x"}]}, "64 hexadecimal digits"),
+        ({**REGISTERED, "packages": [{**PACKAGE, "transport": "stdio"}]}, "transport is an object"),
+        ({**GOOD, "_meta": []}, "_meta is an object"),
+    ],
+)
+def test_a_bad_card_has_its_problem(document: Any, problem: str) -> None:
+    found = problems_of(document)
+    assert any(problem in each for each in found), found
+
+
+def test_a_card_has_what_its_server_says_and_no_more() -> None:
+    info = Implementation(
+        "x",
+        "",
+        title="T" * 200,
+        description="Does\n much. " * 30,
+        website_url="https://x.example",
+        icons=[Icon("https://x.example/a.png", "image/png", ["48x48"])],
+    )
+    found = card_of("com.example/x", info)
+    assert problems_of(found) == []
+    assert found["version"] == "0"
+    assert len(found["description"]) == 100
+    assert found["icons"] == [{"src": "https://x.example/a.png", "mimeType": "image/png", "sizes": ["48x48"]}]
+    assert "remotes" not in found
