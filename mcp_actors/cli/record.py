@@ -95,11 +95,11 @@ class _EachAnew:
 @click.command(
     "mock",
     cls=ConfigurableCommand,
-    sections=sections_of("gateway"),
+    sections=sections_of("from-openapi"),
     short_help="Serve a recording, as the server that was recorded.",
 )
 @click.argument("file")
-@options_of("gateway")
+@options_of("from-openapi")
 @traceback_option
 def mock_command(file: str, show_traceback: bool, **given: Any) -> None:
     """Serve a recording: what was asked is answered as the server had answered, in both eras and over every binding.
