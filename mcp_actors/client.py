@@ -5,6 +5,7 @@ Beside `Client` this module has the types of what its users hold or write: handl
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,6 +23,7 @@ from mcp_actors._client.apps import read_app
 from mcp_actors._client.client_extension import ClientExtension
 from mcp_actors._client.connectivity import Connectivity
 from mcp_actors._client.handshake import Handshake
+from mcp_actors._client.lock import Drift, LockFile, LockGate, ServerLock, approved_now, as_server_lock
 from mcp_actors._client.notifications import Listener, Notifications, Subscriptions
 from mcp_actors._client.options import (
     Access,
@@ -105,6 +107,7 @@ __all__ = [
     "ClientNotificationMiddleware",
     "ClientPool",
     "Counters",
+    "Drift",
     "ElicitationHandler",
     "Event",
     "EventKind",
@@ -112,6 +115,7 @@ __all__ = [
     "LinkStatistics",
     "ListChange",
     "Listener",
+    "LockFile",
     "LogHandler",
     "LossHandler",
     "NotificationCallback",
@@ -121,6 +125,7 @@ __all__ = [
     "Roots",
     "SamplingHandler",
     "SendNext",
+    "ServerLock",
     "SessionStatistics",
     "Target",
     "TaskHandle",
@@ -212,6 +217,11 @@ class Client:
             asked. None by default: answers are kept in this process.
         apps: Whether it is declared that the program shows the pages of tools (SEP-1865), which `app` reads. Off by
             default.
+        lock: What was approved of the server: the path of a file that ``mcp-actors lock`` has written, which has one
+            server, or a `ServerLock` of it. Tools, prompts, resource templates and instructions that are different now,
+            or were not approved, are left out of lists; calling such a tool raises `DefinitionChanged`, and the log has
+            the difference. The tools are listed before the first call, after every change that the server reports, and
+            after a minute. Resources are not compared, as they are data. By default everything is taken as it comes.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -262,6 +272,7 @@ class Client:
         deadlines: bool = False,
         cache: SharedState | None = None,
         apps: bool = False,
+        lock: str | os.PathLike[str] | ServerLock | None = None,
     ) -> None:
         versions = versions_for(era)
         if prior_discover is not None:
@@ -269,6 +280,7 @@ class Client:
         hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
         client_tasks = ClientTasks()
         try:
+            gate = None if lock is None else LockGate(as_server_lock(lock))
             options = ClientOptions(
                 target=connectable(target, auth),
                 versions=versions,
@@ -296,7 +308,7 @@ class Client:
                 auth=auth,
                 telemetry=telemetry,
                 extensions=extensions,
-                middleware=middleware,
+                middleware=middleware if gate is None else [*middleware, gate],
                 cache=cache,
                 tasks=client_tasks.extension(
                     takes=tasks, hosts=[name for name, given in hosts.items() if given]
@@ -307,6 +319,9 @@ class Client:
             raise
         self._assemble(options)
         client_tasks.bind(self._tasks)
+        self._gate = gate
+        if gate is not None:
+            gate.bind(self._requests, self._connectivity)
 
     def _assemble(self, options: ClientOptions) -> None:
         """Makes the parts of the client, which know each other from here on."""
@@ -417,8 +432,12 @@ class Client:
 
     @property
     def instructions(self) -> str | None:
-        """The server's text for the model, if it has one; raises as `era` does."""
-        return self._connectivity.negotiated.instructions
+        """The server's text for the model, if it has one, with ``lock`` an approved one; raises as `era` does."""
+        return (
+            self._connectivity.negotiated.instructions
+            if self._gate is None
+            else self._gate.shown_instructions
+        )
 
     @property
     def discovered(self) -> DiscoverResult | None:
@@ -449,6 +468,34 @@ class Client:
         requests = self._requests
         method = self._connectivity.negotiated.era.client.ping_method
         await requests.send(method, {}, call_options(requests.options, timeout))
+
+    async def approve(self) -> ServerLock:
+        """Has the server list everything that a lock compares, and returns it as what is approved from now on.
+
+        A person has to look at it: what a model reads of a server is in it. ``LockFile({name: lock}).write(path)``
+        writes it, and ``mcp-actors lock`` does both.
+
+        Raises:
+            LocalProtocolError: The client is not connected, or has a ``lock``, which would hide what is new.
+            McpError: What a list raises.
+        """
+        if self._gate is not None:
+            raise LocalProtocolError("this client has a lock=, which hides what is new: approve without it")
+        return await approved_now(self._requests, self._connectivity.negotiated)
+
+    async def check_lock(self) -> list[Drift]:
+        """Has the server list everything that a lock compares, and returns how it differs from what was approved.
+
+        Returns:
+            What has changed, what was not approved, and what was approved and is gone; empty if all is as it was.
+
+        Raises:
+            LocalProtocolError: The client was given no ``lock``, or is not connected.
+            McpError: What a list raises.
+        """
+        if self._gate is None:
+            raise LocalProtocolError("this client was given no lock=, so there is nothing to compare with")
+        return await self._gate.check()
 
     async def set_log_level(self, level: LoggingLevel) -> None:
         """Sets the least severe log message that is wanted, from now on, in later connections too.

@@ -94,8 +94,8 @@ def is_server(words: list[str]) -> bool:
     """Whether a command serves where it says, until somebody ends it."""
     return (
         words[0] == "uvicorn"
-        or words[1] in {"bridge", "rest"}
-        or (words[1] in {"serve", "gateway"} and "--listen" in words)
+        or words[1] in {"bridge", "record", "rest"}
+        or (words[1] in {"serve", "gateway", "mock"} and "--listen" in words)
     )
 
 

@@ -17,7 +17,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -90,6 +90,8 @@ class Requests:
             {kind: made for each in options.in_use for kind, made in each.results.items()},
             {name: target for each in options.in_use for name, target in each.targets.items()},
         )
+        self.on_stale: Callable[[], None] = lambda: None
+        """Is called when the server is another one, or has changed a list."""
         self._connectivity = connectivity
         self.handlers = handlers
         # The results of the last handshake; before the first one no method is available.
@@ -117,6 +119,7 @@ class Requests:
         self._validates = ETAGS in (negotiated.capabilities.extensions or {})
         self.cache.clear()
         self.flights.close()
+        self.on_stale()
 
     @property
     def session(self) -> Session | None:
@@ -148,6 +151,8 @@ class Requests:
         self.flights.close(*STALE[event.kind])
         if self.shared is not None:
             self.shared.doubt(event.kind)
+        if event.uri is None:
+            self.on_stale()
         if event.kind == "tools":
             self.schemas.forget()
             if self._mirroring is not None:
@@ -437,6 +442,10 @@ class Requests:
     ) -> ListToolsResult:
         """Returns one page of the tools, without those that must not be called over this connection."""
         return self._learned(await self.call("tools/list", _page(cursor), options, refresh=refresh))
+
+    def list_again(self, name: str, params: dict[str, Any]) -> Awaitable[Any]:
+        """Has the server list something for the client itself, whatever was listed before; raises as `call`."""
+        return self._call(name, params, refresh=True)
 
     def learn_tools(self, tools: list[Tool]) -> list[Tool]:
         """Takes note of what listed tools mirror, and returns those that may be called over this connection."""

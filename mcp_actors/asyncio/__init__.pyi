@@ -6,6 +6,7 @@ The classes of clients are made from those of the engine, so that the two cannot
 
 # Written by tests/test_faces.py.
 
+import os
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -23,6 +24,7 @@ from mcp_actors._actors.dispatcher import SessionStatistics
 from mcp_actors._actors.limits import Limits
 from mcp_actors._actors.outbound_call import ProgressCallback
 from mcp_actors._client.client_extension import ClientExtension
+from mcp_actors._client.lock import Drift, ServerLock
 from mcp_actors._client.options import (
     Access,
     ChangeHandler,
@@ -166,6 +168,11 @@ class Client:
             asked. None by default: answers are kept in this process.
         apps: Whether it is declared that the program shows the pages of tools (SEP-1865), which `app` reads. Off by
             default.
+        lock: What was approved of the server: the path of a file that ``mcp-actors lock`` has written, which has one
+            server, or a `ServerLock` of it. Tools, prompts, resource templates and instructions that are different now,
+            or were not approved, are left out of lists; calling such a tool raises `DefinitionChanged`, and the log has
+            the difference. The tools are listed before the first call, after every change that the server reports, and
+            after a minute. Resources are not compared, as they are data. By default everything is taken as it comes.
 
     Raises:
         TypeError: The target or an option is of another kind; the message says what to write.
@@ -216,6 +223,7 @@ class Client:
         deadlines: bool = False,
         cache: SharedState | None = None,
         apps: bool = False,
+        lock: str | os.PathLike[str] | ServerLock | None = None,
     ) -> None: ...
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *exc_info: object) -> None: ...
@@ -259,7 +267,7 @@ class Client:
 
     @property
     def instructions(self) -> str | None:
-        """The server's text for the model, if it has one; raises as `era` does."""
+        """The server's text for the model, if it has one, with ``lock`` an approved one; raises as `era` does."""
 
     @property
     def discovered(self) -> DiscoverResult | None:
@@ -283,6 +291,28 @@ class Client:
 
         Raises:
             McpError: What `request` raises.
+        """
+
+    async def approve(self) -> ServerLock:
+        """Has the server list everything that a lock compares, and returns it as what is approved from now on.
+
+        A person has to look at it: what a model reads of a server is in it. ``LockFile({name: lock}).write(path)``
+        writes it, and ``mcp-actors lock`` does both.
+
+        Raises:
+            LocalProtocolError: The client is not connected, or has a ``lock``, which would hide what is new.
+            McpError: What a list raises.
+        """
+
+    async def check_lock(self) -> list[Drift]:
+        """Has the server list everything that a lock compares, and returns how it differs from what was approved.
+
+        Returns:
+            What has changed, what was not approved, and what was approved and is gone; empty if all is as it was.
+
+        Raises:
+            LocalProtocolError: The client was given no ``lock``, or is not connected.
+            McpError: What a list raises.
         """
 
     async def set_log_level(self, level: LoggingLevel) -> None:

@@ -12,12 +12,12 @@ import click
 from mcp_actors import Client, types
 from mcp_actors.cli.arguments import fitted, may_need_schema, text_arguments, tool_arguments
 from mcp_actors.cli.client_session import run_with_client
-from mcp_actors.cli.connection_options import ConnectionOptions, client_options
+from mcp_actors.cli.connection_options import ConnectionOptions, client_options, lock_option
 from mcp_actors.cli.failures import EXIT_TOOL, ErrorAnswer, WrongUsage, reported, traceback_option
 from mcp_actors.cli.output import block_text, echo, echo_bytes, echo_json, echo_text, styled
 from mcp_actors.cli.progress import CallView, TerminalElicitation
 from mcp_actors.cli.tasks import kept_running, show_result
-from mcp_actors.errors import McpError, RpcError
+from mcp_actors.errors import DefinitionChanged, McpError, RpcError
 
 __all__ = ["command"]
 
@@ -26,6 +26,7 @@ __all__ = ["command"]
 @client_options
 @click.argument("tool")
 @click.argument("arguments", nargs=-1, metavar="[KEY=TEXT | KEY:=JSON]...")
+@lock_option
 @click.option("--json", "as_json", is_flag=True, help="The whole result as JSON on stdout.")
 @click.option("--task", "as_task", is_flag=True, help="Start it as a task, which goes on after Ctrl-C.")
 @traceback_option
@@ -33,6 +34,7 @@ def command(
     connection: ConnectionOptions,
     tool: str,
     arguments: tuple[str, ...],
+    lock: str | None,
     as_json: bool,
     as_task: bool,
     show_traceback: bool,
@@ -45,6 +47,8 @@ def command(
     Progress, the server's log lines and what it writes to its stderr are shown on stderr. Ctrl-C cancels the call, at
     the server as well, and exits with 130. If the server asks something, it is asked here if there is a terminal and
     declined if not. A tool that reports an error prints it on stderr and exits with 8.
+
+    With --lock a tool that is not as approved is not called: the difference is shown, and the exit code is 4.
 
     With --task the id of the task is printed on stderr at once. Ctrl-C then leaves the task running and prints how to
     get its result later (mcp-actors tasks), and --cap bounds its start only. A tool without tasks is just called.
@@ -74,6 +78,8 @@ def command(
                     result = await started(client, given)
                 else:
                     result = await client.call_tool(tool, given, on_progress=view.progress)
+            except DefinitionChanged:
+                raise
             except RpcError:
                 await _require_listed(client, tool)
                 raise
@@ -83,7 +89,13 @@ def command(
 
     with reported(show_traceback), kept_running(connection, lambda: task_ids[0] if task_ids else None):
         result = run_with_client(
-            connection, work, view, on_log=view.log, elicitation=TerminalElicitation(view), restart=as_task
+            connection,
+            work,
+            view,
+            on_log=view.log,
+            elicitation=TerminalElicitation(view),
+            restart=as_task,
+            lock=lock,
         )
     show_result(result, as_json)
     if result.is_error:

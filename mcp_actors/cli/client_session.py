@@ -144,7 +144,7 @@ def _client(target: str | ClientTransport, connection: ConnectionOptions, option
             timeout=connection.timeout,
             cap=connection.cap,
             probe_timeout=PROBE_TIMEOUT,
-            **options,
+            **{name: value for name, value in options.items() if value is not None},
         )
     except (ValueError, TypeError, McpError) as error:  # a URL, an era or a time that does not exist
         raise WrongUsage(str(error)) from error
@@ -154,6 +154,10 @@ async def _target(connection: ConnectionOptions, view: CallView) -> str | Client
     """A child's stderr goes to the view, and requests to a URL have the headers or the login of a person."""
     url, headers = connection.url, connection.headers
     scheme, _, rest = url.partition(":")
+    if scheme.lower() in ("http", "https") and urlsplit(url).path in ("", "/"):
+        # A domain may say where its servers are; few URLs are one, and looking takes a module of its own.
+        catalog = importlib.import_module("mcp_actors.cli.catalog")
+        url = await catalog.found_at(url, view.said, has_headers=bool(headers))
     view.server = safe(url)
     options: dict[str, Any] = {"headers": headers} if headers else {}
     if scheme.lower() == "stdio":

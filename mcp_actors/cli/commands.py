@@ -1,9 +1,9 @@
 """The table of the commands. The one that is run is imported, so that ``serve`` does not import the parts that draw.
 
-`_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `from_openapi`, `listing`, `call` (with
-``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs` and `login` (with ``logout`` and ``whoami``) are
-files; `bench`, `demo`, `inspect`, `install`, `rest` and `top` are folders, and so is what two options of ``serve`` do:
-`reload` and `workers`.
+`_COMMANDS` says where each command is: `serve`, `gateway` (with ``bridge``), `record` (with ``mock``), `from_openapi`,
+`listing`, `call` (with ``read`` and ``prompt``), `tasks`, `settings` (``config``), `docs`, `lock`, `diff`, `card` and
+`login` (with ``logout`` and ``whoami``) are files; `bench`, `demo`, `inspect`, `install`, `rest` and `top` are folders,
+and so is what two options of ``serve`` do: `reload` and `workers`. `catalog` is for clients of a domain.
 
 The commands share `target` (TARGET -> Server), `client_session` (URL -> Client, Ctrl-C), `connection_options`,
 `arguments` (``key=text``), `output` (results -> text or JSON), `progress` (the bar), `failures` (exceptions -> one line
@@ -57,6 +57,8 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "from-openapi": ("from_openapi", "command", "Serve an API that an OpenAPI document describes."),
     "rest": ("rest", "command", "Serve any server as a REST API, with a page to try it."),
     "bridge": ("gateway", "bridge_command", "Serve a server at another address, over another binding."),
+    "record": ("record", "command", "Serve a server at another address, and write down what is said."),
+    "mock": ("record", "mock_command", "Serve a recording, as the server that was recorded."),
     "top": ("top", "command", "Show what runs in a server, live; end calls and sessions."),
     "install": (
         "install.install",
@@ -65,6 +67,13 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "uninstall": ("install.install", "uninstall_command", "Take it out again."),
     "inspect": ("inspect.inspect", "command", "Say what a server is, what it violates, and how fast it is."),
+    "lock": ("lock", "command", "Write down what servers offer, to be told of what changes after that."),
+    "diff": ("diff", "command", "Make the calls of a recording at another server, and compare."),
+    "card": (
+        "card",
+        "command",
+        "Print the card of a server, or its server.json for the registry; check one.",
+    ),
     "bench": ("bench.bench", "command", "Put a load on a server: throughput, latencies, limits for CI."),
     "config": (
         "settings",

@@ -30,8 +30,10 @@ __all__ = [
     "Section",
     "bearer_from_environment",
     "client_options",
+    "configuration_or_client_options",
     "given_headers",
     "inspection_options",
+    "lock_option",
     "takes_headers",
     "upstream_options",
 ]
@@ -262,7 +264,9 @@ def upstream_options(function: _F) -> Callable[..., Any]:
     return _with_era(function, _clocks(300.0, 3600.0, _SILENCE, _IN_ALL))
 
 
-def _with_era(function: _F, clocks: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+def _with_era(
+    function: _F, clocks: Sequence[Callable[..., Any]], check: Callable[..., str] | None = None
+) -> Callable[..., Any]:
     era = click.option(
         "--era",
         default="auto",
@@ -270,13 +274,28 @@ def _with_era(function: _F, clocks: Sequence[Callable[..., Any]]) -> Callable[..
         metavar="ERA",
         help="auto, legacy, modern, or a revision to insist on.",
     )
-    return era(_with_connection(function, clocks))
+    return era(_with_connection(function, clocks, check or _checked_url))
+
+
+def lock_option(function: _F) -> _F:
+    """Adds ``--lock`` to a command, which gets it as ``lock``."""
+    return click.option(
+        "--lock",
+        metavar="FILE",
+        type=click.Path(exists=True, dir_okay=False),
+        help="Compare with what mcp-actors lock has written; exit with 4 if something is different.",
+    )(function)
+
+
+def configuration_or_client_options(function: _F) -> Callable[..., Any]:
+    """Adds the same as `client_options`, for a command whose ``URL`` may be a configuration of servers, too."""
+    return _with_era(function, _clocks(30.0, 300.0, _SILENCE, _IN_ALL), _checked_url_or_file)
 
 
 def inspection_options(function: _F) -> Callable[..., Any]:
     """Adds what `client_options` adds, but ``--era``: an inspection looks at every era, and has other timeouts."""
     clocks = _clocks(10.0, 300.0, "Seconds for one answer, 10 at most.", "Seconds for all of it.")
-    return _with_connection(function, clocks)
+    return _with_connection(function, clocks, _checked_url)
 
 
 def _clocks(timeout: float, cap: float, timeout_help: str, cap_help: str) -> Sequence[Callable[..., Any]]:
@@ -286,7 +305,9 @@ def _clocks(timeout: float, cap: float, timeout_help: str, cap_help: str) -> Seq
     )
 
 
-def _with_connection(function: _F, clocks: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+def _with_connection(
+    function: _F, clocks: Sequence[Callable[..., Any]], check: Callable[..., str]
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def with_connection(
         url: str,
@@ -315,7 +336,7 @@ def _with_connection(function: _F, clocks: Sequence[Callable[..., Any]]) -> Call
             help="A header of every request (http, https, ws, wss); may be repeated.",
         ),
         *clocks,
-        click.argument("url", callback=_checked_url),
+        click.argument("url", callback=check),
     ):
         command = option(command)
     return command
@@ -332,6 +353,10 @@ def _checked_url(_ctx: click.Context, _parameter: click.Parameter, url: str) -> 
             meant = f"'stdio:python {url}'"
         raise click.UsageError(f"{url!r} is no URL: write {meant} as one word, or scheme://...")
     return url
+
+
+def _checked_url_or_file(ctx: click.Context, parameter: click.Parameter, url: str) -> str:
+    return url if os.path.isfile(os.path.expanduser(url)) else _checked_url(ctx, parameter, url)
 
 
 def _headers(url: str, words: Sequence[str], bearer_env: str | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ import shutil
 import sys
 import textwrap
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any, TypeVar
 
@@ -20,6 +20,7 @@ from mcp_actors.errors import (
     ConfigurationError,
     ConnectFailed,
     ConnectionLost,
+    DefinitionChanged,
     LoginRequired,
     McpError,
     RpcError,
@@ -46,9 +47,11 @@ __all__ = [
     "ErrorAnswer",
     "FailureAsJson",
     "LoginNeeded",
+    "NotAsApproved",
     "WrongUsage",
     "asks_for_login",
     "kind_of",
+    "not_as_approved",
     "reported",
     "run_interruptible",
     "sentence",
@@ -70,9 +73,9 @@ EXIT_CODES = {
     EXIT_FAILED: "it failed: no connection, or it was lost; a file, an address or a program that cannot be used",
     EXIT_USAGE: "wrong usage: bad option, unknown target, malformed argument",
     EXIT_LOGIN: "the server asks for authorization, and a person has to log in: mcp-actors login URL",
-    EXIT_VIOLATES: "mcp-actors inspect: the server violates a rule of the protocol",
+    EXIT_VIOLATES: "inspect: a rule of the protocol is violated; --lock: it is not as approved; card: it is malformed",
     EXIT_UNCHECKED: "mcp-actors inspect: no violation was found, but some rules could not be checked",
-    EXIT_CROSSED: "mcp-actors bench: a limit of --fail-if was crossed, or a regression was found",
+    EXIT_CROSSED: "mcp-actors bench: a limit of --fail-if was crossed, or a regression was found; diff: answers differ",
     EXIT_ANSWERED: "the server answered with an error",
     EXIT_TOOL: "the tool reported an error",
     EXIT_TIMEOUT: "a clock ran out before the server answered",
@@ -129,6 +132,12 @@ class ErrorAnswer(CommandFailure):
     exit_code = EXIT_ANSWERED
 
 
+class NotAsApproved(CommandFailure):
+    """A `CommandFailure` because a definition is not what a lock file has: exit code 4."""
+
+    exit_code = EXIT_VIOLATES
+
+
 class _TimedOut(CommandFailure):
     """A `CommandFailure` for want of an answer in time: exit code 9."""
 
@@ -169,6 +178,20 @@ def traceback_option(function: _F) -> _F:
     )(function)
 
 
+def not_as_approved(drifts: Iterable[Any]) -> NotAsApproved:
+    """Returns the failure that says how a server differs from what was approved of it.
+
+    Args:
+        drifts: Of `mcp_actors.client.Drift`.
+    """
+    lines: list[str] = []
+    found = list(drifts)
+    for each in found:
+        lines += ["", str(each), *each.diff.splitlines()]
+    number = "one difference" if len(found) == 1 else f"{len(found)} differences"
+    return NotAsApproved("\n".join([f"{number} from what was approved:", *lines[1:]]))
+
+
 @contextmanager
 def reported(show_traceback: bool) -> Iterator[None]:
     """Turns whatever the block raises into a `CommandFailure`."""
@@ -192,6 +215,9 @@ def kind_of(error: Exception) -> type[CommandFailure]:
         return WrongUsage
     if isinstance(error, CallTimeout):
         return _TimedOut
+    if isinstance(error, DefinitionChanged) and error.diff:
+        # This client has refused it; without the difference the server, a gateway, has.
+        return NotAsApproved
     # Shared state of this process is no server's answer.
     is_answer = isinstance(error, RpcError) and not (
         isinstance(error, SharedStateUnavailable) and error.cause
@@ -228,6 +254,8 @@ def _text(error: Exception) -> str:
         return str(error)
     if isinstance(error, SharedStateUnavailable) and error.cause:
         return f"the shared state cannot be used: {error.cause}"
+    if isinstance(error, DefinitionChanged) and error.diff:
+        return f"{error.message}\n{error.diff}"
     if isinstance(error, RpcError):
         return f"the server answered: {error}"
     if isinstance(error, McpError):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -24,6 +25,7 @@ from mcp_actors.cli.connection_options import (
     ConfigurableCommand,
     ConnectionOptions,
     Section,
+    lock_option,
     takes_headers,
     upstream_options,
 )
@@ -50,6 +52,7 @@ from mcp_actors.cli.serve_options import (
     upstream_limits,
 )
 from mcp_actors.cli.start import has_terminal
+from mcp_actors.client import LockFile, ServerLock
 from mcp_actors.errors import CallTimeout, ConfigurationError, ConnectFailed, McpError
 from mcp_actors.gateway import Gateway, SessionPolicy, Upstream, UpstreamTarget, bridge_to, upstreams_of
 from mcp_actors.gateway.server_entries import ServerEntries, read_server_entries
@@ -58,6 +61,7 @@ from mcp_actors.supervision.logging import log
 from mcp_actors.supervision.printable import printable
 
 __all__ = [
+    "CONNECTION",
     "ConfigurationReload",
     "ConfiguredUpstreams",
     "bridge_command",
@@ -66,16 +70,16 @@ __all__ = [
     "load_access",
     "serve_bridge",
     "stored_access",
+    "transport_of",
 ]
 
 
-GATEWAY = (Section("The gateway", ["--check", "--name"]), *sections_of("gateway"))
+GATEWAY = (Section("The gateway", ["--check", "--name", "--lock"]), *sections_of("gateway"))
+_LOGIN = "A login of mcp-actors login URL is used by itself. What the clients of the bridge present is never passed on."
+CONNECTION = Section("The server", ["--header", "--bearer-env", "--era", "--timeout", "--cap"], _LOGIN)
 BRIDGE = (
-    Section(
-        "The server",
-        ["--header", "--bearer-env", "--sessions", "--era", "--timeout", "--cap"],
-        "A login of mcp-actors login URL is used by itself. What the clients of the bridge present is never passed on.",
-    ),
+    attrs.evolve(CONNECTION, options=[*CONNECTION.options, "--sessions"]),
+    Section("Faults on purpose", ["--chaos", "--chaos-seed"]),
     *sections_of("bridge"),
 )
 
@@ -92,9 +96,12 @@ BRIDGE = (
 @click.option(
     "--name", metavar="NAME", help="The name of the gateway; by default that of CONFIG, or gateway."
 )
+@lock_option
 @click.option("--check", is_flag=True, help="Connect to each server once, show what is there, and end.")
 @traceback_option
-def command(config: str, name: str | None, check: bool, show_traceback: bool, **given: Any) -> None:
+def command(
+    config: str, name: str | None, lock: str | None, check: bool, show_traceback: bool, **given: Any
+) -> None:
     """Serve the servers of a configuration as one.
 
     \b
@@ -109,6 +116,9 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
     A server that is away, and an entry that is malformed, cost only their own tools. The file is read again when it has
     changed and at SIGHUP: servers whose entries are the same notice nothing. Ends as mcp-actors serve does, with the
     processes that it started.
+
+    With --lock, what a server offers and mcp-actors lock has not written, or otherwise, is not offered and not called;
+    the log has the difference. The file is read again with the configuration.
 
     The exit code of --check is 1 if a server cannot be used, and 3 if a person has to log in for each that cannot.
     """
@@ -131,7 +141,7 @@ def command(config: str, name: str | None, check: bool, show_traceback: bool, **
             return
         os.environ[WITHIN] = _within(path)
         _log_malformed(entries.malformed)
-        upstreams = ConfiguredUpstreams(path, upstream_limits(options), options.listen)
+        upstreams = ConfiguredUpstreams(path, upstream_limits(options), options.listen, lock)
         settings: dict[str, Any] = {"version": package_version() or "0", **entries.gateway.given()}
         settings |= {} if name is None else {"name": name}
         gateway = Gateway(trio.run(upstreams.of, entries), **settings)
@@ -227,6 +237,7 @@ class _Configured:
     entry: ServerEntry
     outputs: Mapping[str, str | None] = attrs.field(repr=False)
     has_login: bool
+    lock: ServerLock | None
     upstream: Upstream = attrs.field(eq=False)
 
 
@@ -237,12 +248,16 @@ class ConfiguredUpstreams:
         path: The file.
         limits: The limits of each upstream.
         listen: Where the gateway serves.
+        lock: The file of what was approved of the servers.
     """
 
-    def __init__(self, path: str, limits: Mapping[str, Any], listen: Sequence[str]) -> None:
+    def __init__(
+        self, path: str, limits: Mapping[str, Any], listen: Sequence[str], lock: str | None = None
+    ) -> None:
         self.path = path
         self._limits = limits
         self._listen = listen
+        self._lock = lock
         self._made: dict[str, _Configured] = {}
 
     def __repr__(self) -> str:
@@ -265,17 +280,20 @@ class ConfiguredUpstreams:
 
         Raises:
             TokenStoreFailed: The stored logins cannot be read.
+        ConfigurationError: The lock cannot be read.
         """
         access = await load_access(entries)
         made: dict[str, _Configured] = {}
+        locked = None if self._lock is None else LockFile.read(self._lock)
         for entry in entries:
             if entry.url is not None and is_own_address(entry.url, self._listen):
                 log.error("a server is at an address of the gateway, and left out", upstream=entry.name)
                 continue
             auth = access.get(entry.name)
             (upstream,) = upstreams_of([entry], access=access)
-            upstream = attrs.evolve(upstream, **self._limits)
-            found = _Configured(entry, entry.command_outputs(), auth is not None, upstream)
+            lock = None if locked is None else locked.of(entry.name)
+            upstream = attrs.evolve(upstream, lock=lock, **self._limits)
+            found = _Configured(entry, entry.command_outputs(), auth is not None, lock, upstream)
             former = self._made.get(entry.name)
             made[entry.name] = former if former == found and former is not None else found
         # What somebody is about to mend goes on as it was.
@@ -394,10 +412,24 @@ def _hangups() -> Iterator[AsyncIterator[int] | None]:
     show_default=True,
     help="Whether clients share a connection to the server: auto shares it where the server keeps no sessions.",
 )
+@click.option(
+    "--chaos",
+    metavar="FAULTS",
+    help="Disturb the connection to the server: 'latency=200ms jitter=50ms loss=1% lose-answers=2% stall=5s'.",
+)
+@click.option(
+    "--chaos-seed", type=int, default=0, show_default=True, help="The same seed has the same faults."
+)
 @options_of("bridge")
 @traceback_option
 def bridge_command(
-    connection: ConnectionOptions, to: str, sessions: SessionPolicy, show_traceback: bool, **given: Any
+    connection: ConnectionOptions,
+    to: str,
+    sessions: SessionPolicy,
+    chaos: str | None,
+    chaos_seed: int,
+    show_traceback: bool,
+    **given: Any,
 ) -> None:
     """Serve a server at another address, over another binding.
 
@@ -414,16 +446,52 @@ def bridge_command(
     mcp-actors serve does, with the processes that it started.
     """
     with reported(show_traceback):
-        serve_bridge(connection, ServeOptions(listen=(to,), **given), sessions)
+        disturbed = None if chaos is None else _disturbed(chaos, chaos_seed)
+        serve_bridge(connection, ServeOptions(listen=(to,), **given), sessions, disturbed)
 
 
-def serve_bridge(connection: ConnectionOptions, options: ServeOptions, sessions: SessionPolicy) -> None:
+def _disturbed(chaos: str, seed: int) -> Callable[[UpstreamTarget], UpstreamTarget]:
+    # Only a bridge with faults needs this module.
+    testing = importlib.import_module("mcp_actors.testing.faults")
+    try:
+        faults = testing.Faults.parse(chaos)
+    except ValueError as error:
+        raise WrongUsage(f"--chaos: {error}") from error
+    numbers = itertools.count(seed)
+
+    def disturb(target: UpstreamTarget) -> UpstreamTarget:
+        def make() -> ClientTransport:
+            # What the bridge sends is late and stalls; it is lost, and so are answers, on the way back.
+            out = attrs.evolve(faults, loss=0.0, lose_answers=0.0, duplicate=0.0)
+            made: ClientTransport = testing.FaultyTransport(
+                transport_of(target), out, back=faults, seed=next(numbers)
+            )
+            return made
+
+        return make
+
+    return disturb
+
+
+def transport_of(target: UpstreamTarget) -> Any:
+    """Returns a transport for one connection to what a bridge connects to."""
+    made: Any = target() if callable(target) else target
+    return client_transport(made) if isinstance(made, str) else made
+
+
+def serve_bridge(
+    connection: ConnectionOptions,
+    options: ServeOptions,
+    sessions: SessionPolicy,
+    between: Callable[[UpstreamTarget], UpstreamTarget] | None = None,
+) -> None:
     """Serves one server at another address until a signal ends it.
 
     Args:
         connection: The server.
         options: Those of the command line, with the one address.
         sessions: As `mcp_actors.gateway.Upstream` has it.
+        between: Puts something between the bridge and the server, such as a recorder.
 
     Raises:
         click.ClickException: The server cannot be connected to so, or not be served there.
@@ -440,7 +508,10 @@ def serve_bridge(connection: ConnectionOptions, options: ServeOptions, sessions:
         "cap": connection.cap,
     }
     settings_of_upstream = settings | upstream_limits(options)
-    bridge = bridge_to(_target(connection, settings), sessions=sessions, settings=settings_of_upstream)
+    target = _target(connection, settings)
+    bridge = bridge_to(
+        target if between is None else between(target), sessions=sessions, settings=settings_of_upstream
+    )
     equip(bridge, options)
     serve_here(bridge, options, None, f"a bridge to {connection.url.partition(':')[0]}:")
 

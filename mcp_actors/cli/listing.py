@@ -15,17 +15,20 @@ import click
 from mcp_actors import Client, types
 from mcp_actors.cli.arguments import argument_lines, signature
 from mcp_actors.cli.client_session import run_with_client
-from mcp_actors.cli.connection_options import ConnectionOptions, client_options
+from mcp_actors.cli.connection_options import ConnectionOptions, client_options, lock_option
 from mcp_actors.cli.failures import (
     CommandFailure,
+    NotAsApproved,
     asks_for_login,
     kind_of,
+    not_as_approved,
     reported,
     sentence,
     traceback_option,
 )
 from mcp_actors.cli.output import echo, echo_json, plain, safe, styled
 from mcp_actors.cli.progress import CallView
+from mcp_actors.client import Drift
 from mcp_actors.errors import McpError
 
 __all__ = ["command"]
@@ -46,6 +49,8 @@ class _Found:
     prompts: list[types.Prompt]
     skills: list[types.Skill] | None
     """None if they were not asked for."""
+    drift: list[Drift] | None
+    """How it differs from what was approved; None without a lock, or if it does not."""
     failures: dict[str, str] | None
     """What could not be listed, and why; None if there is nothing."""
 
@@ -53,21 +58,30 @@ class _Found:
 @click.command("list", short_help="Show what a server offers.")
 @client_options
 @click.option("--skills", is_flag=True, help="Its skills, too, with the number and the size of their files.")
+@lock_option
 @click.option("--json", "as_json", is_flag=True, help="Everything as one JSON object on stdout.")
 @traceback_option
-def command(connection: ConnectionOptions, skills: bool, as_json: bool, show_traceback: bool) -> None:
+def command(
+    connection: ConnectionOptions, skills: bool, lock: str | None, as_json: bool, show_traceback: bool
+) -> None:
     """Show what a server offers: who it is, its era and capabilities, tools, resources, templates and prompts.
 
-    If one of these cannot be listed, the rest is shown, and the exit code is that of the first failure.
+    If one of these cannot be listed, the rest is shown, and the exit code is that of the first failure. With --lock
+    what is not as approved is not listed; the difference is shown on stderr, and the exit code is 4.
     """
     with reported(show_traceback):
         kinds: list[type[CommandFailure]] = []
-        found = run_with_client(connection, partial(_ask_everything, kinds=kinds, skills=skills), CallView())
+        work = partial(_ask_everything, kinds=kinds, skills=skills, is_locked=lock is not None)
+        found = run_with_client(connection, work, CallView(), lock=lock)
         if as_json:
             echo_json({name: value for name, value in plain(found).items() if value is not None})
         else:
             for line in _lines(found):
                 echo(line)
+        if found.drift and as_json:
+            raise click.exceptions.Exit(NotAsApproved.exit_code)  # the object has the differences
+        if found.drift:
+            raise not_as_approved(found.drift)
         if kinds:
             if as_json:
                 raise click.exceptions.Exit(kinds[0].exit_code)  # the object has the failures
@@ -75,7 +89,9 @@ def command(connection: ConnectionOptions, skills: bool, as_json: bool, show_tra
             raise kinds[0]("\n".join(failed))
 
 
-async def _ask_everything(client: Client, kinds: list[type[CommandFailure]], skills: bool) -> _Found:
+async def _ask_everything(
+    client: Client, kinds: list[type[CommandFailure]], skills: bool, is_locked: bool
+) -> _Found:
     """Asks for everything, and notes in ``kinds`` what kind of failure each part is that cannot be had."""
     declared = client.server_capabilities
     failures: dict[str, str] = {}
@@ -93,6 +109,7 @@ async def _ask_everything(client: Client, kinds: list[type[CommandFailure]], ski
                 kinds.append(kind_of(error))
         return found
 
+    drift = await client.check_lock() if is_locked else None
     return _Found(
         server=client.server_info if client.server_info.name else None,
         era=client.era,
@@ -106,6 +123,7 @@ async def _ask_everything(client: Client, kinds: list[type[CommandFailure]], ski
         skills=await all_of("skills", (declared.extensions or {}).get(_SKILLS), client.skills)
         if skills
         else None,
+        drift=drift or None,
         failures=failures or None,
     )
 

@@ -235,6 +235,14 @@ class ServeOptions:
         is_flag=True,
         help="For HTTP: serve the same as a REST API too, at every path but that of MCP; / is a page to try it.",
     )
+    card: str | None = _option(
+        "--card",
+        _ADDRESSES,
+        on=_BUT_REST,
+        metavar="NAME",
+        help="For HTTP: serve a server card, at PATH/server-card, and a catalogue that names it; such as "
+        "com.example/weather, or com.example/weather=URL with the URL that clients know it by.",
+    )
     issuer: Sequence[str] = _option(
         "--issuer",
         _TOKENS,
@@ -470,7 +478,8 @@ def _without_tokens(options: ServeOptions) -> _Found:
 
 def _without_http(options: ServeOptions) -> _Found:
     if not options.serves(HTTP):
-        for option in (*options.paths(), *(["--rest"] if options.rest else [])):
+        beside = {"--rest": options.rest, "--card": options.card}
+        for option in (*options.paths(), *(name for name, given in beside.items() if given)):
             yield {"option": option}
 
 
@@ -792,6 +801,8 @@ def routes_beside(server: Server, options: ServeOptions, worker: Any = None) -> 
     routes: dict[str, object] = {}
     if options.health is not None:
         routes[options.health] = importlib.import_module("mcp_transports.http.server").health
+    if options.card is not None:
+        routes |= _card_routes(server, options)
     if options.metrics is not None or options.telemetry is not None:
         observe = importlib.import_module("mcp_actors.cli.observing").observe
         shown = None if worker is None else worker.pages
@@ -804,6 +815,20 @@ def routes_beside(server: Server, options: ServeOptions, worker: Any = None) -> 
         telemetry: Any = importlib.import_module("mcp_actors.telemetry.combined")
         own, logged = server.telemetry, telemetry.AccessLog()
         server.telemetry = logged if own is None else telemetry.Together(own, logged)
+    return routes
+
+
+def _card_routes(server: Server, options: ServeOptions) -> Mapping[str, object]:
+    name, _, url = (options.card or "").partition("=")
+    try:
+        routes: Mapping[str, object] = importlib.import_module("mcp_transports.http.server").card_routes(
+            name,
+            lambda: server.info,
+            [urlsplit(each).path or "/mcp" for each in options.listen if each.lower().startswith(HTTP)],
+            url=url or options.resource,
+        )
+    except ValueError as error:
+        raise WrongUsage(f"--card: {error}") from error
     return routes
 
 

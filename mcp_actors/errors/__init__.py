@@ -18,6 +18,7 @@
     │   ├── TaskNotFound          -32602, a task is unknown, has expired, or is somebody else's
     │   ├── Overloaded            429, a limit on concurrent requests is reached
     │   ├── NotAllowed            403, `auth=` of a tool, prompt or resource refuses
+    │   ├── DefinitionChanged     403, a tool or prompt is not what was approved of it
     │   ├── OutcomeUnknown        409, what may be done once was begun, and its outcome is not known
     │   ├── DeadlineExceeded      504, the caller's time is over: refused unbegun, or cancelled
     │   ├── TurnLost              409, the turn of a call was lost, and its function was cancelled
@@ -107,6 +108,7 @@ from mcp_actors.errors.protocol import (
     ClosedElsewhere,
     ConfigurationError,
     DeadlineExceeded,
+    DefinitionChanged,
     HeaderMismatch,
     InsufficientScope,
     KeyConflict,
@@ -157,6 +159,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "DeadlineExceeded",
+    "DefinitionChanged",
     "DiscoveryFailed",
     "EngineStopped",
     "HeaderMismatch",

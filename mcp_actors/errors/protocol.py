@@ -18,6 +18,7 @@ __all__ = [
     "ClosedElsewhere",
     "ConfigurationError",
     "DeadlineExceeded",
+    "DefinitionChanged",
     "HeaderMismatch",
     "InsufficientScope",
     "KeyConflict",
@@ -242,7 +243,7 @@ class RpcError(McpError):
         """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
         kind = _RPC_CLASS_BY_CODE.get(code, RpcError)
         if isinstance(data, dict):
-            for each in (ServerStopping, NotAllowed, OutcomeUnknown, KeyConflict, TurnLost, DeadlineExceeded):
+            for each in _RPC_CLASSES_WITH_REASONS:
                 if (code, data.get("reason")) == (each.CODE, each.REASON):
                     kind = each
         return kind._rebuild(code, message, data)
@@ -582,6 +583,33 @@ class NotAllowed(RpcError):
         super().__init__(self.CODE, f"you may not use the {kind} {name}", {"reason": self.REASON})
 
 
+class DefinitionChanged(RpcError):
+    """A tool or prompt is not what was approved of it, as a lock file has it; nothing was sent to its server.
+
+    A client with ``Client(lock=)`` raises it, and a gateway answers with it. The code is that of `InsufficientScope`,
+    from which ``data["reason"]`` tells it apart.
+
+    Args:
+        kind: ``"tool"`` or ``"prompt"``.
+        name: Its name.
+        change: ``"changed"``, ``"added"`` if it was not approved, or ``"missing"`` if it is not listed any more.
+        diff: What is different, for a person; it is not sent to anybody.
+    """
+
+    CODE: ClassVar[int] = 403
+    REASON: ClassVar[str] = "definition_changed"
+    PAGE: ClassVar[str] = "lock"
+    diff: str = ""
+    """What is different, as a unified diff of JSON; empty where another program has refused it."""
+
+    def __init__(self, kind: str, name: str, change: str, diff: str = "") -> None:
+        why = {"added": "was not approved", "missing": "was approved, and is not listed any more"}
+        said = why.get(change, "is not what was approved")
+        data = {"reason": self.REASON, "change": change}
+        super().__init__(self.CODE, f"the {kind} {name[:SHOWN]!r} {said}, so that it is not used", data)
+        self.diff = diff
+
+
 class SharedStateUnavailable(RpcError):
     """The state that several processes share cannot be reached, so that this request cannot be served now.
 
@@ -754,6 +782,17 @@ _RPC_CLASS_BY_CODE: dict[int, type[RpcError]] = {
         UpstreamMisbehaved,
     )
 }
+
+# Their codes are those of others, too.
+_RPC_CLASSES_WITH_REASONS = (
+    ServerStopping,
+    NotAllowed,
+    DefinitionChanged,
+    OutcomeUnknown,
+    KeyConflict,
+    TurnLost,
+    DeadlineExceeded,
+)
 
 
 def invalid_params(message: str) -> RpcError:

@@ -309,7 +309,7 @@ class UpstreamConnection:
         try:
             await self.client.set_log_level(level)
         except McpError as error:
-            log.debug("an upstream was not given a log level", level=level, error=printable(str(error), 200))
+            log.debug("an upstream was not given a log level", wanted=level, error=printable(str(error), 200))
 
 
 @attrs.frozen

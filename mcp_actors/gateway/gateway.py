@@ -19,6 +19,7 @@ import trio
 
 from mcp_actors._actors.event_bus import DEFAULT_MAX_URIS
 from mcp_actors._actors.inbound_call import Continuation, finished
+from mcp_actors._client.connectivity import Negotiated
 from mcp_actors._client.options import Access
 from mcp_actors._eras.era import IDEMPOTENCY, Method, ValueResult
 from mcp_actors._server.features import FeatureName, Features
@@ -391,6 +392,9 @@ class Gateway(Server[StateT]):
         if route is None:
             return Continuation(self._forward_named, kind, ctx)
         settings = route.upstream.settings
+        if settings.lock is not None:
+            # Its list may have to be read again before the call.
+            return Continuation(self._forward_named, kind, ctx)
         if kind is _TOOLS and route.target in settings.tools:
             shape = self._shape(ctx, route)
             if shape is None or settings.arguments == "repair":
@@ -460,6 +464,7 @@ class Gateway(Server[StateT]):
             route = await self._live[ctx._scope].routes.of_page(ctx, name)
         if route is None:
             raise invalid_params(f"unknown {kind.what}: {name:.200}")
+        await self._live[ctx._scope].routes.require_approved(ctx, kind, route)
         if self._plan.telemetry is not None:
             await self._live[ctx._scope].lists.learn(ctx, kind, route.upstream)
         settings = route.upstream.settings
@@ -648,7 +653,7 @@ def merged_instructions(own: str | None, actors: Sequence[UpstreamActor]) -> str
     parts = [] if own is None else [own]
     left = LONGEST_MERGED - len(own or "")
     for actor in actors:
-        text = None if actor.met is None else actor.met.server.negotiated.instructions
+        text = None if actor.met is None else _instructions_of(actor.settings, actor.met.server.negotiated)
         if text:
             part = f"## {actor.settings.name}\n\n{_cut(text, LONGEST_INSTRUCTIONS)}"
             if len(part) > left:
@@ -686,7 +691,14 @@ def presented(
         tasks=own.tasks if has_tasks else None,
         extensions=extensions or None,
     )
-    return negotiated.info, capabilities, negotiated.instructions
+    return negotiated.info, capabilities, _instructions_of(actor.settings, negotiated)
+
+
+def _instructions_of(settings: Upstream, negotiated: Negotiated) -> str | None:
+    """Returns the instructions of an upstream, ``None`` if they are not what was approved of it."""
+    if settings.lock is None:
+        return negotiated.instructions
+    return settings.lock.shown_instructions(negotiated.instructions, negotiated.info.name)
 
 
 def _cut(text: str, longest: int) -> str:

@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from mcp_actors import types as t
+from mcp_actors._client.lock import LOCKED_KINDS
 from mcp_actors._client.pages import FEW_PAGES
 from mcp_actors._client.skills import read_skill, written_skill
 from mcp_actors._eras.convert import structure_error_text
@@ -366,6 +367,8 @@ class _ListReader:
         self.entries: dict[str, Any] = {}
         self.shapes: dict[str, Shape] = {}
         self._refused: set[str] = set()
+        # What the server has listed, whether it was approved or not.
+        self._offered: set[str] = set()
         self.is_full = False
         self._connection = connection
         self._kind = kind
@@ -400,6 +403,11 @@ class _ListReader:
                 found.append(kind.read(era, item))
             except Exception as error:  # cattrs raises whatever the member's own conversion raised
                 problems.append(structure_error_text(error))
+        lock, locked = self._upstream.lock, LOCKED_KINDS.get(kind.method)
+        if lock is not None and locked is not None:
+            server = self._connection.server.negotiated.info.name
+            self._offered.update(getattr(each, kind.key) for each in found)
+            found, _ = lock.kept(locked, found, era, server)
         if kind.of is t.Tool:
             found = list(map(_as_offered, self._connection.client._requests.learn_tools(found)))
             if self._upstream.inline_refs:
@@ -449,6 +457,9 @@ class _ListReader:
 
     def listing(self) -> UpstreamListing:
         """Returns what was read."""
+        lock, locked = self._upstream.lock, LOCKED_KINDS.get(self._kind.method)
+        if lock is not None and locked is not None and not self.is_full:
+            lock.log(lock.missing(locked, self._offered), self._connection.server.negotiated.info.name)
         if self._kind.of is t.Tool:
             for each in self._upstream.tools.keys() - self.entries.keys() - self._refused:
                 log.warning(

@@ -27,7 +27,7 @@ from mcp_actors._server.context import check_scopes, has_scopes, note_listing
 from mcp_actors._server.names import NameTable
 from mcp_actors._server.registry import page
 from mcp_actors._server.visibility import decided
-from mcp_actors.errors import UpstreamUnavailable
+from mcp_actors.errors import DefinitionChanged, UpstreamUnavailable
 from mcp_actors.gateway.connections import GatewayCircle, gateways_of, is_gateway
 from mcp_actors.gateway.listing import LIST_KINDS, ListKind, UpstreamListing
 from mcp_actors.gateway.lists import ListedRow, UpstreamLists
@@ -189,6 +189,25 @@ class UpstreamRoutes:
         if len(found) != 1 or self._lists.outside(kind, found[0], name) is None:
             return None
         return self._checked(ctx, kind, found[0], name)
+
+    async def require_approved(self, ctx: Context[Any], kind: ListKind, route: Route) -> None:
+        """Compares a tool or prompt with what was approved of its upstream, where there is a lock.
+
+        Raises:
+            DefinitionChanged: It is different now, was not approved, or is not listed any more.
+            UpstreamUnavailable: The list that has it cannot be read.
+        """
+        lock = route.upstream.settings.lock
+        if lock is None:
+            return
+        name = route.upstream.settings.name
+        listing = (await self._lists.of_all(ctx, kind, [route.upstream])).get(name)
+        if listing is None:
+            reason = f"its {kind.name} cannot be listed, and compared with what was approved"
+            raise UpstreamUnavailable(name, reason)
+        if route.target not in listing.entries:
+            change = "changed" if route.target in lock.definitions[kind.name] else "added"
+            raise DefinitionChanged(kind.what, route.target, change)
 
     def table_of(self, route: Route) -> NameTable:
         """Returns the names of the upstream of a route."""

@@ -12,7 +12,7 @@ from attrs.validators import in_ as _in
 
 from mcp_actors._client.options import Access
 from mcp_actors.abc import ClientTransport
-from mcp_actors.client import Target
+from mcp_actors.client import ServerLock, Target
 from mcp_actors.server import Reshape
 
 __all__ = ["SessionPolicy", "Upstream", "UpstreamTarget"]
@@ -83,6 +83,10 @@ class Upstream:
     confirm_by: Literal["form", "page"] = attrs.field(default="form", validator=_in(("form", "page")))
     """Whether the client asks its person, or a page of the gateway does: `mcp_actors.extensions.ApprovalPages`."""
 
+    lock: ServerLock | None = None
+    """What was approved of it: ``LockFile.read("mcp.lock").of(name)``. Tools, prompts, templates and instructions that
+    are different now, or were not approved, are not offered, calls of them are refused with `DefinitionChanged`, and
+    the log has the difference. The list is compared before each call, and read again when it may be another one."""
     auth: Access | None = attrs.field(default=None, repr=False)
     """Access to it, as in `Client`. It is the gateway's own: what a caller presents is never passed on."""
     max_in_flight: int = 256

@@ -6,6 +6,7 @@
 - `FaultyTransport`: latency, bandwidth, loss and the like added to any binding, the same each time.
 - `check_tool`: makes a call of your tool with a fault at each of its waits, and says what ran twice or never.
 - `RecordingTransport`, `Recording`, `play_to_server` and `RecordedServer`: sessions recorded and played back.
+- `MockServer`: a server that answers any client by a recording.
 
 Everything here works under `trio.testing.MockClock` with autojump, as far as the transport in use does.
 """
@@ -20,6 +21,7 @@ from mcp_actors.testing.conformance import (
     check_transport,
 )
 from mcp_actors.testing.faults import Faults, FaultStatistics, FaultyTransport
+from mcp_actors.testing.mocked import MockServer
 from mcp_actors.testing.playback import PlaybackReport, RecordedServer, play_to_server
 from mcp_actors.testing.recording import RecordedEvent, Recording, RecordingTransport
 from mcp_actors.testing.scripted import RawServer, ScriptedPeer, connected_pair, raw_client, raw_server
@@ -38,6 +40,7 @@ __all__ = [
     "FaultStatistics",
     "Faults",
     "FaultyTransport",
+    "MockServer",
     "PlaybackReport",
     "RawServer",
     "RecordedEvent",

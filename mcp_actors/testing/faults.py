@@ -7,8 +7,10 @@ A `FaultyDirection` decides for one direction when each frame arrives, whether i
 from __future__ import annotations
 
 import heapq
+import json
 import math
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -130,9 +132,12 @@ class Faults:
     """
     reorder_seconds: float = 0.01
     """Seconds by which a frame is late that others may overtake."""
+    lose_answers: float = 0.0
+    """The probability, for each answer but the first one of a connection, that it does not arrive, and the connection
+    goes on: the request was carried out, and the caller does not learn of it. The first one is that of a handshake."""
 
     def __attrs_post_init__(self) -> None:
-        for name in ("stall", "loss", "duplicate", "reorder"):
+        for name in ("stall", "loss", "duplicate", "reorder", "lose_answers"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is a probability, from 0 to 1")
         for name in ("latency", "jitter", "stall_seconds", "reorder_seconds"):
@@ -144,9 +149,60 @@ class Faults:
             if (getattr(self, name) or 1) < 1 or getattr(self, name) == 0:
                 raise ValueError(f"{name} counts from 1")
 
+    @classmethod
+    def parse(cls, text: str) -> Faults:
+        """Reads faults as ``mcp-actors bridge --chaos`` has them: ``latency=200ms loss=1% lose-answers=2% stall=5s``.
+
+        Args:
+            text: ``name=value`` for fields of this class, with blanks between them; probabilities end with ``%``, times
+                with ``ms`` or ``s``, and a bandwidth is ``100KB`` or ``1MB`` a second. ``stall=5s`` means 5 seconds
+                before one of a hundred frames; ``stall=5s/10%`` before one of ten.
+
+        Raises:
+            ValueError: It is something else; the message says what.
+        """
+        given: dict[str, float] = {}
+        for word in text.split():
+            name, is_given, value = word.partition("=")
+            kind = _CHAOS.get(name)
+            if kind is None or not is_given:
+                raise ValueError(f"there is no {word!r}: write {', '.join(f'{each}=...' for each in _CHAOS)}")
+            if name in given or (name == "stall" and "stall_seconds" in given):
+                raise ValueError(f"{name} is given twice")
+            if name == "stall":
+                seconds, _, share = value.partition("/")
+                given["stall_seconds"] = _amount(name, seconds, _SECONDS)
+                given["stall"] = _amount(name, share or "1%", _SHARES)
+            else:
+                given[name.replace("-", "_")] = _amount(name, value, kind)
+        return cls(**given)  # type: ignore[arg-type]
+
     def draw_latency(self, rng: random.Random) -> float:
         """Returns the seconds that one frame is in transit."""
         return self.latency + (rng.random() * self.jitter if self.jitter else 0.0)
+
+
+_SECONDS = {"ms": 0.001, "s": 1.0}
+_SHARES = {"%": 0.01}
+_BYTES = {"KB": 1e3, "MB": 1e6}
+# The words of `Faults.parse`, with their units.
+_CHAOS: Mapping[str, Mapping[str, float]] = {
+    "latency": _SECONDS,
+    "jitter": _SECONDS,
+    "stall": _SECONDS,
+    "loss": _SHARES,
+    "lose-answers": _SHARES,
+    "duplicate": _SHARES,
+    "bandwidth": _BYTES,
+}
+
+
+def _amount(name: str, text: str, units: Mapping[str, float]) -> float:
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(units)})", text)
+    if found is None:
+        examples = " or ".join(f"{name}=1{unit}" for unit in units)
+        raise ValueError(f"{name}={text} is no amount: write {examples}")
+    return float(found[1]) * units[found[2]]
 
 
 @attrs.define
@@ -169,6 +225,8 @@ class FaultStatistics:
     """Frames that arrived twice."""
     truncated: int = 0
     """Frames of which a part arrived."""
+    answers_lost: int = 0
+    """Answers that did not arrive."""
 
 
 class FaultyDirection:
@@ -192,6 +250,7 @@ class FaultyDirection:
             self._count_stall,
         )
         self._transit = _Transit()
+        self._answers = 0
         self._order = _ArrivalOrder(faults, rng)
         self._loss = _LossDecision(faults, rng)
         self.end: Exception | None = None
@@ -230,6 +289,9 @@ class FaultyDirection:
         if sent is not None:
             self._lose(frame, sent, max(due, self.furthest))
             return
+        if self._faults.lose_answers and self._is_lost_answer(frame):
+            self._statistics.answers_lost += 1
+            return
         due, is_late = self._order.arrange(frame, due, self.furthest)
         self._statistics.moved += is_late
         self._push(due, frame)
@@ -256,6 +318,16 @@ class FaultyDirection:
         if taken or self.end is not None:
             self.changed.unpark_all()
         return taken
+
+    def _is_lost_answer(self, frame: Frame) -> bool:
+        try:
+            message = json.loads(frame.data)
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(message, dict) or "method" in message:
+            return False
+        self._answers += 1
+        return self._answers > 1 and self._rng.random() < self._faults.lose_answers
 
     def _count_stall(self) -> None:
         self._statistics.stalled += 1

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -186,7 +188,9 @@ class RecordingTransport:
 
     The file is created when the first connection is opened, and closed with the last one. Each line is flushed at once,
     so that the file has everything that happened before a crash. Writing blocks the event loop for as long as the file
-    system takes. What the server's side of an exchange binding receives is not recorded: record its client.
+    system takes. Only the owner of the file may read it: it has arguments and results as they are. The headers of
+    requests are not in it, and no access tokens, which are no part of a message. What the server's side of an exchange
+    binding receives is not recorded: record its client.
 
     Args:
         inner: the transport.
@@ -266,7 +270,13 @@ class _RecordingFile:
 
     def open(self, side: Side) -> int:
         if self._file is None:
-            self._file = self._path.open("a" if self.connections else "w", encoding="utf-8", newline="\n")
+            self._file = open(  # noqa: SIM115 - it is open while a connection is
+                self._path,
+                "a" if self.connections else "w",
+                encoding="utf-8",
+                newline="\n",
+                opener=_for_its_owner,
+            )
             if not self.connections:
                 self._begin = trio.current_time()
                 self._put({"recording": FORMAT})
@@ -291,6 +301,14 @@ class _RecordingFile:
         assert self._file is not None
         self._file.write(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n")
         self._file.flush()
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    """Opens a file that nobody else may read, because arguments and results may hold secrets."""
+    handle = os.open(path, flags, 0o600)
+    if sys.platform != "win32":
+        os.fchmod(handle, 0o600)
+    return handle
 
 
 class RecordingChannel(PassingChannel):

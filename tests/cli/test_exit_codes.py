@@ -59,6 +59,23 @@ for line in () if gone.exists() else sys.stdin:
         print(json.dumps(replies if isinstance(message, list) else replies[0]), flush=True)
 """
 
+# A recording of one call.
+DAY = "".join(
+    json.dumps(line) + "\n"
+    for line in (
+        {"recording": 1},
+        {"t": 0, "connection": 1, "event": "opened", "side": "client"},
+        {
+            "t": 0,
+            "connection": 1,
+            "event": "sent",
+            "text": '{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "nothing"}}',
+        },
+        {"t": 1, "connection": 1, "event": "received", "text": '{"jsonrpc": "2.0", "id": 1, "result": {}}'},
+        {"t": 1, "connection": 1, "event": "closed"},
+    )
+)
+
 # Takes everything and answers nothing.
 SILENT = "import sys; sys.stdin.read()"
 
@@ -126,6 +143,16 @@ CASES: dict[str, list[tuple[str, int]]] = {
         (f"{NOBODY} http://127.0.0.1:0/mcp --api-keys nowhere", 2),
         (f"{NOBODY} http://127.0.0.1:0/mcp", 1),
     ],
+    "record": [
+        ("htp://x day.jsonl", 2),
+        (f"{NOBODY} day.jsonl htp://127.0.0.1:0", 2),
+        (f"{NOBODY} no/such/folder/day.jsonl", 1),
+    ],
+    "mock": [
+        ("nowhere.jsonl", 2),
+        ("{day} --listen htp://127.0.0.1:0", 2),
+        ("{day} --listen unix:/no/such/folder/socket", 1),
+    ],
     "top": [("htp://x", 2), ("nonsense", 2), ("unix:/nowhere", 1)],
     "install": [
         ("nowhere.py --client cursor", 2),
@@ -140,6 +167,28 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("{broken} --in-flight 0", 4),
         ("{shy} --in-flight 0", 5),
     ],
+    "lock": [
+        (NOBODY, 1),
+        ("htp://x", 2),
+        ("{locked}", 3),
+        ("{served_url} --check -o {approving_nothing}", 4),
+        ("{half}", 7),
+        ("{silent} --timeout 0.1", 9),
+    ],
+    "diff": [
+        ("{day} " + NOBODY, 1),
+        ("nowhere.jsonl {served_url}", 2),
+        ("{day} {locked}", 3),
+        ("{day} {served_url}", 6),
+        ("{day} {silent} --timeout 0.1", 9),
+    ],
+    "card": [
+        (NOBODY, 1),
+        ("htp://x", 2),
+        ("{locked}", 3),
+        ("--check {of_nobody}", 4),
+        ("{silent} --timeout 0.1", 9),
+    ],
     "bench": [
         (f"{NOBODY} add", 1),
         ("htp://x add", 2),
@@ -148,11 +197,19 @@ CASES: dict[str, list[tuple[str, int]]] = {
         ("{silent} add --timeout 0.1", 9),
     ],
     "config": [("check nowhere.toml", 2), ("show list", 2), ("api-key 'a b'", 2)],
-    "list": [(NOBODY, 1), ("htp://x", 2), ("{locked}", 3), ("{half}", 7), ("{silent} --timeout 0.1", 9)],
+    "list": [
+        (NOBODY, 1),
+        ("htp://x", 2),
+        ("{locked}", 3),
+        ("{served_url} --lock {approving_nothing}", 4),
+        ("{half}", 7),
+        ("{silent} --timeout 0.1", 9),
+    ],
     "call": [
         (f"{NOBODY} add", 1),
         ("htp://x add", 2),
         ("{locked} add", 3),
+        ("{served_url} add a=1 --lock {approving_nothing}", 4),
         ("{served_url} nothing", 7),
         ("{served_url} refuse", 8),
         ("{silent} add --timeout 0.1", 9),
@@ -231,6 +288,10 @@ def test_the_code_of_a_command(
         config = tmp_path / f"{name}.json"
         config.write_text(json.dumps({"mcpServers": {"one": {"url": url}}}))
         places[f"of_{name}"] = str(config)
+    places["approving_nothing"] = str(tmp_path / "mcp.lock")
+    (tmp_path / "mcp.lock").write_text('{"lock": 1, "servers": {"served": {}}}')
+    places["day"] = str(tmp_path / "day.jsonl")
+    (tmp_path / "day.jsonl").write_text(DAY)
     found, shown = ended(command, *shlex.split(words.format(**places)))
     assert found == code, shown
     assert shown
@@ -308,6 +369,10 @@ TESTED_BY = {
     ],
     "Ctrl-C": ["cli/test_terminal.py::test_ctrl_c_cancels_the_call"],
     "one of the lists cannot be had": ["cli/test_exit_codes.py::test_list_shows_what_can_be_listed"],
+    "with `--lock`, something is not [as approved](../how-to/lock.md)": [
+        "cli/test_lock.py::test_a_change_is_shown_and_has_an_exit_code_of_its_own",
+        "client/test_lock.py::test_a_tool_that_changed_after_approval_is_hidden_and_not_called",
+    ],
     "the server has no such tool": [
         "cli/test_exit_codes.py::test_an_unknown_tool_is_answered_with_a_known_one",
     ],

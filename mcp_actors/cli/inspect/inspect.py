@@ -8,11 +8,18 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import attrs
 import click
 
 from mcp_actors.abc import ClientTransport
 from mcp_actors.abc.discovery import client_transport
-from mcp_actors.cli.connection_options import ConnectionOptions, inspection_options, takes_headers
+from mcp_actors.cli.client_session import run_with_client
+from mcp_actors.cli.connection_options import (
+    ConnectionOptions,
+    inspection_options,
+    lock_option,
+    takes_headers,
+)
 from mcp_actors.cli.failures import (
     EXIT_UNCHECKED,
     EXIT_VIOLATES,
@@ -20,6 +27,7 @@ from mcp_actors.cli.failures import (
     LoginNeeded,
     WrongUsage,
     asks_for_login,
+    not_as_approved,
     reported,
     run_interruptible,
     traceback_option,
@@ -73,6 +81,7 @@ def _rules(_ctx: click.Context, _parameter: click.Parameter, names: Sequence[str
     show_default=True,
     help="Requests at once when the speed is measured; 0 measures nothing.",
 )
+@lock_option
 @traceback_option
 def command(
     connection: ConnectionOptions,
@@ -82,6 +91,7 @@ def command(
     call: bool,
     tokens: bool,
     in_flight: int,
+    lock: str | None,
     show_traceback: bool,
 ) -> None:
     """Say what a server is, which rules of the protocol it violates, and how fast it answers.
@@ -90,20 +100,29 @@ def command(
     revision that no client needs. Nothing is changed at the server, and tools are called only with --call. What was not
     reached within --cap is reported as not checked.
 
-    The exit code is 4 if the server violates a MUST, and 5 if it was found to violate none, but some rules could not be
-    checked.
+    The exit code is 4 if the server violates a MUST, or is not as approved with --lock, and 5 if it was found to
+    violate none, but some rules could not be checked.
     """
     rules = [each for each in RULES if each.name not in ignore and (not only or each.name in only)]
     with reported(show_traceback):
         report = run_interruptible(
             lambda: _inspect(connection, call, in_flight, rules), "the inspection was interrupted"
         )
+        drift = (
+            []
+            if lock is None or not report.eras
+            else run_with_client(connection, lambda client: client.check_lock(), CallView(), lock=lock)
+        )
         if as_json:
-            echo_json(report.to_json())
+            echo_json(
+                report.to_json() | ({} if lock is None else {"drift": [attrs.asdict(each) for each in drift]})
+            )
         else:
             for line in report_lines(report, with_tokens=tokens):
                 echo(line)
-    if report.violates:
+    if drift and not as_json:
+        raise not_as_approved(drift)
+    if report.violates or drift:
         raise click.exceptions.Exit(EXIT_VIOLATES)
     failure = _failure_of(report, connection)
     if failure is not None and as_json:

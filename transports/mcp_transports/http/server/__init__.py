@@ -7,7 +7,7 @@ from mcp_transports.http.h1.request import Request
 from mcp_transports.http.server.asgi_routes import RouteStartFailed
 from mcp_transports.http.server.listener import HttpServerStatistics, HttpServerTransport
 from mcp_transports.http.server.responses import Refusal
-from mcp_transports.http.server.routes import Reply, health, metrics_page
+from mcp_transports.http.server.routes import Reply, card_routes, health, metrics_page
 
 __all__ = [
     "HttpLimits",
@@ -17,6 +17,7 @@ __all__ = [
     "Reply",
     "Request",
     "RouteStartFailed",
+    "card_routes",
     "health",
     "metrics_page",
 ]

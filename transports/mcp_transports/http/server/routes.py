@@ -21,6 +21,17 @@ from mcp_actors.abc import ServerHandler
 from mcp_actors.abc.http import AsgiApplication
 from mcp_actors.supervision.containment import Containment
 from mcp_actors.supervision.task_kinds import HTTP_RESPONSE
+from mcp_actors.types import Implementation
+from mcp_actors.types.cards import (
+    CARD_SUFFIX,
+    CARD_TYPE,
+    CATALOG_PATH,
+    CATALOG_TYPE,
+    card_of,
+    catalog_of,
+    etag_of,
+    is_card_name,
+)
 from mcp_transports.http.h1.request import Request
 from mcp_transports.http.h1.response import Response
 from mcp_transports.http.server.asgi_routes import AsgiRequest, lifespans
@@ -32,9 +43,11 @@ __all__ = [
     "Answer",
     "Beside",
     "HealthRoute",
+    "PublicDocument",
     "Reply",
     "RouteTable",
     "Routes",
+    "card_routes",
     "health",
     "metrics_page",
     "nothing_beside",
@@ -51,7 +64,7 @@ _JSON = "application/json"
 _HEALTH_HEADERS = (("cache-control", "no-store"),)
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 RouteHandler = Callable[[Request], "Answer | Awaitable[Answer]"]
-Routes = Mapping[str, "RouteHandler | AsgiApplication | HealthRoute"]
+Routes = Mapping[str, "RouteHandler | AsgiApplication | HealthRoute | PublicDocument"]
 """By path: what is served there. See `RouteTable`."""
 _KEY = re.compile(r"(?:([A-Z]+) )?(/[A-Za-z0-9._~!$&'()*+,;=:@/-]*)", re.ASCII)
 _READING = ("GET", "HEAD")
@@ -207,6 +220,92 @@ def metrics_page(metrics: MetricsText) -> Callable[[Request], Reply]:
     return MetricsRoute(metrics)
 
 
+_DOCUMENT_CORS = (
+    ("Access-Control-Allow-Origin", "*"),
+    ("Access-Control-Allow-Methods", "GET"),
+    ("Access-Control-Allow-Headers", "Content-Type, If-None-Match"),
+    ("Access-Control-Expose-Headers", "ETag"),
+)
+_DOCUMENT_CACHING = ("Cache-Control", "public, max-age=3600")
+
+
+@attrs.frozen
+class PublicDocument:
+    """The handler of a route with a document that everybody may read; see `card_routes`.
+
+    It answers GET, HEAD and the preflights of pages of every origin, without a token, and only for a ``Host`` that is
+    served. A client that has the document, by its entity tag, is answered with 304 and no body.
+    """
+
+    content_type: str
+    make: Callable[[str], Any]
+    """Makes the JSON value of the URL under which the listener is asked, without a path."""
+
+    def answer(self, exchange: HttpExchange, policy: OriginPolicy) -> None:
+        """Answers one request."""
+        request = exchange.request
+        refusal = policy.check(request.headers.get("host"), None).refusal
+        exchange.headers = ()
+        if refusal is not None:
+            exchange.refuse(Refusal(403, refusal))
+        elif request.method == "OPTIONS":
+            exchange.answer(204, headers=(("allow", "GET, HEAD, OPTIONS"), *_DOCUMENT_CORS))
+        elif request.method not in _READING:
+            exchange.refuse(method_not_allowed(*_READING, "OPTIONS"))
+        else:
+            scheme = "https" if request.secure else "http"
+            document = msgspec.json.encode(self.make(f"{scheme}://{request.headers.get('host', '')}"))
+            tag = etag_of(document)
+            headers = (*_DOCUMENT_CORS, _DOCUMENT_CACHING, ("ETag", tag))
+            known = request.headers.get("if-none-match", "")
+            if known == "*" or tag in [each.strip().removeprefix("W/") for each in known.split(",")]:
+                exchange.response.answer(304, headers=headers)
+            else:
+                exchange.response.answer(200, document, content_type=self.content_type, headers=headers)
+
+
+def card_routes(
+    name: str,
+    info: Callable[[], Implementation],
+    paths: Collection[str],
+    *,
+    url: str | None = None,
+    versions: Sequence[str] = (),
+) -> dict[str, PublicDocument]:
+    """Returns the routes with the card of a server (SEP-2127, a draft), and with the catalogue that names it.
+
+    They are at ``PATH/server-card`` for each path of MCP, and at ``/.well-known/ai-catalog.json``. A card has what the
+    server says of itself, whoever asks: name, version, title, description, icons, and where it is. Tools, prompts and
+    resources are not in it.
+
+    Args:
+        name: The name of the server in reverse-DNS form, such as ``com.example/weather``.
+        info: Returns what the server says of itself: ``lambda: server.info``.
+        paths: The paths of Streamable HTTP.
+        url: The URL by which clients know the server, such as that of a proxy before it. By default it is that of the
+            request: its ``Host``, with ``https`` where it came through TLS.
+        versions: The revisions that are spoken.
+
+    Raises:
+        ValueError: ``name`` has another form.
+    """
+    if not is_card_name(name):
+        raise ValueError(
+            f"{name!r} is not the name of a card: a namespace, a slash, a name: com.example/weather"
+        )
+
+    def card(path: str, asked: str) -> dict[str, Any]:
+        return card_of(name, info(), [(url or asked + path, versions)])
+
+    def catalog(asked: str) -> dict[str, Any]:
+        return catalog_of([(name, (url or asked + path).rstrip("/") + CARD_SUFFIX) for path in paths])
+
+    routes = {
+        path.rstrip("/") + CARD_SUFFIX: PublicDocument(CARD_TYPE, partial(card, path)) for path in paths
+    }
+    return {**routes, CATALOG_PATH: PublicDocument(CATALOG_TYPE, catalog)}
+
+
 @attrs.frozen
 class _Mount:
     """An ASGI application and the state from its startup for its requests."""
@@ -231,6 +330,7 @@ class RouteTable:
     def __init__(self, routes: Routes, taken: Collection[str]) -> None:
         self._methods: dict[str, dict[str, RouteHandler]] = {}
         self._health: dict[str, tuple[HealthRoute, str]] = {}
+        self._documents: dict[str, PublicDocument] = {}
         mounts: list[_Mount] = []
         self._threads = trio.CapacityLimiter(_MOST_THREADS)
         for key, route in routes.items():
@@ -242,7 +342,13 @@ class RouteTable:
             method, path = found[1], found[2]
             if path in taken:
                 raise ValueError(f"{path} in routes is a path of MCP itself: give another one")
-            if isinstance(route, HealthRoute):
+            if isinstance(route, PublicDocument):
+                if method is not None:
+                    raise ValueError(
+                        f"a document answers GET and HEAD: write {path!r} in routes, without {method}"
+                    )
+                self._documents[path] = route
+            elif isinstance(route, HealthRoute):
                 self._add_health(method, path, route)
             elif _arguments(route) == 3:
                 _require_mountable(method, path, taken)
@@ -260,7 +366,12 @@ class RouteTable:
         self._mounts = sorted(mounts, key=lambda each: len(each.path), reverse=True)
 
     def __repr__(self) -> str:
-        paths = (*self._health, *self._methods, *(f"{each.path}/…" for each in self._mounts))
+        paths = (
+            *self._health,
+            *self._documents,
+            *self._methods,
+            *(f"{each.path}/…" for each in self._mounts),
+        )
         return f"<RouteTable {', '.join(paths)}>"
 
     @property
@@ -299,6 +410,9 @@ class RouteTable:
                 send_reply(exchange.response, route.reply(handler, kind), ())
             else:
                 exchange.refuse(method_not_allowed(*_READING))
+            return True
+        if (document := self._documents.get(path)) is not None:
+            document.answer(exchange, policy)
             return True
         methods = self._methods.get(path)
         mount = self._mount_of(path) if methods is None else None

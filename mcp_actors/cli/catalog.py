@@ -1,0 +1,90 @@
+"""The server of a domain, found by its catalogue: where a URL of HTTP has no path, a client command looks for one."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urljoin, urlsplit
+
+from mcp_actors.cli.failures import WrongUsage
+from mcp_actors.cli.output import safe
+from mcp_actors.types.cards import CARD_TYPE, CATALOG_PATH, CATALOG_TYPE, cards_in, remote_url
+
+__all__ = ["found_at"]
+
+# Bytes of a document that a domain sends.
+MAX_BYTES = 1024 * 1024
+# Cards of one domain that are asked for.
+MOST_CARDS = 20
+
+
+async def found_at(url: str, say: Callable[[str], object], *, has_headers: bool) -> str:
+    """Returns the URL of the server that the catalogue of a domain names; ``url`` itself, if it has no catalogue.
+
+    What comes from the network is not trusted: URLs of it are ``https``, and lead to addresses of the same kind as the
+    one that a person gave.
+
+    Args:
+        url: The URL of the domain, without a path.
+        say: Tells a person where the server is.
+        has_headers: Whether a person gave headers, which go to the domain itself and to no other.
+
+    Raises:
+        WrongUsage: It names several servers, none that can be used, or one elsewhere, and there are headers.
+    """
+    effects = importlib.import_module("mcp_actors.auth.effects")
+    policy = importlib.import_module("mcp_actors.auth.urls").UrlPolicy()
+    try:
+        fetcher = importlib.import_module("mcp_transports.auth.fetcher").Fetcher(policy, url)
+    except ImportError:
+        return url
+
+    async def fetch(place: str, accepted: str) -> Any:
+        asked = effects.Fetch(
+            "GET", place, [("accept", f"{accepted}, application/json")], redirects=3, max_bytes=MAX_BYTES
+        )
+        answer = await fetcher.fetch(asked)
+        if not isinstance(answer, effects.Fetched) or answer.status != 200:
+            return None
+        try:
+            return json.loads(answer.body)
+        except (ValueError, RecursionError):
+            return None
+
+    catalog_url = urljoin(url, CATALOG_PATH)
+    catalog = await fetch(catalog_url, CATALOG_TYPE)
+    if catalog is None:
+        return url
+    try:
+        named = cards_in(catalog)
+    except ValueError:
+        return url
+    found: dict[str, str] = {}
+    for each in named[:MOST_CARDS]:
+        card = each if isinstance(each, dict) else await fetch(urljoin(catalog_url, each), CARD_TYPE)
+        place = remote_url(card) if isinstance(card, dict) else None
+        if place is not None and _may_be_used(place, url):
+            found.setdefault(place, str(card.get("title") or card.get("name") or ""))
+    if len(found) != 1:
+        lines = [f"{place}  {title}" for place, title in found.items()]
+        what = "several servers: give the URL of one" if found else "no server that can be used: give its URL"
+        raise WrongUsage("\n".join([f"the catalogue of {url} names {what}", *lines]))
+    (place,) = found
+    if has_headers and _origin(place) != _origin(url):
+        raise WrongUsage(
+            f"the catalogue of {url} names {place}, elsewhere: give that URL if it shall get the headers"
+        )
+    say(f"the catalogue of {safe(url)} names {safe(place)}")
+    return place
+
+
+def _may_be_used(place: str, url: str) -> bool:
+    """Whether a URL of a card may be connected to: as safe as the one that a person gave, or the same origin."""
+    return urlsplit(place).scheme == "https" or _origin(place) == _origin(url)
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc.rpartition("@")[2].lower()

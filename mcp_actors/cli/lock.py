@@ -1,0 +1,131 @@
+"""``mcp-actors lock``: writes down what servers offer, and compares with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from mcp_actors import Client, ClientGroup
+from mcp_actors.cli.client_session import run_with_client
+from mcp_actors.cli.connection_options import ConnectionOptions, configuration_or_client_options
+from mcp_actors.cli.failures import (
+    CommandFailure,
+    LoginNeeded,
+    WrongUsage,
+    asks_for_login,
+    not_as_approved,
+    reported,
+    run_interruptible,
+    sentence,
+    traceback_option,
+)
+from mcp_actors.cli.gateway import stored_access
+from mcp_actors.cli.output import echo, safe, styled
+from mcp_actors.cli.progress import CallView
+from mcp_actors.client import Drift, LockFile, ServerLock
+from mcp_actors.gateway.server_entries import read_server_entries
+
+__all__ = ["command"]
+
+DEFAULT = "mcp.lock"
+# The name in the file of a server without a name.
+_NAMELESS = "server"
+
+
+@click.command("lock", short_help="Write down what servers offer.")
+@configuration_or_client_options
+@click.option(
+    "--output", "-o", metavar="FILE", default=DEFAULT, show_default=True, help="The file that is written."
+)
+@click.option(
+    "--check", is_flag=True, help="Write nothing: compare with the file, and exit with 4 if it differs."
+)
+@traceback_option
+def command(connection: ConnectionOptions, output: str, check: bool, show_traceback: bool) -> None:
+    """Write down what a server offers: instructions, tools, prompts and resource templates, each with its SHA-256.
+
+    \b
+    URL  a server, or a configuration of servers, as for mcp-actors gateway
+
+    \b
+    mcp-actors lock ~/.cursor/mcp.json
+    mcp-actors gateway ~/.cursor/mcp.json --lock mcp.lock
+    mcp-actors lock ~/.cursor/mcp.json --check
+
+    Read the file before you rely on it: it has what a model is told. If there was one before, the differences are
+    shown. It is written when every server has answered, and not otherwise.
+    """
+    with reported(show_traceback):
+        former = LockFile.read(output) if check or os.path.exists(output) else None
+        path = os.path.expanduser(connection.url)
+        offered = _of_configuration(path) if os.path.isfile(path) else _of_server(connection)
+        drifts = [] if former is None else list(_differences(former, LockFile(offered)))
+        if check and drifts:
+            raise not_as_approved(drifts)
+        for each in drifts:
+            echo(styled(safe(str(each)), bold=True))
+            for line in each.diff.splitlines():
+                echo(safe(line))
+        if not check:
+            try:
+                LockFile(offered).write(output)
+            except OSError as error:
+                raise CommandFailure(f"{output} cannot be written: {error.strerror}") from error
+        for name, lock in offered.items():
+            echo(safe(f"{name}: {_counted(lock)}"))
+        said = (
+            f"{output}: everything is as approved"
+            if check
+            else f"written to {output}: read it before you rely on it"
+        )
+        echo(safe(said))
+
+
+def _counted(lock: ServerLock) -> str:
+    words = {"tools": "tool", "prompts": "prompt", "resourceTemplates": "resource template"}
+    counts = [(len(found), words[name]) for name, found in lock.definitions.items()]
+    parts = [f"{number} {word}{'' if number == 1 else 's'}" for number, word in counts if number]
+    return ", ".join([*parts, *(["instructions"] if lock.instructions else [])]) or "nothing"
+
+
+def _differences(former: LockFile, offered: LockFile) -> list[Drift]:
+    """Returns how what is offered differs from a file; servers that only the file has are left aside."""
+    found: list[Drift] = []
+    for name, lock in offered.servers.items():
+        found += former.of(name).differences(lock)
+    return found
+
+
+def _of_server(connection: ConnectionOptions) -> Mapping[str, ServerLock]:
+    lock = run_with_client(connection, lambda client: client.approve(), CallView())
+    return {lock.server or _NAMELESS: lock}
+
+
+def _of_configuration(path: str) -> Mapping[str, ServerLock]:
+    entries = read_server_entries(path)
+    access = stored_access(entries)
+    servers = list(entries)
+    if not servers:
+        raise WrongUsage(f"{path} has no server that is not disabled")
+
+    def options_for(name: str) -> Mapping[str, Any]:
+        return {"auth": access[name]} if name in access else {}
+
+    async def approve(client: Client) -> ServerLock:
+        return await client.approve()
+
+    async def ask() -> dict[str, ServerLock | Exception]:
+        async with ClientGroup(servers, options_for=options_for, restart=False) as group:
+            return await group.for_each(approve)
+
+    found = run_interruptible(ask, "it was interrupted, and nothing was written")
+    failures = {name: each for name, each in found.items() if isinstance(each, Exception)}
+    if failures:
+        lines = [f"{len(failures)} of {len(found)} servers cannot be asked, so that nothing was written"]
+        lines += [f"{name}: {sentence(each, with_page=False)}" for name, each in failures.items()]
+        kind = LoginNeeded if all(map(asks_for_login, failures.values())) else CommandFailure
+        raise kind("\n".join(lines))
+    return {name: each for name, each in found.items() if isinstance(each, ServerLock)}
