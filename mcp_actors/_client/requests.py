@@ -80,6 +80,8 @@ class Requests:
         )
         self._connectivity = connectivity
         self.handlers = handlers
+        self.streams: dict[Any, Any] = {}
+        """The `mcp_actors._client.tool_streams.PartStream` of each call that takes parts, by its token."""
         # The results of the last handshake; before the first one no method is available.
         self._session: Session | None = None
         self._era: Era | None = None
@@ -201,10 +203,10 @@ class Requests:
             cached = self.cache.get(name, params, trio.current_time())
             if cached is not None:
                 await trio.lowlevel.checkpoint()
-                return read_result(self._spoken(), cached, method.result)
+                return read_result(self.spoken(), cached, method.result)
         asked = params
         if answers is not None or state is not None:
-            era = self._spoken()
+            era = self.spoken()
             asked = _retry(
                 params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
             )
@@ -233,18 +235,18 @@ class Requests:
                 # MCP 2026-07-28, Caching: the result of a retry with input is not cacheable.
                 if method.cacheable and asked is params:
                     self.cache.put(name, params, result, trio.current_time(), changes)
-                return read_result(self._spoken(), result, method.result)
+                return read_result(self.spoken(), result, method.result)
             if kind in raw:
                 return result
             made = results.get(kind) if isinstance(kind, str) else None
-            if made is not None and self._spoken().declares_in_requests:
+            if made is not None and self.spoken().declares_in_requests:
                 call = AnsweredCall(name, asked, options or self.options, self.send, began)
-                return read_result(self._spoken(), await made(call, result), method.result)
+                return read_result(self.spoken(), await made(call, result), method.result)
             if kind != "input_required" or not method.may_ask:
                 raise RemoteProtocolError(
                     f"the server answered {name} with a result of the unknown type {kind!r}"
                 )
-            era = self._spoken()
+            era = self.spoken()
             questions, state = self._questions(result, era)
             if not self.client_options.answer_input:
                 raise InputRequired(questions, state)
@@ -261,7 +263,7 @@ class Requests:
         A result of a common form is returned as an object of its class.
         """
         outbound = session.outbound
-        read = self._spoken().read_tool_result if method == "tools/call" else None
+        read = self.spoken().read_tool_result if method == "tools/call" else None
         pending = None
         try:
             pending, outlet = outbound.begin(method, params, options)
@@ -378,7 +380,8 @@ class Requests:
 
     # -- checks, and questions of the server ------------------------------------------------------------------------
 
-    def _spoken(self) -> Era:
+    def spoken(self) -> Era:
+        """Returns the revision of the connection."""
         assert self._era is not None
         return self._era
 
@@ -405,7 +408,7 @@ class Requests:
         """
         if error.code != URL_ELICITATION_REQUIRED or not self.client_options.answer_input:
             return False
-        era = self._spoken()
+        era = self.spoken()
         return era.client.visits_urls_on_error and await self.handlers.visit(error.data, era)
 
 

@@ -20,13 +20,17 @@ from mcp_actors.types import Implementation, ServerCapabilities
 
 __all__ = [
     "ACKNOWLEDGED",
+    "CALL_MESSAGE",
     "DEADLINE",
     "DEADLINES",
     "IDEMPOTENCY",
     "KEY",
     "KIND_OF_METHOD",
     "METHOD_OF_KIND",
+    "PARTIAL_RESULT",
+    "PARTS_READ",
     "RESULT_STAMPS",
+    "STREAMS",
     "ClientRules",
     "Era",
     "EraName",
@@ -114,6 +118,15 @@ IDEMPOTENCY = "mcp-actors/idempotency"
 """The extension of servers that keep the answers to calls with keys."""
 KEY = "mcp-actors/key"
 """The member of a call's ``_meta`` that has its key: a server with that extension begins nothing twice for it."""
+STREAMS = "mcp-actors/streams"
+"""The extension of parts of results and of messages to calls, and the member of ``_meta`` in which a call asks for it:
+``{"token": …, "window": …}``. The token names the call in what follows; the client reads so many bytes ahead."""
+PARTIAL_RESULT = "notifications/mcp-actors/partial_result"
+"""Brings one part of the result of a call; in the form of SEP-2998 as far as that goes."""
+PARTS_READ = "mcp-actors/streams/read"
+"""The request by which a client says up to which part it has read."""
+CALL_MESSAGE = "mcp-actors/streams/send"
+"""The request by which a client sends a message to the function of a call that runs."""
 
 
 # -- the differences for clients, as one value ---------------------------------------------------------------------

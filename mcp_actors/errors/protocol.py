@@ -14,10 +14,12 @@ __all__ = [
     "PARSE_ERROR",
     "URL_ELICITATION_REQUIRED",
     "ApiDocumentError",
+    "CallEnded",
     "ClosedElsewhere",
     "ConfigurationError",
     "DeadlineExceeded",
     "HeaderMismatch",
+    "InboxUnavailable",
     "InsufficientScope",
     "KeyConflict",
     "LocalProtocolError",
@@ -221,7 +223,15 @@ class RpcError(McpError):
         """Returns an instance of the most specific class for ``code``, so that callers can catch by type."""
         kind = _RPC_CLASS_BY_CODE.get(code, RpcError)
         if isinstance(data, dict):
-            for each in (ServerStopping, NotAllowed, OutcomeUnknown, KeyConflict, TurnLost, DeadlineExceeded):
+            for each in (
+                ServerStopping,
+                NotAllowed,
+                OutcomeUnknown,
+                KeyConflict,
+                TurnLost,
+                DeadlineExceeded,
+                CallEnded,
+            ):
                 if (code, data.get("reason")) == (each.CODE, each.REASON):
                     kind = each
         return kind._rebuild(code, message, data)
@@ -475,6 +485,31 @@ class KeyConflict(RpcError):
             f"the key {key!r} of {tool!r} belongs to a call with other arguments: use another key for this call",
             {"reason": self.REASON},
         )
+
+
+class CallEnded(RpcError):
+    """A message was sent to a call that has ended, or that the node which got the message does not have.
+
+    Nothing of it was delivered. The code is outside of the range that JSON-RPC 2.0, section 5.1 reserves, because MCP
+    forbids new codes inside it.
+    """
+
+    CODE: ClassVar[int] = 410
+    REASON: ClassVar[str] = "call_ended"
+    PAGE: ClassVar[str] = "steering"
+
+    def __init__(self) -> None:
+        super().__init__(
+            self.CODE,
+            "the call has ended, or runs at another node: no message reaches it",
+            {"reason": self.REASON},
+        )
+
+
+class InboxUnavailable(LocalProtocolError):
+    """The server takes no messages for calls that run: it does not have the extension ``mcp-actors/streams``."""
+
+    PAGE: ClassVar[str] = "steering"
 
 
 class DeadlineExceeded(RpcError):
