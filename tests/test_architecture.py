@@ -537,7 +537,7 @@ def test_a_repeated_name_is_found() -> None:
 # clients read too. Turns and large results are one each. Large results are kept in the shared state, an arrow from
 # ``middleware`` to the contract of that; skills and documents of APIs read YAML in one place, in ``_wire``; and the kit
 # ends what a server has claimed.
-@pytest.mark.parametrize(("what", "most"), [("files", 453), ("rooms", 27), ("arrows", 145)])
+@pytest.mark.parametrize(("what", "most"), [("files", 456), ("rooms", 27), ("arrows", 145)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most

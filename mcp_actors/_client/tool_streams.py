@@ -75,7 +75,7 @@ class PartStream:
         self._next = 0
         # The last part that the program has taken, and the bytes that were taken since the server was told.
         self._taken = -1
-        self._untold = 0
+        self._unacknowledged = 0
         self._pause = 0.0
         self._failure: BaseException | None = None
         self._outcome: Any = None
@@ -89,7 +89,7 @@ class PartStream:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the call has in its ``_meta``."""
+        """The members of ``_meta`` by which a call asks for parts."""
         return {STREAMS: {"token": self._token, "window": WINDOW}}
 
     @property
@@ -117,6 +117,10 @@ class PartStream:
             return
         members = "content", "structuredContent"
         part = {key: value for key, value in params.items() if key in members}
+        if not part:
+            # The server says that there are no parts, although it sends them.
+            self._next += 1
+            return
         size = len(encode_value(part))
         if self._parts and self._bytes + size > MOST_UNREAD:
             self.fail(RemoteProtocolError("the server sends parts of a result although none is read"))
@@ -140,7 +144,7 @@ class PartStream:
 
     @property
     def outcome(self) -> Any:
-        """What the call was answered with; raises why it was not."""
+        """The answer to the call, ``None`` before its end; raises why there is none."""
         if self._failure is not None:
             raise self._failure
         return self._outcome
@@ -155,13 +159,13 @@ class PartStream:
         """
         await trio.lowlevel.checkpoint()
         while True:
-            is_due = self._untold * 2 >= WINDOW and not self._is_over
+            is_due = self._unacknowledged * 2 >= WINDOW and not self._is_over
             if is_due:
-                await self._tell()
+                await self._acknowledge()
             if self._parts:
                 self._taken, part, size = self._parts.popleft()
                 self._bytes -= size
-                self._untold += size
+                self._unacknowledged += size
                 return part
             if self._is_over:
                 if self._failure is not None:
@@ -170,14 +174,14 @@ class PartStream:
             if not is_due:
                 await self._waiting.park()
 
-    async def _tell(self) -> None:
+    async def _acknowledge(self) -> None:
         """Tells the server what was read; what does not reach it is told again."""
-        taken, untold = self._taken, self._untold
+        taken, unacknowledged = self._taken, self._unacknowledged
         try:
             await self._requests.send(PARTS_READ, {"token": self._token, "seq": taken}, self._options)
         except MethodNotFound:
             # It sends parts, and does not wait for what it is told.
-            self._untold -= untold
+            self._unacknowledged -= unacknowledged
         except McpError as error:
             log.debug("a server was not told what was read of a result", error=str(error))
             self._pause = min(self._pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
@@ -186,7 +190,7 @@ class PartStream:
                     await self._waiting.park()
         else:
             self._pause = 0.0
-            self._untold -= untold
+            self._unacknowledged -= unacknowledged
 
     async def send(self, message: Any, timeout: float | None = None) -> None:
         """Sends a message to the function; see `ToolStream.send`."""
@@ -217,8 +221,8 @@ class PartStream:
 class ToolStream:
     """The parts of a tool's result, as an async iterator; made by `Client.stream_tool`.
 
-    A part is text, a content block, a list of these, or the JSON value that the tool has yielded; with ``returns=`` it
-    is an object of that class. A tool or a server without parts has one part, which is the whole. Each part comes once.
+    A part is text, a content block, a list of these, or the JSON value that the tool has yielded; with ``returns=``
+    it is an object of that class. A tool or a server without parts has one part, which is the whole. Each part comes once.
     """
 
     def __init__(self, name: str, era: Callable[[], Era], stream: PartStream, returns: Any = None) -> None:

@@ -72,7 +72,7 @@ def collecting(call: Callable[..., Any], signature: Signature) -> Callable[..., 
             async with aclosing(call(**arguments)) as values:
                 async for value in values:
                     await parts.add(value)
-            return parts.whole()
+            return await parts.whole()
 
         return collected
 
@@ -165,14 +165,20 @@ class _Parts:
             await reports.report(number, None, message)
 
     def whole(self) -> Any:
-        """Returns what the tool would have returned without a stream."""
-        values = self._values
-        if self._encode is None:
-            if values and all(isinstance(each, str) for each in values):
-                return "".join(values)
-            if len(values) == 1:
-                return values[0]
-        return values
+        """Returns what the tool would have returned without a stream: an awaitable, or waits as `add` does."""
+        ctx = self._ctx
+        return ctx._wait(self._whole) if isinstance(ctx, SyncContext) else self._whole()
+
+    async def _whole(self) -> Any:
+        values, link = self._values, CallLink.of(self._ctx.call)
+        if not values and link is not None:
+            # A part without anything: by it the client knows that there are none, and the whole is not one.
+            await link.send({}, 0)
+        if self._encode is not None:
+            return values
+        if values and all(isinstance(each, str) for each in values):
+            return "".join(values)
+        return values if len(values) > 1 else next(iter(values), None)
 
 
 def _shown(part: Mapping[str, Any]) -> str:
