@@ -56,7 +56,8 @@ ToolStream = mirror(
     """The parts of a tool's result, as an iterator; made by `Client.stream_tool`.
 
 A part is text, a content block, a list of these, or the JSON value that the tool has yielded; with ``returns=``
-it is an object of that class. A tool or a server without parts has one part, which is the whole. Each part comes once.
+it is an object of that class. A tool or a server without parts has one part, which is the whole. Each part comes
+once.
 """,
     module=__name__,
 )

@@ -222,7 +222,8 @@ class ToolStream:
     """The parts of a tool's result, as an async iterator; made by `Client.stream_tool`.
 
     A part is text, a content block, a list of these, or the JSON value that the tool has yielded; with ``returns=``
-    it is an object of that class. A tool or a server without parts has one part, which is the whole. Each part comes once.
+    it is an object of that class. A tool or a server without parts has one part, which is the whole. Each part comes
+    once.
     """
 
     def __init__(self, name: str, era: Callable[[], Era], stream: PartStream, returns: Any = None) -> None:

@@ -496,7 +496,7 @@ class CallEnded(RpcError):
 
     CODE: ClassVar[int] = 410
     REASON: ClassVar[str] = "call_ended"
-    PAGE: ClassVar[str] = "steering"
+    PAGE: ClassVar[str] = "streams"
 
     def __init__(self) -> None:
         super().__init__(
@@ -509,7 +509,7 @@ class CallEnded(RpcError):
 class InboxUnavailable(LocalProtocolError):
     """The server takes no messages for calls that run: it does not have the extension ``mcp-actors/streams``."""
 
-    PAGE: ClassVar[str] = "steering"
+    PAGE: ClassVar[str] = "streams"
 
 
 class DeadlineExceeded(RpcError):
