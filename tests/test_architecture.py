@@ -560,4 +560,4 @@ def test_the_tests_stay_few() -> None:
     # kills and clients. Skills have one for each of their files, and one for the official SDK. Deadlines, and the kit
     # `check_tool`, have one each, and official clients that use all of it one with its server. What blocks a loop,
     # turns and large results have one each.
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 515
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 518
