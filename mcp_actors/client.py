@@ -55,6 +55,7 @@ from mcp_actors._client.task_handle import TaskHandle
 from mcp_actors._client.task_requests import TaskRequests, task_status
 from mcp_actors._client.tool_arguments import ArgumentCheck, ArgumentMode
 from mcp_actors._client.tool_results import result_reader
+from mcp_actors._client.tool_streams import PartStream, ToolStream, streamed
 from mcp_actors._client.tool_tasks import ToolTasks
 from mcp_actors._client.watching import ListChange, Watched, WatchedList, WatchedResource
 from mcp_actors._eras.client_negotiation import discoverable, versions_for
@@ -129,6 +130,7 @@ __all__ = [
     "SessionStatistics",
     "Target",
     "TaskHandle",
+    "ToolStream",
 ]
 
 
@@ -726,6 +728,47 @@ class Client:
                 f"the server takes no keys ({IDEMPOTENCY}), and nothing was sent: make the call without key="
             )
         return {**(meta or {}), KEY: key}
+
+    @asynccontextmanager
+    async def stream_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: Any = None,
+        timeout: float | None = None,
+        cap: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[ToolStream]:
+        """Calls a tool for the length of the block; iterate over what it yields for the parts of the result.
+
+        ``parts.result`` is the whole result after the last part, and ``await parts.send(message)`` sends something to
+        the function while it runs. A program that reads slowly holds the function. Over HTTP with sessions a stream
+        that breaks off is resumed, and each part comes once. Leaving the block before the end cancels the call.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            returns: The class of one part: ``returns=Row`` makes each part a ``Row``, and raises `ToolFailed` for a
+                failure inside the tool. By default parts are text, content blocks or JSON values.
+            timeout: Seconds without an answer or a report of progress; by default the client's.
+            cap: Seconds in all, with the time that the program takes to read; by default the client's.
+            meta: Further members of the request's ``_meta``.
+
+        Raises:
+            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
+            WrongArguments: With ``Client(arguments=)``: they do not fit what the server has listed.
+            LocalProtocolError: The client is not connected.
+            McpError: What else `call_tool` raises; the iteration raises it, after the parts that came before.
+        """
+        requests = self._requests
+        params = _tool_params(name, arguments, requests.schemas.inputs)
+        stream = PartStream(requests, call_options(requests.options, timeout, cap))
+        parts = ToolStream(name, requests.spoken, stream, returns)
+        options = call_options(self._long_call, timeout, cap, None, {**(meta or {}), **stream.meta})
+        call = partial(self._called, name, params, options, None, None)
+        async with streamed(stream, self._subscriptions.run_owned, call):
+            yield parts
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import mcp_actors
 from mcp_actors.bridges.client_faces import SyncClientFace, SyncGroupFace, SyncPoolFace
-from mcp_actors.bridges.faces import SyncListener, SyncTaskHandle, mirror
+from mcp_actors.bridges.faces import SyncListener, SyncTaskHandle, SyncToolStream, mirror
 
-__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle"]
+__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle", "ToolStream"]
 
 
 Client = mirror(
@@ -50,6 +50,17 @@ iteration ends when the subscription ended in order; it raises `SubscriptionLost
     module=__name__,
     without=("deliver", "end", "raise_if_lost"),
 )
+ToolStream = mirror(
+    mcp_actors.client.ToolStream,
+    SyncToolStream,
+    """The parts of a tool's result, as an iterator; made by `Client.stream_tool`.
+
+A part is text, a content block, a list of these, or the JSON value that the tool has yielded; with ``returns=``
+it is an object of that class. A tool or a server without parts has one part, which is the whole. Each part comes
+once.
+""",
+    module=__name__,
+)
 ClientPool = mirror(
     mcp_actors.ClientPool,
     SyncPoolFace,
@@ -78,5 +89,9 @@ APIs of models do not allow, the separator, and its own name.
     _make=mcp_actors.ClientGroup,
     _client=Client,
 )
-for _face in (Client, TaskHandle, Listener):
-    _face._faces = {mcp_actors.client.TaskHandle: TaskHandle, mcp_actors.client.Listener: Listener}
+for _face in (Client, TaskHandle, Listener, ToolStream):
+    _face._faces = {
+        mcp_actors.client.TaskHandle: TaskHandle,
+        mcp_actors.client.Listener: Listener,
+        mcp_actors.client.ToolStream: ToolStream,
+    }

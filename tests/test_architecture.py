@@ -538,8 +538,9 @@ def test_a_repeated_name_is_found() -> None:
 # ``middleware`` to the contract of that; skills and documents of APIs read YAML in one place, in ``_wire``; and the kit
 # ends what a server has claimed. Clients that watch have one file, what they keep of answers has one, and ETags one.
 # Apps are four: what a page is, and what a server, a client and a gateway do with one.
-# Their example is one. Locks, recordings that are servers, cards and what they need are eight.
-@pytest.mark.parametrize(("what", "most"), [("files", 469), ("rooms", 27), ("arrows", 145)])
+# Their example is one. Locks, recordings that are servers, cards and what they need are eight. Parts of results
+# and messages to calls are one each, and what a client does with them is one.
+@pytest.mark.parametrize(("what", "most"), [("files", 472), ("rooms", 27), ("arrows", 145)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most
@@ -565,5 +566,6 @@ def test_the_tests_stay_few() -> None:
     # processes have one, and nodes that are killed one. Apps have one for each of a server, a client and a gateway, and
     # one for other implementations, whose servers are one in their environments, with a host in a browser; and their
     # example has one. Locks have one for clients, gateways and commands each; recordings have one for mocks, one for
-    # their commands and one for peers, and cards have one.
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 533
+    # their commands and one for peers, and cards have one. Parts of results have one for servers, gateways
+    # and cut connections each.
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 536

@@ -31,6 +31,7 @@ ORIGINALS: dict[str, type] = {
     "ClientPool": client.ClientPool,
     "TaskHandle": client.TaskHandle,
     "Listener": client.Listener,
+    "ToolStream": client.ToolStream,
 }
 # The members of the originals that programs without Trio have no use for: those of Trio, and those for the client.
 LEFT_OUT = {
@@ -39,7 +40,10 @@ LEFT_OUT = {
     "ClientPool": set(),
     "TaskHandle": {"look", "read", "wait", "wait_or_cancel"},
     "Listener": {"deliver", "end", "raise_if_lost", "acknowledged", "on_end"},
+    "ToolStream": set(),
 }
+# What a client makes, with the types that its iteration has.
+MADE_BY_CLIENT = {"TaskHandle": "", "Listener": "Event", "ToolStream": "Any"}
 RENAMED = {"aclose": "close"}
 DUNDERS = {
     "asyncio": ("__init__", "__aenter__", "__aexit__", "__aiter__", "__anext__", "__getitem__"),
@@ -92,7 +96,7 @@ def sources_of(cls: type) -> dict[str, list[tuple[Function, ModuleType]]]:
 
 
 def is_made_by_client(name: str, member: str) -> bool:
-    return member == "__init__" and name in ("TaskHandle", "Listener")
+    return member == "__init__" and name in MADE_BY_CLIENT
 
 
 def is_overload(node: Function) -> bool:
@@ -151,7 +155,7 @@ class Stub:
         text = None if member.startswith("__") else inspect.getdoc(getattr(face, member))
         bodies = []
         for node, module in overloads:
-            stub = self.translated(node)
+            stub = self.translated(node, MADE_BY_CLIENT.get(face.__name__, ""))
             self.note_imports(stub, module)
             body = "..." if text is None else f'"""{indented(text, 8)}"""'
             stub.body = [ast.Expr(ast.Name("BODY"))]
@@ -159,7 +163,7 @@ class Stub:
             text = None
         return bodies
 
-    def translated(self, original: Function) -> Function:
+    def translated(self, original: Function, item: str) -> Function:
         node: Any = copy.deepcopy(original)
         decorators = {ast.unparse(each).rpartition(".")[2] for each in node.decorator_list}
         node.decorator_list = [
@@ -177,8 +181,9 @@ class Stub:
         if node.name in ("__aiter__", "__iter__"):
             node.returns = ast.Name("Self")
         if node.name in ("__anext__", "__next__"):
-            node.returns = ast.Name("Event")
-            self.imports.add("from mcp_actors.client import Event")
+            node.returns = ast.Name(item)
+            if item == "Event":
+                self.imports.add("from mcp_actors.client import Event")
         for each in ast.walk(node):
             if isinstance(each, ast.Name) and each.id in CALLBACKS:
                 each.id = f"_{each.id}"

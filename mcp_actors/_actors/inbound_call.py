@@ -263,6 +263,8 @@ class InboundCall(msgspec.Struct, eq=False):
     """Whether its arguments did not fit, so that its function was not begun."""
     raised: bool = False
     """Whether its function was begun, and has raised its error."""
+    link: Any = None
+    """What its client reads of its parts and sends to its function, for those that asked for that."""
 
     def __repr__(self) -> str:
         return f"<InboundCall {self.id!r} {self.invocation.method.name} {self.state}>"

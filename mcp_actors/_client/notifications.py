@@ -29,7 +29,15 @@ from mcp_actors._client.options import (
     notified_through,
 )
 from mcp_actors._client.requests import Requests
-from mcp_actors._eras.era import ACKNOWLEDGED, KIND_OF_METHOD, METHOD_OF_KIND, Event, EventKind, read_result
+from mcp_actors._eras.era import (
+    ACKNOWLEDGED,
+    KIND_OF_METHOD,
+    METHOD_OF_KIND,
+    PARTIAL_RESULT,
+    Event,
+    EventKind,
+    read_result,
+)
 from mcp_actors._eras.modern import SUBSCRIPTION_ID
 from mcp_actors._wire.codec import JsonRpcError
 from mcp_actors.errors import (
@@ -96,6 +104,12 @@ class Notifications:
         """Takes one notification of the server."""
         if method == "notifications/message":
             self._logged(params)
+            return
+        if method == PARTIAL_RESULT:
+            token = params.get("partialResultToken")
+            stream = self._requests.streams.get(token) if isinstance(token, str) else None
+            if stream is not None:
+                stream.put(params)
             return
         meta = params.get("_meta")
         subscription = meta.get(SUBSCRIPTION_ID) if isinstance(meta, dict) else None
@@ -335,6 +349,12 @@ class Subscriptions:
         """Runs ``fn`` beside the listeners, until the client is closed at the latest."""
         if self._nursery is not None:
             start(self._nursery, CLIENT_SUBSCRIPTION, fn)
+
+    def run_owned(self, fn: Callable[[], Any]) -> None:
+        """As `run`, for a task that the program waits for; raises `LocalProtocolError` where no client is there."""
+        if self._nursery is None:
+            raise LocalProtocolError("not connected: use 'async with Client(...) as client'")
+        start(self._nursery, CLIENT_SUBSCRIPTION, fn)
 
     def _start(self, listener: Listener, fn: Callable[..., Any], *args: Any) -> None:
         if self._nursery is None:

@@ -94,6 +94,8 @@ class Requests:
         """Is called when the server is another one, or has changed a list."""
         self._connectivity = connectivity
         self.handlers = handlers
+        self.streams: dict[Any, Any] = {}
+        """The `mcp_actors._client.tool_streams.PartStream` of each call that takes parts, by its token."""
         # The results of the last handshake; before the first one no method is available.
         self._session: Session | None = None
         self._era: Era | None = None
@@ -241,7 +243,7 @@ class Requests:
             cached = self.cache.get(name, params, trio.current_time())
             if cached is not None:
                 await trio.lowlevel.checkpoint()
-                return read_result(self._spoken(), cached, method.result)
+                return read_result(self.spoken(), cached, method.result)
         options = options or self.options
         read = partial(self._read, name, params, options, refresh, raw)
         if raw or not self.flights.takes(options):
@@ -269,7 +271,7 @@ class Requests:
         found = None if refresh else await shared.get(place)
         if found is not None:
             self.cache.put(name, params, found, trio.current_time(), self.cache.changes)
-            return read_result(self._spoken(), found, self._methods[name].result)
+            return read_result(self.spoken(), found, self._methods[name].result)
         changes = self.cache.changes
         result = await self._ask(name, params, left, None, None, raw, refresh)
         kept = self.cache.fresh(name, params, trio.current_time()) if changes == self.cache.changes else None
@@ -297,7 +299,7 @@ class Requests:
                 options = attrs.evolve(options, meta=meta)
         asked = params
         if answers is not None or state is not None:
-            era = self._spoken()
+            era = self.spoken()
             asked = _retry(
                 params, {key: era.unstructure(each) for key, each in (answers or {}).items()}, state
             )
@@ -329,18 +331,18 @@ class Requests:
                         result = validated(result, known)
                     now = trio.current_time()
                     self.cache.put(name, params, result, now, changes, may_be_fresh=method.cacheable)
-                return read_result(self._spoken(), result, method.result)
+                return read_result(self.spoken(), result, method.result)
             if kind in raw:
                 return result
             made = results.get(kind) if isinstance(kind, str) else None
-            if made is not None and self._spoken().declares_in_requests:
+            if made is not None and self.spoken().declares_in_requests:
                 call = AnsweredCall(name, asked, options, self.send, began)
-                return read_result(self._spoken(), await made(call, result), method.result)
+                return read_result(self.spoken(), await made(call, result), method.result)
             if kind != "input_required" or not method.may_ask:
                 raise RemoteProtocolError(
                     f"the server answered {name} with a result of the unknown type {kind!r}"
                 )
-            era = self._spoken()
+            era = self.spoken()
             questions, state = self._questions(result, era)
             if not self.client_options.answer_input:
                 raise InputRequired(questions, state)
@@ -357,7 +359,7 @@ class Requests:
         A result of a common form is returned as an object of its class.
         """
         outbound = session.outbound
-        read = self._spoken().read_tool_result if method == "tools/call" else None
+        read = self.spoken().read_tool_result if method == "tools/call" else None
         pending = None
         try:
             pending, outlet = outbound.begin(method, params, options)
@@ -485,7 +487,8 @@ class Requests:
 
     # -- checks, and questions of the server ------------------------------------------------------------------------
 
-    def _spoken(self) -> Era:
+    def spoken(self) -> Era:
+        """Returns the revision of the connection."""
         assert self._era is not None
         return self._era
 
@@ -512,7 +515,7 @@ class Requests:
         """
         if error.code != URL_ELICITATION_REQUIRED or not self.client_options.answer_input:
             return False
-        era = self._spoken()
+        era = self.spoken()
         return era.client.visits_urls_on_error and await self.handlers.visit(error.data, era)
 
 

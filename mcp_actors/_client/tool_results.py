@@ -18,7 +18,7 @@ from mcp_actors._wire.codec import decode_text
 from mcp_actors.errors import MalformedMessage, RemoteProtocolError, ToolFailed, UnexpectedResult
 from mcp_actors.types import UNSET, CallToolResult, TextContent, Tool
 
-__all__ = ["ListedSchemas", "result_reader"]
+__all__ = ["ListedSchemas", "result_reader", "returned_value"]
 
 
 class ListedSchemas:
@@ -110,10 +110,10 @@ def result_reader(returns: Any) -> Callable[[str, CallToolResult], Any]:
     Raises:
         TypeError: ``returns`` is not a class that values can be converted to.
     """
-    return partial(_returned_value, conversion(returns))
+    return partial(returned_value, conversion(returns))
 
 
-def _returned_value(made: Callable[[Any], Any], name: str, result: CallToolResult) -> Any:
+def returned_value(made: Callable[[Any], Any], name: str, result: CallToolResult) -> Any:
     """Returns what the tool ``name`` returned, converted by ``made``.
 
     Raises:

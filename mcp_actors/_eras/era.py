@@ -20,6 +20,7 @@ from mcp_actors.types import Implementation, ServerCapabilities
 
 __all__ = [
     "ACKNOWLEDGED",
+    "CALL_MESSAGE",
     "DEADLINE",
     "DEADLINES",
     "ETAG",
@@ -28,8 +29,11 @@ __all__ = [
     "KEY",
     "KIND_OF_METHOD",
     "METHOD_OF_KIND",
+    "PARTIAL_RESULT",
+    "PARTS_READ",
     "READS",
     "RESULT_STAMPS",
+    "STREAMS",
     "UNCHANGED",
     "ClientRules",
     "Era",
@@ -118,6 +122,15 @@ IDEMPOTENCY = "mcp-actors/idempotency"
 """The extension of servers that keep the answers to calls with keys."""
 KEY = "mcp-actors/key"
 """The member of a call's ``_meta`` that has its key: a server with that extension begins nothing twice for it."""
+STREAMS = "mcp-actors/streams"
+"""The extension of parts of results and of messages to calls, and the member of ``_meta`` in which a call asks for it:
+``{"token": …, "window": …}``. The token names the call in what follows; the client reads so many bytes ahead."""
+PARTIAL_RESULT = "notifications/mcp-actors/partial_result"
+"""Brings one part of the result of a call; in the form of SEP-2998 as far as that goes."""
+PARTS_READ = "mcp-actors/streams/read"
+"""The request by which a client says up to which part it has read."""
+CALL_MESSAGE = "mcp-actors/streams/send"
+"""The request by which a client sends a message to the function of a call that runs."""
 
 ETAGS = "mcp-actors/etags"
 """The extension of servers that say by a tag whether lists and resources are what a client has already."""

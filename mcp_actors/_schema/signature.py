@@ -54,6 +54,12 @@ _SEQUENCES = frozenset(
         *(collections.abc.Iterable, collections.abc.Iterator),
     }
 )
+_GENERATORS = frozenset(
+    {
+        *(collections.abc.AsyncIterator, collections.abc.AsyncIterable, collections.abc.AsyncGenerator),
+        *(collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator),
+    }
+)
 # A model corrects a few things at a time, and a long answer costs it tokens.
 MAX_PROBLEMS = 20
 
@@ -127,13 +133,16 @@ class Signature(msgspec.Struct, eq=False, dict=True):
         return output_encoder(self._returned, functools.partial(_compiled, schema))
 
 
-def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = False) -> Signature:
+def read_signature(
+    call: Callable[..., Any], *, injected: type, raw: bool = False, yields: bool = False
+) -> Signature:
     """Reads a function, bound method, partial or callable object.
 
     Args:
         injected: the class of the context. A parameter annotated with it (or with it or ``None``) takes the context
             and is not an argument of the peer.
         raw: whether the one other parameter takes all arguments as a dict, unchecked.
+        yields: whether it is a generator, whose output is all that it yields.
 
     Raises:
         TypeError: if arguments given by name cannot fill the parameters, and for types without a form in JSON.
@@ -147,6 +156,8 @@ def read_signature(call: Callable[..., Any], *, injected: type, raw: bool = Fals
     else:
         schema, bind = _typed_bind(parameters, hints, docstring.parameters, where)
     returned = hints.get("return", Any)
+    if yields:
+        returned = _collected(returned)
     return Signature(schema, bind, docstring.description, injected_name, returned, where)
 
 
@@ -305,6 +316,18 @@ class _Explained:
             found = [] if self._members is None else self._members.findings({name: value})
             return found or problems_of(error)
         return []
+
+
+def _collected(tp: Any) -> Any:
+    """The type of all values that a generator yields: text is joined, and anything else is a list."""
+    bare, _ = strip(tp)
+    args = typing.get_args(bare)
+    if typing.get_origin(bare) not in _GENERATORS or not args:
+        return Any
+    item = args[0]
+    if _is_unstructured(item) and not _is_content(item):
+        return str if strip(item)[0] is str else Any
+    return types.GenericAlias(list, (item,))
 
 
 def _is_unstructured(tp: Any) -> bool:

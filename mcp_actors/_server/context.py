@@ -14,6 +14,7 @@ import trio
 from mcp_actors import types as t
 from mcp_actors._actors.inbound_call import InboundCall
 from mcp_actors._eras.era import Era, Peer
+from mcp_actors._server.inbox import CallLink, Inbox, SyncInbox
 from mcp_actors._server.invoke import current, is_async, on_loop
 from mcp_actors._server.once import Effect
 from mcp_actors._server.peer_session import PeerSession, is_wanted
@@ -199,6 +200,17 @@ class Context(Questions, msgspec.Struct, Generic[StateT], eq=False):
             LocalProtocolError: The transport authenticates no callers, and there is no session.
         """
         return UserState(user_place(self._scope, self.principal, self.session))
+
+    @property
+    def inbox(self) -> Inbox:
+        """The messages that the client sends to this call while it runs: ``async for message in ctx.inbox``.
+
+        They are JSON values, in the order in which they were sent; those that came before the function looked are kept.
+        Clients send them by the handle of `Client.stream_tool`. For any other client ``inbox.is_open`` is false, and
+        the iteration ends at once.
+        """
+        link = CallLink.of(self.call)
+        return Inbox(is_open=False) if link is None else link.inbox
 
     @property
     def logger(self) -> Any:
@@ -411,6 +423,11 @@ class SyncContext(Context[StateT]):
     def user_state(self) -> SyncUserState:
         """The values that are kept for the caller; see `Context.user_state`."""
         return SyncUserState(user_place(self._scope, self.principal, self.session), self._wait)
+
+    @property
+    def inbox(self) -> SyncInbox:  # type: ignore[override]
+        """The messages of the client: ``for message in ctx.inbox``; see `Context.inbox`."""
+        return SyncInbox(super().inbox, self._wait)
 
     def close_stream(self) -> None:
         """Closes the HTTP response that waits for this call; see `Context.close_stream`."""

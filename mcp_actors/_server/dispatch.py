@@ -21,6 +21,7 @@ from mcp_actors._server.invoke import Handler
 from mcp_actors._server.middleware import through
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.scope import ServerScope
+from mcp_actors._server.streams import STREAM_METHODS
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.abc import Telemetry
 from mcp_actors.errors import MethodNotFound, invalid_params
@@ -35,8 +36,9 @@ from mcp_actors.types import (
 __all__ = ["MethodDispatch", "lifecycle_handlers", "stamp_of"]
 
 
-# Answered even when everything else waits: a peer whose ping is not answered takes this server for dead.
-_NEVER_WAIT = frozenset({"ping", "initialize"})
+# Answered even when everything else waits: a peer whose ping is not answered takes this server for dead, and calls wait
+# for what their clients say of them.
+_NEVER_WAIT = frozenset({"ping", "initialize", *STREAM_METHODS})
 # The methods whose targets are names, of which a server has few.
 _NAMED = frozenset({"tools/call", "prompts/get"})
 

@@ -40,6 +40,7 @@ from mcp_actors._server.provider import Provider, ProviderSource
 from mcp_actors._server.registry import NO_SCOPES, ComponentSource, Registry
 from mcp_actors._server.resources import Resources
 from mcp_actors._server.scope import ServerScope
+from mcp_actors._server.streams import STREAM_METHODS, stream_handlers
 from mcp_actors._server.subscriptions import ListenMember, listen_handler
 from mcp_actors._server.tools import Arguments, Tools
 from mcp_actors._server.visibility import AccessRule, Caller, ListWatch, Visibility
@@ -132,7 +133,7 @@ class Features:
             resources=self.resources,
         )
         self.notifications = NotificationHandlers(threads, lambda: self.mounts)
-        self.custom: dict[str, Method] = {}
+        self.custom: dict[str, Method] = dict(STREAM_METHODS)
         self._custom_scopes: dict[str, frozenset[str]] = {}
         self.overrides = Overrides()
         self.own_methods: dict[str, Method] = {}
@@ -157,6 +158,7 @@ class Features:
             **self.prompts.handlers(),
             **self.completions.handlers(),
             "subscriptions/listen": listen_handler(bus, self.topics),
+            **stream_handlers(),
         }
         self.bus = bus
         self._settings = dict(extensions or {})
@@ -173,7 +175,7 @@ class Features:
     def __repr__(self) -> str:
         return (
             f"<Features tools={len(self.tools)} resources={len(self.resources)} prompts={len(self.prompts)}"
-            f" methods={len(self.custom)}>"
+            f" methods={len(self.custom) - len(STREAM_METHODS)}>"
         )
 
     def add_tool(self, function: Callable[..., Any], options: ToolOptions) -> None:

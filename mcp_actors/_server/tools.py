@@ -29,6 +29,7 @@ from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
 from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.sources import list_result, with_provided
+from mcp_actors._server.streams import collecting, is_generator
 from mcp_actors._server.turns import Turn, TurnKey, Turns, TurnTaker, in_turn
 from mcp_actors._server.visibility import Exposure, make_exposure
 from mcp_actors._wire.codec import encode_value
@@ -247,10 +248,11 @@ class Tools(Registry[_ToolEntry]):
         self, call: Callable[..., Any], given: Mapping[str, Any] | None, name: str
     ) -> tuple[Signature, dict[str, Any], Callable[[dict[str, Any]], dict[str, Any]]]:
         """The signature of a tool, its schema, and what binds arguments to its parameters."""
+        yields = is_generator(call)
         if given is None:
-            signature = read_signature(call, injected=self._injected)
+            signature = read_signature(call, injected=self._injected, yields=yields)
             return signature, self._published(signature.input_schema, name), signature.bind
-        signature = read_signature(call, injected=self._injected, raw=True)
+        signature = read_signature(call, injected=self._injected, raw=True, yields=yields)
         schema = _object_schema(given)
         return signature, schema, _raw_binding(signature, compile_schema(schema))
 
@@ -265,6 +267,10 @@ class Tools(Registry[_ToolEntry]):
         timeout: float | None = None,
     ) -> Function:
         """The function of a tool, or one that says more about a call of it, made ready."""
+        if is_generator(call):
+            if inline:
+                raise TypeError(f"{name}: a generator waits for its client to read; remove inline=True")
+            call = collecting(call, signature)
         ready = function(
             call,
             injected_name=signature.injected_name,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import mcp_actors
 from mcp_actors.asyncio.serving import lifespan, serve
 from mcp_actors.bridges.client_faces import AsyncioClientFace, AsyncioGroupFace, AsyncioPoolFace
-from mcp_actors.bridges.faces import AsyncioListener, AsyncioTaskHandle, mirror
+from mcp_actors.bridges.faces import AsyncioListener, AsyncioTaskHandle, AsyncioToolStream, mirror
 
-__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle", "lifespan", "serve"]
+__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle", "ToolStream", "lifespan", "serve"]
 
 
 Client = mirror(
@@ -51,6 +51,17 @@ iteration ends when the subscription ended in order; it raises `SubscriptionLost
     module=__name__,
     without=("deliver", "end", "raise_if_lost"),
 )
+ToolStream = mirror(
+    mcp_actors.client.ToolStream,
+    AsyncioToolStream,
+    """The parts of a tool's result, as an async iterator; made by `Client.stream_tool`.
+
+A part is text, a content block, a list of these, or the JSON value that the tool has yielded; with ``returns=``
+it is an object of that class. A tool or a server without parts has one part, which is the whole. Each part comes
+once.
+""",
+    module=__name__,
+)
 ClientPool = mirror(
     mcp_actors.ClientPool,
     AsyncioPoolFace,
@@ -79,5 +90,9 @@ APIs of models do not allow, the separator, and its own name.
     _make=mcp_actors.ClientGroup,
     _client=Client,
 )
-for _face in (Client, TaskHandle, Listener):
-    _face._faces = {mcp_actors.client.TaskHandle: TaskHandle, mcp_actors.client.Listener: Listener}
+for _face in (Client, TaskHandle, Listener, ToolStream):
+    _face._faces = {
+        mcp_actors.client.TaskHandle: TaskHandle,
+        mcp_actors.client.Listener: Listener,
+        mcp_actors.client.ToolStream: ToolStream,
+    }

@@ -74,7 +74,7 @@ from mcp_actors.types import (
 )
 from mcp_actors.types.tasks import TaskStatus
 
-__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle", "lifespan", "serve"]
+__all__ = ["Client", "ClientGroup", "ClientPool", "Listener", "TaskHandle", "ToolStream", "lifespan", "serve"]
 
 _SamplingHandler: TypeAlias = Callable[
     [CreateMessageParams], CreateMessageResult | Awaitable[CreateMessageResult]
@@ -452,6 +452,38 @@ class Client:
         state: str | None = None,
         key: str | None = None,
     ) -> Any: ...
+    def stream_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        returns: Any = None,
+        timeout: float | None = None,
+        cap: float | None = None,
+        meta: Mapping[str, Any] | None = None,
+    ) -> AbstractAsyncContextManager[ToolStream]:
+        """Calls a tool for the length of the block; iterate over what it yields for the parts of the result.
+
+        ``parts.result`` is the whole result after the last part, and ``await parts.send(message)`` sends something to
+        the function while it runs. A program that reads slowly holds the function. Over HTTP with sessions a stream
+        that breaks off is resumed, and each part comes once. Leaving the block before the end cancels the call.
+
+        Args:
+            name: The tool.
+            arguments: Its arguments, as JSON values.
+            returns: The class of one part: ``returns=Row`` makes each part a ``Row``, and raises `ToolFailed` for a
+                failure inside the tool. By default parts are text, content blocks or JSON values.
+            timeout: Seconds without an answer or a report of progress; by default the client's.
+            cap: Seconds in all, with the time that the program takes to read; by default the client's.
+            meta: Further members of the request's ``_meta``.
+
+        Raises:
+            TypeError: ``arguments`` is not a mapping, a value in it is not a JSON value, or ``returns`` is not a class.
+            WrongArguments: With ``Client(arguments=)``: they do not fit what the server has listed.
+            LocalProtocolError: The client is not connected.
+            McpError: What else `call_tool` raises; the iteration raises it, after the parts that came before.
+        """
+
     async def start_tool(
         self,
         name: str,
@@ -1231,4 +1263,44 @@ class TaskHandle:
         Raises:
             TaskNotFound: The server knows no such task, or no longer.
             McpError: What else `status` raises.
+        """
+
+class ToolStream:
+    """The parts of a tool's result, as an async iterator; made by `Client.stream_tool`.
+
+    A part is text, a content block, a list of these, or the JSON value that the tool has yielded; with ``returns=``
+    it is an object of that class. A tool or a server without parts has one part, which is the whole. Each part comes
+    once.
+    """
+
+    def __aiter__(self) -> Self: ...
+    async def __anext__(self) -> Any: ...
+    @property
+    def result(self) -> CallToolResult:
+        """The whole result, with all parts in it; a failure inside the tool is one with ``is_error``.
+
+        Raises:
+            LocalProtocolError: The call has not ended: iterate to the end first.
+            McpError: Why the call has failed.
+        """
+
+    async def send(self, message: Any, *, timeout: float | None = None) -> None:
+        """Sends a message to the function while it runs, which takes it from ``ctx.inbox``.
+
+        Messages arrive in the order of these calls. The function may read them at any time, or never: that the message
+        is there is all that this says. Cancelled, or after a loss of the connection, it may be there or not.
+
+        Args:
+            message: Any JSON value.
+            timeout: Seconds in all; by default the client's.
+
+        Raises:
+            CallEnded: The call has ended.
+            InboxUnavailable: The server does not have the extension.
+            Overloaded: Too many messages wait for the function, for the whole time.
+            CallTimeout: The call was not found at the server, or it did not answer, for the whole time.
+            RpcError: The server answered with another error.
+            ConnectionLost: The connection ended before the answer.
+            ConnectFailed: The connection was lost and could not be made again.
+            SessionExpired: The server has forgotten the session.
         """

@@ -37,6 +37,7 @@ __all__ = [
     "AsyncioIterator",
     "AsyncioListener",
     "AsyncioTaskHandle",
+    "AsyncioToolStream",
     "EngineBlock",
     "Face",
     "HeldBlock",
@@ -46,6 +47,7 @@ __all__ = [
     "SyncIterator",
     "SyncListener",
     "SyncTaskHandle",
+    "SyncToolStream",
     "in_engine",
     "in_sync_words",
     "mirror",
@@ -349,6 +351,14 @@ class AsyncioListener(AsyncioIterator):
 
 class SyncListener(SyncIterator):
     """A listener for programs without a loop."""
+
+
+class AsyncioToolStream(AsyncioIterator):
+    """The parts of a result for asyncio programs."""
+
+
+class SyncToolStream(SyncIterator):
+    """The parts of a result for programs without a loop."""
 
 
 class TaskHandleFace(Face):

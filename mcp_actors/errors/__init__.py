@@ -5,7 +5,8 @@
     McpError
     ├── ProtocolError             a rule of the protocol was broken
     │   ├── LocalProtocolError    by the program that uses this package; nothing was sent
-    │   │   └── OnceConflict      what a call does once does not fit to what it has done before
+    │   │   ├── OnceConflict      what a call does once does not fit to what it has done before
+    │   │   └── InboxUnavailable  the server takes no messages for calls that run
     │   └── RemoteProtocolError   by the peer
     │       ├── MalformedMessage  with bytes that are not JSON-RPC
     │       └── Unavailable       or a proxy before it: it cannot serve us at present
@@ -22,6 +23,7 @@
     │   ├── OutcomeUnknown        409, what may be done once was begun, and its outcome is not known
     │   ├── DeadlineExceeded      504, the caller's time is over: refused unbegun, or cancelled
     │   ├── TurnLost              409, the turn of a call was lost, and its function was cancelled
+    │   ├── CallEnded             410, a message was sent to a call that has ended
     │   ├── InsufficientScope     403, the caller's access token lacks a scope
     │   ├── SharedStateUnavailable  503, what several processes share cannot be reached
     │   ├── ServerStopping        503, the server stops: not begun, or begun and cancelled
@@ -105,11 +107,13 @@ from mcp_actors.errors.protocol import (
     URL_ELICITATION_REQUIRED,
     ApiDocumentError,
     AppRefused,
+    CallEnded,
     ClosedElsewhere,
     ConfigurationError,
     DeadlineExceeded,
     DefinitionChanged,
     HeaderMismatch,
+    InboxUnavailable,
     InsufficientScope,
     KeyConflict,
     LocalProtocolError,
@@ -153,6 +157,7 @@ __all__ = [
     "AuthorizationFailed",
     "AuthorizationUnavailable",
     "CallCancelled",
+    "CallEnded",
     "CallTimeout",
     "ClosedElsewhere",
     "ConfigurationError",
@@ -163,6 +168,7 @@ __all__ = [
     "DiscoveryFailed",
     "EngineStopped",
     "HeaderMismatch",
+    "InboxUnavailable",
     "InputRequired",
     "InsufficientScope",
     "KeyConflict",

@@ -15,11 +15,13 @@ __all__ = [
     "URL_ELICITATION_REQUIRED",
     "ApiDocumentError",
     "AppRefused",
+    "CallEnded",
     "ClosedElsewhere",
     "ConfigurationError",
     "DeadlineExceeded",
     "DefinitionChanged",
     "HeaderMismatch",
+    "InboxUnavailable",
     "InsufficientScope",
     "KeyConflict",
     "LocalProtocolError",
@@ -499,6 +501,31 @@ class KeyConflict(RpcError):
         )
 
 
+class CallEnded(RpcError):
+    """A message was sent to a call that has ended, or that the node which got the message does not have.
+
+    Nothing of it was delivered. The code is outside of the range that JSON-RPC 2.0, section 5.1 reserves, because MCP
+    forbids new codes inside it.
+    """
+
+    CODE: ClassVar[int] = 410
+    REASON: ClassVar[str] = "call_ended"
+    PAGE: ClassVar[str] = "streams"
+
+    def __init__(self) -> None:
+        super().__init__(
+            self.CODE,
+            "the call has ended, or runs at another node: no message reaches it",
+            {"reason": self.REASON},
+        )
+
+
+class InboxUnavailable(LocalProtocolError):
+    """The server takes no messages for calls that run: it does not have the extension ``mcp-actors/streams``."""
+
+    PAGE: ClassVar[str] = "streams"
+
+
 class DeadlineExceeded(RpcError):
     """The time that the caller had left for a request is over: the server has refused it, or stopped in the middle.
 
@@ -792,6 +819,7 @@ _RPC_CLASSES_WITH_REASONS = (
     KeyConflict,
     TurnLost,
     DeadlineExceeded,
+    CallEnded,
 )
 
 

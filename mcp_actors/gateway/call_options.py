@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._eras.era import DEADLINE, KEY
+from mcp_actors._eras.era import DEADLINE, KEY, PARTIAL_RESULT, STREAMS
 from mcp_actors._eras.modern import CAPABILITIES, CLIENT_INFO, ENVELOPE, LOG_LEVEL, SUBSCRIPTION_ID
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.client import Progress
@@ -40,6 +40,7 @@ _OF_ONE_HOP = ENVELOPE | {
     GATEWAYS,
     KEY,
     DEADLINE,
+    STREAMS,
 }
 
 
@@ -127,7 +128,9 @@ def _message_taker(lease: Lease) -> Callable[[str, dict[str, Any]], bool]:
     """Returns a function for what comes with a request: log messages, and what is beyond the protocol."""
 
     def take(method: str, params: dict[str, Any]) -> bool:
-        if method != "notifications/message" and method in lease.era.server_notifications:
+        if method == PARTIAL_RESULT or (
+            method != "notifications/message" and method in lease.era.server_notifications
+        ):
             return False
         ctx = lease.present
         try:

@@ -23,19 +23,27 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+import attrs
+
 from mcp_actors._actors.inbound_call import Continuation, Deferred, finished
 from mcp_actors._actors.outbound import OutboundCalls
 from mcp_actors._actors.outbound_call import CallOptions, OutboundCall
 from mcp_actors._client.repetition import may_be_repeated
-from mcp_actors._eras.era import KEY, Era, read_result
+from mcp_actors._client.tool_streams import PartStream, streamed
+from mcp_actors._eras.era import CALL_MESSAGE, KEY, Era, read_result
 from mcp_actors._server.approvals import approve
 from mcp_actors._server.failures import failed
+from mcp_actors._server.inbox import CallLink, token_of
 from mcp_actors._server.questions import missing_capability
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import (
     URL_ELICITATION_REQUIRED,
+    CallEnded,
+    CallTimeout,
     ConnectionLost,
+    InboxUnavailable,
     McpError,
+    MethodNotFound,
     MissingCapability,
     NotApproved,
     RemoteProtocolError,
@@ -161,7 +169,7 @@ def _is_made_again(lease: Lease, error: McpError, options: CallOptions | None) -
 def _waits_first(lease: Lease) -> bool:
     """Whether something has to be waited for before the request, or it may become a task of the protocol."""
     ctx, connection = lease.ctx, lease.connection
-    if connection.server.has_tasks and ctx.method == "tools/call":
+    if ctx.method == "tools/call" and (connection.server.has_tasks or token_of(ctx.call) is not None):
         return True
     if lease.era.asks_by_retry:
         invocation = ctx.call.invocation
@@ -312,6 +320,8 @@ async def _sent(lease: Lease, params: dict[str, Any], needs_key: bool) -> tuple[
                 return result_for_caller(later, lease, result)
 
             result, is_answer = await made_with_tasks(lease, params, options, finish)
+        elif ctx.method == "tools/call" and (link := CallLink.of(ctx.call)) is not None:
+            result = await _streamed(lease, params, options, link)
         else:
             result = await connection.client._requests.send(ctx.method, params, options)
     except McpError as error:
@@ -320,6 +330,43 @@ async def _sent(lease: Lease, params: dict[str, Any], needs_key: bool) -> tuple[
         raise failure_of(lease, error) from None
     lease.upstream.answered(connection)
     return result, is_answer
+
+
+async def _streamed(
+    lease: Lease, params: dict[str, Any], options: CallOptions, link: CallLink
+) -> dict[str, Any]:
+    """Makes a request of a client that takes parts: these are passed on, and its messages to the call.
+
+    The upstream is told what is read as the client tells it here, so that a slow client holds the function there.
+    """
+    client = lease.connection.client
+    stream = PartStream(client._requests, options)
+    sent = attrs.evolve(options, meta={**(options.meta or {}), **stream.meta})
+    call = partial(client._requests.send, "tools/call", params, sent)
+    try:
+        async with streamed(stream, client._subscriptions.run_owned, call):
+            while messages := link.inbox.take_all():
+                for message in messages:
+                    await _message_passed_on(lease, stream, message)
+            link.forward = partial(_message_passed_on, lease, stream)
+            while (part := await stream.next_part()) is not None:
+                await link.send(part, len(encode_value(part)))
+            result: dict[str, Any] = stream.outcome
+            return result
+    finally:
+        link.forward = None
+
+
+async def _message_passed_on(lease: Lease, stream: PartStream, message: Any) -> None:
+    """Sends a message of a client to its call at the upstream; raises `RpcError` as the handler here does."""
+    try:
+        await stream.send(message)
+    except InboxUnavailable:
+        raise MethodNotFound(CALL_MESSAGE) from None
+    except CallTimeout:
+        raise CallEnded() from None
+    except McpError as error:
+        raise failure_of(lease, error) from None
 
 
 def _passed_on(ctx: Context[Any], era: Era, result: dict[str, Any]) -> dict[str, Any]:

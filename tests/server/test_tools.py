@@ -345,12 +345,12 @@ async def test_bound_methods_partials_and_callable_objects_are_tools_too(tools: 
     assert (await call(tools, "partial", {"a": 1})).structured_content == {"total": 4}
 
 
-def test_an_async_generator_is_no_tool(tools: Tools) -> None:
+def test_a_generator_is_not_inline(tools: Tools) -> None:
     async def stream():  # type: ignore[no-untyped-def]
         yield 1
 
-    with pytest.raises(TypeError, match="async generator"):
-        tools.add(stream)
+    with pytest.raises(TypeError, match="remove inline=True"):
+        tools.add(stream, inline=True)
 
 
 # -- failures --------------------------------------------------------------------------------------------------------
