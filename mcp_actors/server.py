@@ -940,6 +940,7 @@ class Server(Generic[StateT]):
                 shared=shared,
             )
             scope.kept = await stack.enter_async_context(kept_values(self._features.overrides))
+            self._features.start_ahead(scope)
             await stack.enter_async_context(LiveMounts(self, scope, self._runtime.calls))
             yield scope
 

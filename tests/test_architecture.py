@@ -536,8 +536,9 @@ def test_a_repeated_name_is_found() -> None:
 # are one, and so is the kit ``check_tool``. The watchdog is two: what looks at loops, and what it has seen, which
 # clients read too. Turns and large results are one each. Large results are kept in the shared state, an arrow from
 # ``middleware`` to the contract of that; skills and documents of APIs read YAML in one place, in ``_wire``; and the kit
-# ends what a server has claimed.
-@pytest.mark.parametrize(("what", "most"), [("files", 453), ("rooms", 27), ("arrows", 145)])
+# ends what a server has claimed. Functions in processes are six: what is decided at registration with the pool, a call
+# seen from the server, starting a process, the messages, the context inside, and the process itself.
+@pytest.mark.parametrize(("what", "most"), [("files", 459), ("rooms", 27), ("arrows", 145)])
 def test_the_house_stays_small(what: str, most: int, sources: list[Module]) -> None:
     counted = {"files": len(load(ROOT)), "rooms": len(rooms(sources)), "arrows": len(arrows(sources))}
     assert counted[what] <= most
@@ -559,5 +560,6 @@ def test_the_tests_stay_few() -> None:
     # are a file of the server and one of the gateway each, and pages are one; keys have four more, for losses, attacks,
     # kills and clients. Skills have one for each of their files, and one for the official SDK. Deadlines, and the kit
     # `check_tool`, have one each, and official clients that use all of it one with its server. What blocks a loop,
-    # turns and large results have one each.
-    assert len(list((ROOT / "tests").rglob("*.py"))) <= 515
+    # turns and large results have one each. Functions in processes have one, and another one with the functions, since
+    # a process imports them.
+    assert len(list((ROOT / "tests").rglob("*.py"))) <= 517

@@ -63,6 +63,12 @@ class ToolOptions(PromptOptions, total=False):
     """Replaces what the return type says."""
     timeout: float
     """Seconds after which a call is cancelled; without it the tool may take as long as its client waits."""
+    isolate: Literal["process"]
+    """Run the function in a process of its own, which ends with a call that is cancelled, too large or too long."""
+    memory: int
+    """Bytes that a call of an isolated function may take, beyond what its process had before. On Linux."""
+    cpu: float
+    """Seconds of processor time that a call of an isolated function may take. Not on Windows."""
     turn: Turn | TurnKey
     """Calls with the same key run one after the other: a text such as ``"{path}"``, a function, or a `Turn`."""
     task: Literal["optional", "required"]
@@ -110,6 +116,9 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "meta": (Mapping, "a dict"),
     "inline": (bool, "True or False"),
     "loop": (str, '"asyncio", or leave it out'),
+    "isolate": (str, '"process", or leave it out'),
+    "memory": (int, "a number of bytes"),
+    "cpu": ((int, float), "a number of seconds"),
     "task": (str, '"optional" or "required"'),
     "restartable": (bool, "True or False"),
     "confirm": _TEXT,
