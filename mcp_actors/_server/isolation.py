@@ -249,7 +249,8 @@ class Processes:
             ProcessEnded: The process ended before the function, or none can be started.
             Exception: As `IsolatedProcess.run`.
         """
-        if (function.place.module, function.place.name) not in self._functions:
+        known = self._functions.get((function.place.module, function.place.name))
+        if known is None or known.stamp != function.stamp:
             self.know([function])
         limits, caller, borrower = self._limits, holder_of(ctx), object()
         if self._waiting >= limits.max_waiting:

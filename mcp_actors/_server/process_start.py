@@ -21,6 +21,8 @@ __all__ = ["StartedProcess", "Starter"]
 
 # Seconds for which the end of a killed process is waited for: it is immediate, unless its memory is very large.
 _REAP_TIME = 1.0
+# Seconds of these in which it may end by itself once its pipes are closed.
+_LAST_WORDS = 0.3
 # Seconds between two looks whether it has ended, the first and the longest.
 _REAP_LOOKS = 0.001, 0.02
 
@@ -66,19 +68,30 @@ class StartedProcess:
             self._process.kill()
 
     async def end(self) -> int | None:
-        """Kills it, and waits until it is gone: returns its exit code, ``None`` if the system does not let go of it."""
+        """Kills it, and waits until it is gone.
+
+        Returns:
+            The exit code of one that ended by itself, or by `kill`; ``None`` of one that only this has ended, or that the
+            system does not let go of.
+        """
         code: int | None = None
-        pause, longest = _REAP_LOOKS
         with trio.move_on_after(_REAP_TIME):
-            if self._process.poll() is None:
-                # One that ends by itself closes its pipes a moment before it has an exit code.
-                await trio.sleep(pause)
+            # One that ends by itself closes its pipes a moment before it has an exit code.
+            with trio.move_on_after(_LAST_WORDS):
+                code = await self._exit_code()
+            # Also when it has ended: it may have started others.
             self.kill()
-            while (code := self._process.poll()) is None:
-                await trio.sleep(pause)
-                pause = min(pause * 2, longest)
-        self._is_gone = code is not None
+            self._is_gone = True
+            await self._exit_code()
         return code
+
+    async def _exit_code(self) -> int:
+        pause, longest = _REAP_LOOKS
+        while (code := self._process.poll()) is None:
+            await trio.sleep(pause)
+            pause = min(pause * 2, longest)
+        found: int = code
+        return found
 
     def threads(self) -> int:
         """The number of its threads; 0 where the system does not say."""
