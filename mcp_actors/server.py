@@ -459,7 +459,9 @@ class Server(Generic[StateT]):
                 JSON Schema, replaces the one of the return type; ``timeout``, in seconds, none by default, cancels a
                 call that takes longer (a function in a worker thread runs on, and its result is dropped) and tells the
                 model so; ``turn``, a text such as ``"{path}"``, a plain function of context and arguments, or a `Turn`,
-                has calls with the same key run one after the other; ``scopes``, a list, are those that a caller needs,
+                has calls with the same key run one after the other; ``isolate="process"`` runs the function in a process of
+                its own, which is killed when the call is cancelled, and ``memory``, in bytes, and ``cpu``, in seconds of
+                processor time, bound a call there, see the page "Functions that can be stopped"; ``scopes``, a list, are those that a caller needs,
                 all of them, see `InsufficientScope`: callers over HTTP and WebSocket have those of their principal, and
                 over other bindings nothing is
                 checked; ``visible`` and ``auth`` are plain functions of the `Caller` and the `Component`, which run on

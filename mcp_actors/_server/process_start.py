@@ -71,8 +71,7 @@ class StartedProcess:
         """Kills it, and waits until it is gone.
 
         Returns:
-            The exit code of one that ended by itself, or by `kill`; ``None`` of one that only this has ended, or that the
-            system does not let go of.
+            The exit code of one that ended by itself, or by `kill`; ``None`` of one that only this has ended.
         """
         code: int | None = None
         with trio.move_on_after(_REAP_TIME):

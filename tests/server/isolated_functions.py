@@ -176,13 +176,8 @@ async def works_on_trio(days: int, ctx: Context) -> str:
 def asks(ctx: SyncContext) -> str:
     found = ctx.elicit("First name?", Name)
     assert found.data is not None
-    answers = ctx.ask(
-        {
-            "last": ElicitFormParams(
-                "Last name?", {"type": "object", "properties": {"first": {"type": "string"}}}
-            )
-        }
-    )
+    form = {"type": "object", "properties": {"first": {"type": "string"}}}
+    answers = ctx.ask({"last": ElicitFormParams("Last name?", form)})
     return f"{found.data.first} {answers['last'].content['first']} in {os.getpid()}"
 
 
@@ -215,8 +210,8 @@ def _charge(path: str) -> Point:
 
 async def _mail(path: str) -> str:
     await trio.lowlevel.checkpoint()
-    with Path(path).open("a") as file:
-        file.write("mailed\n")
+    async with await trio.open_file(path, "a") as file:
+        await file.write("mailed\n")
     return "sent"
 
 
