@@ -177,13 +177,13 @@ async def test_progress_log_and_what_is_known_of_the_call_cross(era: str) -> Non
     reports: list[Any] = []
     logged: list[Any] = []
     server = make_server(functions.works, functions.works_on_trio)
-    async with called(server, era=era, on_log=lambda level, data, logger: logged.append(data)) as client:
-        if era == "legacy":
-            await client.set_log_level("info")
+    async with called(
+        server, era=era, on_log=lambda level, data, logger: logged.append(data), log_level="info"
+    ) as client:
         result = await client.call_tool(
-            "works", {"days": 3}, on_progress=reports.append, meta={"mine": "yours"}, **LOG[era]
+            "works", {"days": 3}, on_progress=reports.append, meta={"mine": "yours"}
         )
-        other = await client.call_tool("works_on_trio", {"days": 3}, on_progress=reports.append, **LOG[era])
+        other = await client.call_tool("works_on_trio", {"days": 3}, on_progress=reports.append)
 
     method, _, mine, version, has_time = text_of(result).split()
     assert (method, mine, version, has_time) == ("tools/call", "yours", client.version, "True")
@@ -193,9 +193,6 @@ async def test_progress_log_and_what_is_known_of_the_call_cross(era: str) -> Non
     assert text_of(other) == "tools/call"
     assert logged[0] == {"half": "of it"}
     assert "nobody wants this" not in logged
-
-
-LOG: dict[str, dict[str, Any]] = {"legacy": {}, "modern": {"log_level": "info"}}
 
 
 async def answer(question: Any) -> ElicitResult:
