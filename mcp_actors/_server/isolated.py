@@ -95,45 +95,38 @@ def _module(place: FunctionPlace) -> ModuleType:
             package = ModuleType(name)
             package.__path__ = list(folders)
             sys.modules[name] = package
-    with stopped_at_run(_leave):
-        try:
-            if place.file is None or _is_found(place.module, place.file):
-                return importlib.import_module(place.module)
-            return _imported_file(place.module, place.file)
-        except _WouldRun:
-            # What the script has up to there is what the server has registered.
-            return sys.modules[place.module]
-
-
-def _is_found(module: str, file: str) -> bool:
-    """Whether the finders of this process find the file by the name of the module."""
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return False
-    try:
-        return spec is not None and spec.origin is not None and os.path.samefile(spec.origin, file)
-    except OSError:
-        return False
-
-
-def _imported_file(name: str, file: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
+    if place.file is None:
+        return importlib.import_module(place.module)
+    spec = _spec_of(place.module, place.file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
+        raise ImportError(f"{place.file} is no Python file")
     module = importlib.util.module_from_spec(spec)
     # Type hints are resolved through it.
-    sys.modules[name] = module
-    if name == SCRIPT:
+    sys.modules[place.module] = module
+    if place.module == SCRIPT:
         sys.modules["__main__"] = module
     try:
-        spec.loader.exec_module(module)
+        with stopped_at_run(_leave):
+            spec.loader.exec_module(module)
     except _WouldRun:
-        raise
+        # What the script has up to there is what the server has registered. An import would have dropped it now.
+        return module
     except BaseException:
-        sys.modules.pop(name, None)
+        sys.modules.pop(place.module, None)
         raise
     return module
+
+
+def _spec_of(module: str, file: str) -> Any:
+    """How the file is imported: as the finders of this process find it by the name of the module, or by its path."""
+    try:
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.origin is not None and os.path.samefile(spec.origin, file):
+            return spec
+    except (ImportError, ValueError, OSError):
+        # It is a script, or has a name that only the server's process knows.
+        return importlib.util.spec_from_file_location(module, file)
+    return importlib.util.spec_from_file_location(module, file)
 
 
 # -- One call ---

@@ -453,11 +453,14 @@ SCRIPT = """
 """
 
 
-async def test_functions_of_a_script_run_in_processes(tmp_path: Path) -> None:
-    script = write(tmp_path / "json.py", SCRIPT)
+@pytest.mark.parametrize("how", ["guarded", "unguarded", "served"])
+async def test_functions_of_a_script_run_in_processes(how: str, tmp_path: Path) -> None:
+    guard = 'if __name__ == "__main__":\n        '
+    script = write(tmp_path / "json.py", SCRIPT if how == "guarded" else SCRIPT.replace(guard, ""))
+    command = [sys.executable, *(["-m", "mcp_actors", "serve"] if how == "served" else []), str(script)]
     with trio.fail_after(PATIENCE):
-        async with Client([sys.executable, str(script)]) as client:
-            own, parent = (await client.call_tool("pid")).structured_content
+        async with Client(command) as client:
+            own, parent = value_of(await client.call_tool("pid"))
 
     assert own != parent
     assert not exists(own)
