@@ -602,8 +602,10 @@ def _entering(mount: Mount, own: Function) -> Function:
     def run(ctx: Any, arguments: dict[str, Any]) -> Any:
         scope = ctx._scope
         for each in path:
-            inner = scope.mounted.get(each)
-            scope = each.inside(ctx) if inner is None else inner
+            try:
+                scope = scope.mounted[each]
+            except KeyError:
+                scope = each.inside(ctx)
         return innermost(Context(ctx.call, ctx.params, scope, ctx._kept, ctx._asked, ctx._logger), arguments)
 
     return _Entering(run, own.inline, path, innermost)

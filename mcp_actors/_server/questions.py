@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, TypeVar, get_args, overload
+from functools import lru_cache
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, overload
 
 import attrs
 import trio
@@ -140,9 +141,9 @@ class Questions:
             question = t.ElicitFormParams(message=message, requested_schema=flat_form(schema))
             result: t.ElicitResult = await self._ask_one(question, key, ttl)
             return result
-        question = t.ElicitFormParams(message=message, requested_schema=flat_form(JsonType(schema).schema))
-        made = conversion(schema)
-        return self._filled_in(await self._ask_one(question, key, ttl), made)
+        form = _form_of(schema)
+        question = t.ElicitFormParams(message=message, requested_schema=form.schema)
+        return self._filled_in(await self._ask_one(question, key, ttl), form.made)
 
     async def elicit_url(
         self, message: str, url: str | Callable[[str], str], *, key: str | None = None
@@ -494,6 +495,29 @@ def missing_capability(
     if not isinstance(elicitation, Mapping) or ("url" in elicitation and "form" not in elicitation):
         return {"elicitation": {"form": {}}}
     return None
+
+
+class _Form(NamedTuple):
+    """What is asked for by a class, which is the same each time."""
+
+    schema: dict[str, Any]
+    made: Callable[[Any], Any]
+
+
+def _form_of(cls: Any) -> _Form:
+    try:
+        return _remembered(cls)
+    except TypeError:
+        # It cannot be hashed, or cannot be described, which raises once more.
+        return _described(cls)
+
+
+def _described(cls: Any) -> _Form:
+    return _Form(flat_form(JsonType(cls).schema), conversion(cls))
+
+
+# As many as are used over and over; a class that is made in a function is another one each time.
+_remembered = lru_cache(maxsize=256)(_described)
 
 
 def flat_form(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -407,6 +407,8 @@ class _HeldInLoop:
             self._error = None
 
     async def _entered(self, value: Any) -> None:
+        # Where the start was cancelled, Trio lets nobody have the task: behind a shield it would never end.
+        await trio.lowlevel.checkpoint_if_cancelled()
         # From here on it ends by `leave` alone: calls that were cancelled still need what it has opened.
         self._scope.shield = True
         self._task_status.started(value)

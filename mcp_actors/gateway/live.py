@@ -266,8 +266,11 @@ class LiveUpstreams:
     def changed(
         self, actor: UpstreamActor, connection: UpstreamConnection, kind: EventKind, uri: str | None
     ) -> None:
-        """A list has changed on the server, or a resource."""
-        if not self.is_current(actor):
+        """A list has changed on the server, or a resource.
+
+        What is reported before the end of the handshake is no news: nothing was read over that connection yet.
+        """
+        if not self.is_current(actor) or connection not in actor.connections:
             return
         if kind != "resource_updated":
             self.lists.changed(actor, connection, kind)

@@ -220,9 +220,7 @@ class ApiCalls:
                 for scheme in alternative:
                     _add_credential(parts, scheme, asked[scheme.name])
                 return any(each.place == "query" for each in alternative)
-        names = " or ".join(
-            dict.fromkeys(each.name for alternative in operation.security for each in alternative)
-        )
+        names = " or ".join(" and ".join(each.name for each in some) for some in operation.security)
         raise ToolError(f"the API wants to know who calls, and there are no credentials for {names}")
 
     async def _credential(self, ctx: Context, scheme: SecurityScheme) -> Credential:

@@ -200,8 +200,9 @@ class _OperationReader:
         output = None
         security: tuple[tuple[SecurityScheme, ...], ...] = ()
         try:
-            security = self._security()
-            arguments = self._arguments(security)
+            parameters = self._parameters()
+            security = self._security(parameters)
+            arguments = self._arguments(parameters, security)
             body, members, needed = self._body()
             schema = _input_schema(arguments, members, needed)
             output = self._output_schema()
@@ -249,7 +250,8 @@ class _OperationReader:
 
     # -- parameters ----------------------------------------------------------------------------------------------
 
-    def _arguments(self, security: Collection[Collection[SecurityScheme]]) -> tuple[OperationArgument, ...]:
+    def _parameters(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """The parameters as they are written, by name and place."""
         found: dict[tuple[str, str], dict[str, Any]] = {}
         for each in (*list_of(self._item.get("parameters")), *list_of(self._operation.get("parameters"))):
             given = object_of(self._document.resolved(each))
@@ -257,6 +259,13 @@ class _OperationReader:
             if place in _PLACES and wire:
                 # Those of the operation replace those of the path.
                 found[wire, place] = given
+        return found
+
+    def _arguments(
+        self,
+        parameters: Mapping[tuple[str, str], dict[str, Any]],
+        security: Collection[Collection[SecurityScheme]],
+    ) -> tuple[OperationArgument, ...]:
         of_schemes = {
             (each.parameter.lower(), each.place)
             for alternative in security
@@ -265,7 +274,7 @@ class _OperationReader:
         }
         arguments = []
         for place in _PLACES:
-            for (wire, where), given in found.items():
+            for (wire, where), given in parameters.items():
                 if where != place:
                     continue
                 is_own = place == "header" and wire.lower() in _OWN_HEADERS
@@ -385,7 +394,9 @@ class _OperationReader:
                     schemas.append(written)
         return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
-    def _security(self) -> tuple[tuple[SecurityScheme, ...], ...]:
+    def _security(
+        self, parameters: Mapping[tuple[str, str], dict[str, Any]]
+    ) -> tuple[tuple[SecurityScheme, ...], ...]:
         given = self._operation.get("security", self._document.root.get("security"))
         schemes = object_of(object_of(self._document.root.get("components")).get("securitySchemes"))
         found = []
@@ -395,7 +406,23 @@ class _OperationReader:
                 for name, scopes in object_of(alternative).items()
             )
             found.append(each)
-        return tuple(found)
+        # Some documents list as alternatives what each operation wants together, as parameters that are required.
+        needed = {
+            (wire.lower(), place)
+            for (wire, place), each in parameters.items()
+            if each.get("required") is True
+        }
+        always = {
+            each.name: each
+            for alternative in found
+            for each in alternative
+            if each.kind == "apiKey" and (each.parameter.lower(), each.place) in needed
+        }
+        alternatives: dict[frozenset[str], tuple[SecurityScheme, ...]] = {}
+        for alternative in found:
+            whole = {each.name: each for each in alternative} | always
+            alternatives.setdefault(frozenset(whole), tuple(whole.values()))
+        return tuple(alternatives.values())
 
 
 def _scheme(name: str, given: dict[str, Any], scopes: list[Any]) -> SecurityScheme:

@@ -384,6 +384,8 @@ async def outliving(kind: TaskKind) -> AsyncIterator[trio.Nursery]:
 
 async def _own_nursery(*, task_status: trio.TaskStatus[trio.Nursery]) -> None:
     async with trio.open_nursery() as nursery:
+        # Where the start was cancelled, Trio lets nobody have the task: behind a shield it would never end.
+        await trio.lowlevel.checkpoint_if_cancelled()
         nursery.cancel_scope.shield = True
         task_status.started(nursery)
         await trio.sleep_forever()

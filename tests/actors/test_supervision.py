@@ -12,6 +12,8 @@ import pytest
 import trio
 
 from mcp_actors import Client, ConnectFailed, ConnectionLost, LocalProtocolError, McpError, Server
+from mcp_actors.supervision.containment import outliving
+from mcp_actors.supervision.task_kinds import SHARED_STATE
 from mcp_actors.testing import ScriptedPeer, connected_pair, raw_server
 from mcp_actors.types import ElicitResult
 from mcp_transports.memory import MemoryTransport
@@ -30,7 +32,7 @@ from .peers import (
     request,
     settled,
 )
-from .witness import Witness
+from .witness import Witness, still_running
 
 # -- closing ---------------------------------------------------------------------------------------------------------
 
@@ -505,3 +507,20 @@ async def test_the_server_may_change_its_era_when_it_comes_back() -> None:
             assert client.era == "modern"
             await trio.sleep(10)
             assert client.version == LEGACY
+
+
+@pytest.mark.parametrize("steps", range(8))
+async def test_a_block_whose_tasks_would_outlive_it_ends_when_it_is_cancelled_as_it_is_entered(
+    steps: int,
+) -> None:
+    async def enter() -> None:
+        async with outliving(SHARED_STATE):
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(enter)
+        for _ in range(steps):
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+        stuck = await still_running(nursery)
+    assert stuck == []

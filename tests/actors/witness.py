@@ -45,3 +45,17 @@ class Witness:
             self.reasons.append(str(error))
             raise
         self.returned.append(ctx.request_id)
+
+
+async def still_running(nursery: trio.Nursery) -> list[str]:
+    """The tasks of a cancelled nursery that have not ended after some time; what kept them is taken away then."""
+    with trio.move_on_after(2, shield=True):
+        while nursery.child_tasks:  # noqa: ASYNC110
+            await trio.sleep(0.001)
+    stuck = sorted(task.name for task in nursery.child_tasks)
+    pending = [nursery]
+    while pending:
+        each = pending.pop()
+        each.cancel_scope.shield = False
+        pending += [inner for task in each.child_tasks for inner in task.child_nurseries]
+    return stuck

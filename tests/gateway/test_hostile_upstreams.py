@@ -38,6 +38,25 @@ async def behind(
         yield of_gateway
 
 
+@pytest.mark.parametrize("kind", ["tools", "resources", "prompts"])
+async def test_a_change_that_is_reported_during_the_handshake_costs_nothing(
+    nursery: trio.Nursery, kind: str
+) -> None:
+    hostile = HostileUpstream(nursery)
+
+    async def initialize(channel: FrameChannel, message: dict[str, Any]) -> None:
+        await hostile.send(
+            channel, {"id": message["id"], "result": await hostile.initialize(channel, message)}
+        )
+        await hostile.send(channel, {"method": f"notifications/{kind}/list_changed"})
+
+    hostile.answers["initialize"] = initialize
+    with capture_logs() as logs:
+        async with behind(nursery, hostile, client={}) as client:
+            assert [each.name for each in (await client.list_tools()).tools] == ["u_x"]
+    assert [each for each in logs if each["log_level"] in ("warning", "error")] == []
+
+
 @pytest.mark.parametrize("arguments", ["as-is", "repair"])
 @pytest.mark.parametrize("of_client", ["legacy", "modern"])
 @pytest.mark.parametrize("of_server", ["legacy", "modern"])

@@ -6,7 +6,7 @@ import base64
 import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from mcp_actors.errors import LocalProtocolError, RpcError
 from mcp_actors.gateway import Gateway, Upstream
 from mcp_actors.middleware import Spill
 from mcp_actors.middleware.spill import _PAGE
-from mcp_actors.shared import MemoryShared
+from mcp_actors.shared import MemoryShared, shared_state
 from mcp_actors.shared.memory import MemoryState, MemoryValueStore
 from mcp_actors.types import (
     BlobResourceContents,
@@ -29,6 +29,7 @@ from mcp_actors.types import (
     TextContent,
 )
 from mcp_transports.http.server import HttpServerTransport
+from tests.redis_server import RedisServer
 
 ERAS = ["2024-11-05", "2025-11-25", "2026-07-28"]
 LINES = [f"line {number}: {'needle' if number % 1000 == 7 else 'straw'} ü" for number in range(5000)]
@@ -208,6 +209,36 @@ async def test_nobody_else_reads_it() -> None:
         async with Client(url, auth=BearerToken("ann-token")) as again:
             assert not (await again.call_tool("spill_read", {"uri": uri})).is_error
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", ["memory", "redis"])
+async def test_another_node_reads_it_for_its_caller(kind: str) -> None:
+    people = {f"{name}-token": Principal(name, issuer="https://login.example") for name in ("ann", "bob")}
+    with ExitStack() as stack:
+        shared: Any = MemoryShared()
+        if kind == "redis":
+            shared = shared_state(stack.enter_context(RedisServer()).url)
+        urls = []
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                settings = ResourceServer(
+                    resource="http://127.0.0.1/mcp",
+                    issuer="https://login.example",
+                    verifier=StaticVerifier(people),
+                )
+                transport = HttpServerTransport("http://127.0.0.1:0/mcp", auth=settings)
+                urls += await nursery.start(spilling(shared=shared).serve, transport)
+            async with Client(urls[0], auth=BearerToken("ann-token")) as ann:
+                uri = uri_in(await ann.call_tool("book"))
+            async with Client(urls[1], auth=BearerToken("ann-token")) as ann:
+                (read,) = (await ann.read_resource(uri)).contents
+                found = await ann.call_tool("spill_search", {"uri": uri, "text": "needle"})
+            async with Client(urls[1], auth=BearerToken("bob-token")) as bob:
+                refused = await bob.call_tool("spill_read", {"uri": uri})
+            nursery.cancel_scope.cancel()
+    assert read.text == TEXT
+    assert found.text.count("needle") == 5
+    assert refused.is_error
 
 
 async def test_a_gateway_keeps_the_results_of_servers_of_others() -> None:

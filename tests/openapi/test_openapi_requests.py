@@ -468,12 +468,25 @@ async def test_the_first_alternative_that_the_caller_has_all_of_is_used(both: li
     assert (api.asked[0].headers["x-key"], api.asked[0].headers["authorization"]) == ("k", "Bearer t")
     refused = await call(api, described, {}, credentials=lambda ctx, scheme: None)
     assert refused.is_error
-    assert f"no credentials for query or {' or '.join(both)}" in refused.text
+    assert f"no credentials for query or {' and '.join(both)}" in refused.text
     anonymous = document(
         ("get", "/x", {"security": [{"query": []}, {}]}), components={"securitySchemes": SCHEMES}
     )
     await call(api, anonymous, {}, credentials=lambda ctx, scheme: None)
     assert len(api.asked) == 2
+
+
+async def test_alternatives_that_are_required_parameters_are_wanted_together() -> None:
+    api = Api()
+    required = [{**parameter("key"), "required": True}, {**parameter("X-Key", "header"), "required": True}]
+    described = document(
+        ("get", "/x", {"parameters": required, "security": [{"query": []}, {"header": []}]}),
+        components={"securitySchemes": SCHEMES},
+    )
+    await call(api, described, {}, credentials=lambda ctx, scheme: f"of {scheme.name}")
+    assert (api.asked[0].url.params["key"], api.asked[0].headers["x-key"]) == ("of query", "of header")
+    refused = await call(api, described, {}, credentials=lambda ctx, scheme: {"query": "k"}.get(scheme.name))
+    assert "no credentials for query and header" in refused.text
 
 
 async def test_further_headers_are_those_of_the_call() -> None:

@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 import mcp_actors.asyncio
 import mcp_actors.sync
 from mcp_actors import Client, Context, Server
 from mcp_actors._server.invoke import on_loop
 from mcp_actors.bridges.asyncio_bridge import AsyncioBridge
+from mcp_transports.memory import MemoryTransport
+from tests.actors.witness import still_running
 
 
 async def in_engine(function: Any, *args: Any) -> Any:
@@ -206,6 +209,30 @@ def test_what_a_lifespan_raises_leaves_serve(when: str, crash: type[BaseExceptio
 
     with pytest.raises(crash, match="no database"):
         asyncio.run(main())
+
+
+async def test_a_lifespan_that_is_cancelled_as_it_begins_ends_and_fails_at_nothing() -> None:
+    begun, ended = 0, 0
+
+    @mcp_actors.asyncio.lifespan
+    async def lifespan(server: Server) -> AsyncIterator[None]:
+        nonlocal begun, ended
+        begun += 1
+        try:
+            yield
+        finally:
+            ended += 1
+
+    with capture_logs() as logs:
+        for steps in range(200):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Server("x", lifespan=lifespan).serve, MemoryTransport())
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+                assert await still_running(nursery) == []
+    assert begun == ended
+    assert logs == []
 
 
 async def test_a_lifespan_runs_in_a_loop_of_the_engine_where_there_is_no_other() -> None:

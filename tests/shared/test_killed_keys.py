@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +16,9 @@ import pytest
 import trio
 
 from mcp_actors import Client
-from mcp_actors.errors import ConnectFailed, ConnectionLost, McpError, OutcomeUnknown
+from mcp_actors.errors import ConnectionLost, McpError, OutcomeUnknown
 from tests.redis_server import RedisServer
+from tests.shared.node_process import NodeProcess
 
 pytestmark = pytest.mark.programs
 
@@ -51,39 +50,6 @@ async def pay(name: str, before: float, after: float) -> str:
 '''
 
 
-class Killed:
-    """One node, a process of its own at a socket."""
-
-    def __init__(self, folder: Path, name: str, shared: str) -> None:
-        self._socket = folder / f"{name}.sock"
-        self.url = f"unix:{self._socket}"
-        self._program = [
-            *(sys.executable, "-m", "mcp_actors", "serve", str(folder / "bank.py")),
-            *("--listen", self.url, "--shared", shared),
-        ]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        self._socket.unlink(missing_ok=True)
-        self._process = subprocess.Popen(self._program, stderr=subprocess.DEVNULL)
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-
-    async def listens(self) -> None:
-        with trio.fail_after(PATIENCE):
-            while True:
-                assert self._process is not None
-                assert self._process.poll() is None
-                try:
-                    async with Client(self.url):
-                        return
-                except ConnectFailed:
-                    await trio.sleep(0.05)
-
-
 class Rounds:
     """Calls that are begun at a node that is killed, and made again at the other one."""
 
@@ -91,7 +57,7 @@ class Rounds:
         (folder / "bank.py").write_text(PROGRAM)
         self._paid = folder / "paid.txt"
         self._paid.touch()
-        self.nodes = [Killed(folder, name, shared) for name in ("a", "b")]
+        self.nodes = [NodeProcess(folder / "bank.py", name, shared) for name in ("a", "b")]
         self._chance = random.Random(4711)
         self.ends: Counter[str] = Counter()
 
@@ -105,7 +71,7 @@ class Rounds:
             await self._kill_one(number, victim, other)
             victim.start()
 
-    async def _kill_one(self, number: int, victim: Killed, other: Killed) -> None:
+    async def _kill_one(self, number: int, victim: NodeProcess, other: NodeProcess) -> None:
         names = [f"{number}-{call}" for call in range(CALLS)]
         arguments = {
             name: {

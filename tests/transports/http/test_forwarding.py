@@ -24,8 +24,9 @@ from mcp_transports.http.server.forwarded_messages import (
     decode_message,
     encode_message,
 )
+from tests.actors.witness import still_running
 from tests.shared.spanning import Spanning
-from tests.transports.http.nodes import nodes
+from tests.transports.http.nodes import Node, nodes
 from tests.transports.http.site import INITIALIZED, Events, bare, call, initialize, message_of, text
 
 
@@ -347,6 +348,17 @@ def test_bytes_are_a_message_or_malformed(data: bytes) -> None:
     except MalformedForward:
         return
     assert decode_message(encode_message(message)) == message
+
+
+async def test_a_node_that_is_cancelled_at_any_step_of_its_start_ends() -> None:
+    for steps in range(40):
+        node = Node(shared=Spanning())
+        async with node.http, trio.open_nursery() as nursery:
+            nursery.start_soon(node.live)
+            for _ in range(steps):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+            assert await still_running(nursery) == [], steps
 
 
 async def test_a_client_may_leave_at_any_moment() -> None:

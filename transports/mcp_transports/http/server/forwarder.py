@@ -137,6 +137,8 @@ async def _hold(
 ) -> None:
     """Owns the tasks of a forwarder, which outlive a cancelled listener until its last answers have left."""
     async with trio.open_nursery() as nursery:
+        # Where the start was cancelled, Trio lets nobody have the task: behind a shield it would never end.
+        await trio.lowlevel.checkpoint_if_cancelled()
         nursery.cancel_scope.shield = True
         forwarder = Forwarder(state, nursery)
         try:
