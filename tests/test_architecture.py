@@ -88,7 +88,11 @@ LINES_OF_A_FUNCTION = 80
 FOLDERS_BELOW_A_PACKAGE = 2
 BANNED_WORDS = {"util", "utils", "helper", "helpers", "manager", "runner", "wrapper", "lowlevel"}
 BANNED_MODULES = BANNED_WORDS | {"common", "misc"}
-CONTEXTS = ("mcp_actors._server.context", "mcp_actors._server.asyncio_context")
+CONTEXTS = (
+    "mcp_actors._server.context",
+    "mcp_actors._server.asyncio_context",
+    "mcp_actors._server.isolated_context",
+)
 # Third-party packages that only some part of the house may know.
 ONLY_IN = {
     "click": ("mcp_actors.cli",),
@@ -306,7 +310,7 @@ def names_say_something(modules: list[Module]) -> list[str]:
             is_class = isinstance(node, ast.ClassDef)
             if words(node.name) & BANNED_WORDS or (is_class and re.match(r"_*Base([A-Z]|$)", node.name)):
                 complaints.append(f"{module.name}.{node.name}")
-            # The one of sync functions is the same context, with methods that wait.
+            # Those of sync functions, and of functions in processes, are the same context, with methods that wait.
             one_context = module.name in CONTEXTS or module.within("mcp_actors.types")
             if is_class and "context" in words(node.name) and not one_context:
                 complaints.append(f"{module.name}.{node.name}: there is one Context")
