@@ -118,7 +118,7 @@ def _module(place: FunctionPlace) -> ModuleType:
 
 
 def _spec_of(module: str, file: str) -> Any:
-    """How the file is imported: as the finders of this process find it by the name of the module, or by its path."""
+    """Returns the spec of a file: as the finders of this process find it by the module's name, or by its path."""
     try:
         spec = importlib.util.find_spec(module)
         if spec is not None and spec.origin is not None and os.path.samefile(spec.origin, file):

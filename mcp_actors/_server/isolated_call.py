@@ -408,7 +408,7 @@ def _answer_of(done: Done, function: IsolatedFunction) -> ValueResult | t.CallTo
 
 
 def _reason_of(code: int | None) -> tuple[str, str]:
-    """Why a process has ended by itself, of its exit code: in one word, and as a clause."""
+    """Returns the reason of an exit code, in one word, and as a clause."""
     if code is None:
         return "crash", "its process has closed its pipe to the server"
     if code >= 0:

@@ -320,7 +320,7 @@ class Processes:
     async def _live(self) -> str | None:
         """Starts a process, and waits for its end. Returns why it cannot begin, if so."""
         try:
-            started = await self._starter.start()
+            started = await self._starter.begin()
         except OSError as error:
             return f"{error.strerror}"
         process = IsolatedProcess(started, self._freed)

@@ -109,7 +109,7 @@ if sys.platform == "win32":
     class Starter:
         """Starts processes."""
 
-        async def start(self) -> StartedProcess:
+        async def begin(self) -> StartedProcess:
             """Starts one; raises `OSError` if the system refuses."""
             process = await trio.lowlevel.open_process(
                 _command(),
@@ -159,7 +159,7 @@ else:
             self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
             self._thread: threading.Thread | None = None
 
-        async def start(self) -> StartedProcess:
+        async def begin(self) -> StartedProcess:
             """Starts one; raises `OSError` if the system refuses. Not cancellable, which takes milliseconds."""
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="mcp-actors processes", daemon=True)

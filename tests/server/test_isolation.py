@@ -543,6 +543,15 @@ async def test_a_script_that_serves_while_it_is_imported_is_told_what_to_do(tmp_
     assert b'put what runs it below if __name__ == "__main__":' in ran.stdout
 
 
+async def version_after(client: Client, former: int) -> Any:
+    while True:
+        found = (await client.call_tool("version")).structured_content
+        if found != former:
+            return found
+        # The folder is looked at once a second.
+        await trio.sleep(0.1)
+
+
 async def test_a_file_that_is_loaded_again_runs_anew_in_its_process(tmp_path: Path) -> None:
     program = """
         from mcp_actors import tool
@@ -557,14 +566,7 @@ async def test_a_file_that_is_loaded_again_runs_anew_in_its_process(tmp_path: Pa
     async with called(server) as client:
         assert (await client.call_tool("version")).structured_content == 1
         write(file, program.format(22))
-        found = 1
-        for _ in range(600):
-            found = (await client.call_tool("version")).structured_content
-            if found != 1:
-                break
-            await trio.sleep(0.1)
-
-    assert found == 22
+        assert await version_after(client, 1) == 22
 
 
 # -- a storm ---
