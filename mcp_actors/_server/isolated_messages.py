@@ -81,7 +81,7 @@ class Assignment(msgspec.Struct, array_like=True, frozen=True, tag="assignment")
 
 
 class Caller(msgspec.Struct, array_like=True, frozen=True):
-    """What the function may learn of its call."""
+    """The part of a call that its function is shown."""
 
     id: int | str
     method: str
