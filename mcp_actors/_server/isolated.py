@@ -41,8 +41,8 @@ from mcp_actors._server.isolated_messages import (
     SCRIPT,
     Done,
     FunctionPlace,
-    Ready,
-    Run,
+    ProcessReady,
+    ProcessRun,
     newest_era,
 )
 from mcp_actors._server.process import stopped_at_run
@@ -62,12 +62,12 @@ _PR_SET_PDEATHSIG = 1
 # -- Finding functions ---
 
 
-class _WouldRun(BaseException):
+class _ProcessWouldRun(BaseException):
     """Leaves a script where it would run its server; no ``except Exception`` of the script is in the way."""
 
 
 def _leave(server: object) -> NoReturn:
-    raise _WouldRun
+    raise _ProcessWouldRun
 
 
 def load(place: FunctionPlace) -> Callable[..., Any]:
@@ -108,7 +108,7 @@ def _module(place: FunctionPlace) -> ModuleType:
     try:
         with stopped_at_run(_leave):
             spec.loader.exec_module(module)
-    except _WouldRun:
+    except _ProcessWouldRun:
         # What the script has up to there is what the server has registered. An import would have dropped it now.
         return module
     except BaseException:
@@ -132,7 +132,7 @@ def _spec_of(module: str, file: str) -> Any:
 # -- One call ---
 
 
-class _Function(msgspec.Struct):
+class _ProcessFunction(msgspec.Struct):
     """A function with everything decided that can be decided before it is called."""
 
     call: Callable[..., Any]
@@ -142,7 +142,7 @@ class _Function(msgspec.Struct):
     place: FunctionPlace
 
     @classmethod
-    def at(cls, place: FunctionPlace) -> _Function:
+    def at(cls, place: FunctionPlace) -> _ProcessFunction:
         call = load(place)
         signature = read_signature(call, injected=Context, raw=place.takes_dict)
         compiled = None if place.output_schema is None else compile_schema(place.output_schema)
@@ -155,7 +155,7 @@ class _Function(msgspec.Struct):
         return cls(call, signature.bind, signature.injected_name, finish, place)
 
 
-class _Bounds:
+class _ProcessBounds:
     """The bounds of one call, within the block."""
 
     def __init__(self, memory: int | None, cpu: float | None) -> None:
@@ -190,31 +190,31 @@ def _limit_memory(more: int | None) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, limits[1]))
 
 
-class _Calls:
+class _ProcessCalls:
     """Runs the calls that the server sends."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._places: dict[int, FunctionPlace] = {}
-        self._functions: dict[int, _Function] = {}
+        self._functions: dict[int, _ProcessFunction] = {}
         self._usual_threads: set[int] = set()
 
     def know(self, place: FunctionPlace) -> None:
         """Takes note of a function, which is imported at its first call at the latest."""
         self._places[place.id] = place
 
-    def function(self, id: int) -> _Function:
+    def function(self, id: int) -> _ProcessFunction:
         """Returns a function; raises what importing it raises."""
         found = self._functions.get(id)
         if found is None:
-            found = self._functions[id] = _Function.at(self._places[id])
+            found = self._functions[id] = _ProcessFunction.at(self._places[id])
         return found
 
     def note_threads(self) -> None:
         """Takes the threads that there are for those that modules have started."""
         self._usual_threads = {each.native_id or 0 for each in threading.enumerate()}
 
-    def run(self, run: Run) -> Done:
+    def run(self, run: ProcessRun) -> Done:
         """Runs one call, and returns how it has ended."""
         try:
             function = self.function(run.function)
@@ -227,7 +227,7 @@ class _Calls:
             done = msgspec.structs.replace(done, retires=True)
         return done
 
-    def _called(self, function: _Function, context: IsolatedContext, given: dict[str, Any]) -> Done:
+    def _called(self, function: _ProcessFunction, context: IsolatedContext, given: dict[str, Any]) -> Done:
         current.set(context)
         place = function.place
         try:
@@ -235,7 +235,7 @@ class _Calls:
             if function.context_name is not None:
                 arguments[function.context_name] = context
             call = partial(function.call, **arguments)
-            with _Bounds(place.memory, place.cpu):
+            with _ProcessBounds(place.memory, place.cpu):
                 value = _value_of(call, place.loop)
                 return _sent(function, value)
         except BaseException as error:
@@ -263,7 +263,7 @@ async def _awaited(call: Callable[[], Any]) -> Any:
     return await call()
 
 
-def _sent(function: _Function, value: Any) -> Done:
+def _sent(function: _ProcessFunction, value: Any) -> Done:
     try:
         try:
             answer = function.finish(value)
@@ -325,7 +325,7 @@ def main() -> None:
     _bind_to_server(assignment.parent)
     sys.path[:] = assignment.path
     sys.argv[:] = assignment.arguments
-    calls = _Calls(channel)
+    calls = _ProcessCalls(channel)
     for each in assignment.functions:
         calls.know(each)
     threading.Thread(target=channel.read_all, name="mcp-actors reader", daemon=True).start()
@@ -334,11 +334,11 @@ def main() -> None:
             calls.function(each.id)
     except BaseException as error:
         raised = _failed(error)
-        channel.send(Ready(f"{type(error).__qualname__}: {_text(error)}"))
+        channel.send(ProcessReady(f"{type(error).__qualname__}: {_text(error)}"))
         sys.stderr.write(raised.value[2] if raised.kind == "raised" else "")
         sys.stderr.flush()
         os._exit(1)
-    channel.send(Ready())
+    channel.send(ProcessReady())
     while True:
         message = channel.calls.get()
         if isinstance(message, FunctionPlace):

@@ -19,15 +19,15 @@ from mcp_actors._server.context import Context
 from mcp_actors._server.failures import ProcessEnded, RaisedElsewhere
 from mcp_actors._server.isolated_messages import (
     MOST_BYTES,
-    Answer,
-    Ask,
-    Assignment,
-    Caller,
     Done,
     FromProcess,
     IsolatedFunction,
-    Ready,
-    Run,
+    ProcessAnswer,
+    ProcessAsk,
+    ProcessAssignment,
+    ProcessCaller,
+    ProcessReady,
+    ProcessRun,
     frame_of,
     newest_era,
     raised_of,
@@ -139,7 +139,7 @@ class _Call:
 
     def __init__(self) -> None:
         self.woken = trio.Event()
-        self.asks: list[Ask] = []
+        self.asks: list[ProcessAsk] = []
         """Those that are not begun."""
         self.open: set[int] = set()
         """The numbers of those that are not answered."""
@@ -184,7 +184,7 @@ class IsolatedProcess:
         self._known = {each.place.id for each in functions}
         self._stamps = {each.place.module: each.stamp for each in functions}
         places = [each.place for each in functions]
-        assignment = Assignment([*sys.path], [*sys.argv], os.getpid(), places)
+        assignment = ProcessAssignment([*sys.path], [*sys.argv], os.getpid(), places)
         try:
             with trio.fail_after(_START_TIME):
                 await self._channel.send(frame_of(assignment))
@@ -195,7 +195,7 @@ class IsolatedProcess:
             return "it wrote what is no message"
         except trio.TooSlowError:
             return f"importing its modules takes more than {_START_TIME:g} s"
-        return first.failure if isinstance(first, Ready) else "it wrote what nobody has asked for"
+        return first.failure if isinstance(first, ProcessReady) else "it wrote what nobody has asked for"
 
     async def read(self) -> None:
         """Reads what it sends, until it ends, breaks a rule, or does not leave a call that is over."""
@@ -217,7 +217,7 @@ class IsolatedProcess:
                 self._free()
             else:
                 call.done = message
-        elif isinstance(message, Ask):
+        elif isinstance(message, ProcessAsk):
             if call is None:
                 self._refuse(message.number)
             else:
@@ -263,7 +263,7 @@ class IsolatedProcess:
         call = self._call = _Call()
         self._function = function
         try:
-            run = frame_of(Run(function.place.id, arguments, _caller_of(ctx)))
+            run = frame_of(ProcessRun(function.place.id, arguments, _caller_of(ctx)))
             if function.place.id not in self._known:
                 self._known.add(function.place.id)
                 await self._send(function.frame)
@@ -305,14 +305,14 @@ class IsolatedProcess:
                 )
         call.woken = trio.Event()
 
-    async def _answer(self, ctx: Context, call: _Call, ask: Ask) -> None:
+    async def _answer(self, ctx: Context, call: _Call, ask: ProcessAsk) -> None:
         method = _METHODS.get(ask.method)
         try:
             if method is None:
                 raise LocalProtocolError(f"a process has no method {ask.method!r:.40}")
-            answer = Answer(ask.number, await method(ctx, ask.arguments, call))
+            answer = ProcessAnswer(ask.number, await method(ctx, ask.arguments, call))
         except Exception as error:
-            answer = Answer(ask.number, None, raised_of(error))
+            answer = ProcessAnswer(ask.number, None, raised_of(error))
         try:
             await self._send(frame_of(answer))
         except trio.BrokenResourceError:
@@ -340,7 +340,7 @@ class IsolatedProcess:
 
     def _refuse(self, number: int) -> None:
         error = CallCancelled("the call has ended: nobody waits for its result any more")
-        self._channel.write_now(frame_of(Answer(number, None, raised_of(error))))
+        self._channel.write_now(frame_of(ProcessAnswer(number, None, raised_of(error))))
 
     def _free(self) -> None:
         self._call = self._function = None
@@ -350,12 +350,12 @@ class IsolatedProcess:
         self._on_free(self)
 
 
-def _caller_of(ctx: Context) -> Caller:
+def _caller_of(ctx: Context) -> ProcessCaller:
     call = ctx.call
     invocation = call.invocation
     peer, principal = invocation.peer, invocation.principal
     deadline = invocation.deadline
-    return Caller(
+    return ProcessCaller(
         call.id,
         invocation.method.name,
         invocation.meta,

@@ -23,12 +23,12 @@ from mcp_actors._server.context import SyncContext
 from mcp_actors._server.invoke import is_async
 from mcp_actors._server.isolated_messages import (
     LONGEST_TEXT,
-    Answer,
-    Ask,
-    Assignment,
-    Caller,
     FunctionPlace,
-    Run,
+    ProcessAnswer,
+    ProcessAsk,
+    ProcessAssignment,
+    ProcessCaller,
+    ProcessRun,
     ToProcess,
     error_of,
     newest_era,
@@ -49,62 +49,62 @@ T = TypeVar("T")
 # -- The context ---
 
 
-class _Waiter(Protocol):
+class _ProcessWaiter(Protocol):
     """Waits for an answer where the function runs."""
 
-    def put(self, answer: Answer) -> None:
+    def put(self, answer: ProcessAnswer) -> None:
         """Is called by the thread that reads."""
 
-    async def get(self) -> Answer: ...
+    async def get(self) -> ProcessAnswer: ...
 
 
 class _ThreadWaiter:
     """Blocks the thread, and never yields."""
 
     def __init__(self) -> None:
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[ProcessAnswer] = queue.SimpleQueue()
         self.put = self._answers.put
 
-    async def get(self) -> Answer:
+    async def get(self) -> ProcessAnswer:
         return self._answers.get()
 
 
-class _TrioWaiter:
+class _ProcessTrioWaiter:
     def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._is_there = trio.Event()
-        self._answer: Answer | None = None
+        self._answer: ProcessAnswer | None = None
 
-    def put(self, answer: Answer) -> None:
+    def put(self, answer: ProcessAnswer) -> None:
         self._answer = answer
         try:
             self._token.run_sync_soon(self._is_there.set)
         except trio.RunFinishedError:
             return  # nobody waits for it any more
 
-    async def get(self) -> Answer:
+    async def get(self) -> ProcessAnswer:
         await self._is_there.wait()
         assert self._answer is not None
         return self._answer
 
 
-class _AsyncioWaiter:
+class _ProcessAsyncioWaiter:
     def __init__(self, loop: Any) -> None:
         self._loop = loop
         self._future = loop.create_future()
 
-    def put(self, answer: Answer) -> None:
+    def put(self, answer: ProcessAnswer) -> None:
         try:
             self._loop.call_soon_threadsafe(self._set, answer)
         except RuntimeError:
             return  # the loop is closed: nobody waits for it any more
 
-    def _set(self, answer: Answer) -> None:
+    def _set(self, answer: ProcessAnswer) -> None:
         if not self._future.done():
             self._future.set_result(answer)
 
-    async def get(self) -> Answer:
-        answer: Answer = await self._future
+    async def get(self) -> ProcessAnswer:
+        answer: ProcessAnswer = await self._future
         return answer
 
 
@@ -133,7 +133,7 @@ def _driven(coroutine: Any) -> Any:
     raise LocalProtocolError("this method of the context needs an event loop, which a plain function has not")
 
 
-class _Owner(msgspec.Struct):
+class _ProcessOwner(msgspec.Struct):
     name: str
 
 
@@ -150,7 +150,7 @@ class _IsolatedCall(msgspec.Struct):
 
     id: int | str
     invocation: _IsolatedInvocation
-    owner: _Owner
+    owner: _ProcessOwner
     outlet: None = None
 
 
@@ -167,7 +167,7 @@ class IsolatedContext(SyncContext, kw_only=True):
     """
 
     _channel: Channel
-    _caller: Caller
+    _caller: ProcessCaller
     _ends: float = math.inf
 
     @property
@@ -282,13 +282,13 @@ def _elsewhere(what: str, instead: str = "pass what it needs as an argument") ->
     )
 
 
-def context_of(caller: Caller, channel: Channel) -> IsolatedContext:
+def context_of(caller: ProcessCaller, channel: Channel) -> IsolatedContext:
     """Returns the context of a call."""
     era = era_of(caller.version)
     peer = Peer(era, caller.capabilities, caller.info, caller.log_level)
     principal = None if caller.principal is None else _principal(caller.principal)
     invocation = _IsolatedInvocation(era, _MethodName(caller.method), caller.meta, peer, principal)
-    call: Any = _IsolatedCall(caller.id, invocation, _Owner(caller.session))
+    call: Any = _IsolatedCall(caller.id, invocation, _ProcessOwner(caller.session))
     ends = math.inf if caller.seconds is None else time.monotonic() + caller.seconds
     nothing: Any = None
     return IsolatedContext(call, {}, nothing, {}, _channel=channel, _caller=caller, _ends=ends)
@@ -340,8 +340,8 @@ class Channel:
         self._partial = bytearray()
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
-        self._waiters: dict[int, _Waiter] = {}
-        self.calls: queue.SimpleQueue[Run | FunctionPlace] = queue.SimpleQueue()
+        self._waiters: dict[int, _ProcessWaiter] = {}
+        self.calls: queue.SimpleQueue[ProcessRun | FunctionPlace] = queue.SimpleQueue()
         self._decoder = msgspec.json.Decoder(ToProcess)
 
     def send(self, message: Any) -> None:
@@ -362,15 +362,15 @@ class Channel:
             Exception: What it raises.
         """
         loop = None if trio.lowlevel.in_trio_run() else _asyncio_loop()
-        waiter: _Waiter
+        waiter: _ProcessWaiter
         if trio.lowlevel.in_trio_run():
-            waiter = _TrioWaiter()
+            waiter = _ProcessTrioWaiter()
         else:
-            waiter = _ThreadWaiter() if loop is None else _AsyncioWaiter(loop)
+            waiter = _ThreadWaiter() if loop is None else _ProcessAsyncioWaiter(loop)
         number = next(self._numbers)
         self._waiters[number] = waiter
         try:
-            self.send(Ask(number, method, arguments))
+            self.send(ProcessAsk(number, method, arguments))
             answer = await waiter.get()
         finally:
             del self._waiters[number]
@@ -378,13 +378,13 @@ class Channel:
             raise error_of(answer.raised)
         return answer.value
 
-    def first(self) -> Assignment:
+    def first(self) -> ProcessAssignment:
         """Reads the first message."""
         while b"\n" not in self._partial:
             self._read()
         line, _, rest = bytes(self._partial).partition(b"\n")
         self._partial = bytearray(rest)
-        return msgspec.json.decode(line, type=Assignment)
+        return msgspec.json.decode(line, type=ProcessAssignment)
 
     def read_all(self) -> None:
         """Reads until the server is gone, and then ends the process; runs in a thread of its own."""
@@ -398,7 +398,7 @@ class Channel:
                 self._read()
 
     def _take(self, message: Any) -> None:
-        if isinstance(message, Answer):
+        if isinstance(message, ProcessAnswer):
             waiter = self._waiters.get(message.number)
             if waiter is not None:
                 waiter.put(message)

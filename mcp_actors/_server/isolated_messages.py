@@ -21,17 +21,17 @@ __all__ = [
     "LONGEST_TEXT",
     "MOST_BYTES",
     "SCRIPT",
-    "Answer",
-    "Ask",
-    "Assignment",
-    "Caller",
     "Done",
     "FromProcess",
     "FunctionPlace",
     "IsolatedFunction",
+    "ProcessAnswer",
+    "ProcessAsk",
+    "ProcessAssignment",
+    "ProcessCaller",
+    "ProcessReady",
+    "ProcessRun",
     "Raised",
-    "Ready",
-    "Run",
     "ToProcess",
     "error_of",
     "frame_of",
@@ -69,7 +69,7 @@ class FunctionPlace(msgspec.Struct, array_like=True, frozen=True, tag="function"
     cpu: float | None
 
 
-class Assignment(msgspec.Struct, array_like=True, frozen=True, tag="assignment"):
+class ProcessAssignment(msgspec.Struct, array_like=True, frozen=True, tag="assignment"):
     """The first message: what the process is to have, and which functions it will be asked for."""
 
     path: list[str]
@@ -80,7 +80,7 @@ class Assignment(msgspec.Struct, array_like=True, frozen=True, tag="assignment")
     functions: list[FunctionPlace]
 
 
-class Caller(msgspec.Struct, array_like=True, frozen=True):
+class ProcessCaller(msgspec.Struct, array_like=True, frozen=True):
     """The part of a call that its function is shown."""
 
     id: int | str
@@ -98,12 +98,12 @@ class Caller(msgspec.Struct, array_like=True, frozen=True):
     principal: dict[str, Any] | None
 
 
-class Run(msgspec.Struct, array_like=True, frozen=True, tag="run"):
+class ProcessRun(msgspec.Struct, array_like=True, frozen=True, tag="run"):
     """A call of a function."""
 
     function: int
     arguments: dict[str, Any]
-    caller: Caller
+    caller: ProcessCaller
 
 
 class Raised(msgspec.Struct, array_like=True, frozen=True):
@@ -116,8 +116,8 @@ class Raised(msgspec.Struct, array_like=True, frozen=True):
     data: Any = None
 
 
-class Answer(msgspec.Struct, array_like=True, frozen=True, tag="answer"):
-    """The answer to an `Ask`."""
+class ProcessAnswer(msgspec.Struct, array_like=True, frozen=True, tag="answer"):
+    """The answer to an `ProcessAsk`."""
 
     number: int
     value: Any
@@ -127,13 +127,13 @@ class Answer(msgspec.Struct, array_like=True, frozen=True, tag="answer"):
 # -- The messages, to the server ---
 
 
-class Ready(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
+class ProcessReady(msgspec.Struct, array_like=True, frozen=True, tag="ready"):
     """The modules are imported; or not, for a ``failure``."""
 
     failure: str | None = None
 
 
-class Ask(msgspec.Struct, array_like=True, frozen=True, tag="ask"):
+class ProcessAsk(msgspec.Struct, array_like=True, frozen=True, tag="ask"):
     """A method of the context is to be called, in the server."""
 
     number: int
@@ -155,8 +155,8 @@ class Done(msgspec.Struct, array_like=True, frozen=True, tag="done"):
     """Whether the process is to be replaced: the call has left something behind."""
 
 
-ToProcess = Assignment | FunctionPlace | Run | Answer
-FromProcess = Ready | Ask | Done
+ToProcess = ProcessAssignment | FunctionPlace | ProcessRun | ProcessAnswer
+FromProcess = ProcessReady | ProcessAsk | Done
 
 
 def frame_of(message: Any) -> Frame:
