@@ -55,7 +55,16 @@ class PromptOptions(TypedDict, total=False):
     """Says who may use it. It runs on the event loop."""
 
 
-class ToolOptions(PromptOptions, total=False):
+class IsolationOptions(PromptOptions, total=False):
+    isolate: Literal["process"]
+    """Run the function in a process of its own, which ends with a call that is cancelled, too large or too long."""
+    memory: int
+    """Bytes that a call of an isolated function may take, beyond what its process had before. On Linux."""
+    cpu: float
+    """Seconds of processor time that a call of an isolated function may take. Not on Windows."""
+
+
+class ToolOptions(IsolationOptions, total=False):
     annotations: ToolAnnotations
     input_schema: Mapping[str, Any]
     """A raw JSON Schema: the function takes one dict."""
@@ -63,12 +72,6 @@ class ToolOptions(PromptOptions, total=False):
     """Replaces what the return type says."""
     timeout: float
     """Seconds after which a call is cancelled; without it the tool may take as long as its client waits."""
-    isolate: Literal["process"]
-    """Run the function in a process of its own, which ends with a call that is cancelled, too large or too long."""
-    memory: int
-    """Bytes that a call of an isolated function may take, beyond what its process had before. On Linux."""
-    cpu: float
-    """Seconds of processor time that a call of an isolated function may take. Not on Windows."""
     turn: Turn | TurnKey
     """Calls with the same key run one after the other: a text such as ``"{path}"``, a function, or a `Turn`."""
     task: Literal["optional", "required"]
