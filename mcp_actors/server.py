@@ -463,11 +463,13 @@ class Server(Generic[StateT]):
                 JSON Schema, replaces the one of the return type; ``timeout``, in seconds, none by default, cancels a
                 call that takes longer (a function in a worker thread runs on, and its result is dropped) and tells the
                 model so; ``turn``, a text such as ``"{path}"``, a plain function of context and arguments, or a `Turn`,
-                has calls with the same key run one after the other; ``scopes``, a list, are those that a caller needs,
-                all of them, see `InsufficientScope`: callers over HTTP and WebSocket have those of their principal, and
-                over other bindings nothing is
-                checked; ``visible`` and ``auth`` are plain functions of the `Caller` and the `Component`, which run on
-                the event loop: what ``visible`` denies is not listed, and a call is answered as that of an unknown
+                has calls with the same key run one after the other; ``isolate="process"`` runs the function in a
+                process of its own, which is killed when the call is cancelled, and ``memory``, in bytes, and ``cpu``,
+                in seconds of processor time, bound a call there; ``scopes``, a list, are those that a caller needs,
+                all of them, see `InsufficientScope`: callers over HTTP and WebSocket have those of their principal,
+                and over other bindings nothing is checked; ``visible`` and ``auth`` are plain functions of the
+                `Caller` and the `Component`, which run on the event loop: what ``visible`` denies is not listed, and
+                a call is answered as that of an unknown
                 name; what ``auth`` denies is not listed either, and a call raises `NotAllowed`, or the `RpcError`
                 that ``auth`` raises; ``tags``, a list, are for `hide` and rules, and clients see them in ``_meta``;
                 ``version`` makes it one of several under the name: the newest that a caller may see is listed, and
@@ -948,6 +950,7 @@ class Server(Generic[StateT]):
                 shared=shared,
             )
             scope.kept = await stack.enter_async_context(kept_values(self._features.overrides))
+            self._features.start_ahead(scope)
             await stack.enter_async_context(LiveMounts(self, scope, self._runtime.calls))
             yield scope
 

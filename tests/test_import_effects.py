@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 NOT_FOR_STDIO = {
     "anyio", "asyncio", "click", "h11", "httpcore2", "httptools", "httpx", "httpx2", "hypothesis", "jwt", "pydantic",
     "pytest", "importlib.metadata",
+    "mcp_actors._server.isolation", "mcp_actors._server.isolated_messages", "mcp_actors._server.process_start",
     "mcp_actors._client", "mcp_actors.client", "rich", "trio_websocket", "jsonschema_rs",
     "email", "watchfiles", "wsproto", "mcp_actors.cli",
     "mcp_actors.examples", "mcp_actors.testing",

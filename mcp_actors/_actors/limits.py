@@ -59,6 +59,10 @@ class Limits(ValueRecord):
     server_kept_bytes: int = 256 * MIB
     """The same for all clients."""
 
+    isolated_processes: int = 4
+    """Processes for the functions of tools with ``isolate="process"``, each of 50 MiB and more, of a server that has
+    any: as many of them run at once. Up to ``max_waiting`` calls wait for one, ``max_wait`` seconds at most."""
+
     idle_tasks: int = 64
     """Tasks that one connection keeps for calls to come, each of some 4 KiB; a quiet connection never made them."""
 

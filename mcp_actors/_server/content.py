@@ -13,7 +13,7 @@ from mcp_actors.types import ContentBlock, TextContent
 from mcp_actors.types.content import BLOCKS
 from mcp_actors.types.media import MEDIA, Media
 
-__all__ = ["UnreadFiles", "as_blocks", "with_files_read"]
+__all__ = ["UnreadFiles", "as_blocks", "read_files", "with_files_read"]
 
 
 _CONTENT = (*BLOCKS, *MEDIA)
@@ -72,14 +72,15 @@ async def with_files_read(value: Any) -> Any:
     Raises `InvalidResult` for one that cannot be read. Cancelled, it leaves the thread alone, whose result is dropped.
     """
     try:
-        return await trio.to_thread.run_sync(_read, value, abandon_on_cancel=True)
+        return await trio.to_thread.run_sync(read_files, value, abandon_on_cancel=True)
     except Exception as error:
         raise InvalidResult(str(error)) from error
 
 
-def _read(value: Any) -> Any:
+def read_files(value: Any) -> Any:
+    """Returns ``value`` with the content blocks of its files, for which it blocks; raises what reading them raises."""
     if isinstance(value, Media):
         return value.to_block()
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview):
-        return [_read(item) for item in value]
+        return [read_files(item) for item in value]
     return value

@@ -486,6 +486,8 @@ class ServeValues:
         self._server = _ScopeValues(self, "server", None)
         self._sessions: dict[PeerSession, _ScopeValues] = {}
         self._is_over = False
+        self.processes: Any = None
+        """The `mcp_actors._server.isolation.Processes` of the server, once it needs them."""
 
     def __repr__(self) -> str:
         return f"<ServeValues of {len(self._sessions)} sessions>"
@@ -524,6 +526,8 @@ class ServeValues:
     async def close(self) -> None:
         """Closes everything: what is kept for sessions first."""
         self._is_over = True
+        if self.processes is not None:
+            self.processes.close()
         for each in (*self._sessions.values(), self._server):
             await each.close()
 

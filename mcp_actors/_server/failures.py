@@ -7,6 +7,7 @@ what the call ended with            what the client is sent                 what
 arguments that do not fit a tool    a result with ``isError``, each one     nothing
 `RpcError`                          that error                              nothing
 the time limit of a tool            a result with ``isError``, the limit    a warning
+the end of its process              a result with ``isError``, the reason   a warning
 any other exception of a tool       a result with ``isError``: the tool,    tool, session, principal, duration,
                                     the exception's type and text           reference, and the user's own frames
 the same of another feature         -32603 with the same text               the same
@@ -40,6 +41,8 @@ __all__ = [
     "DependencyFailed",
     "LineNamed",
     "OutOfTime",
+    "ProcessEnded",
+    "RaisedElsewhere",
     "answer_to",
     "failed",
     "passes_through",
@@ -48,6 +51,8 @@ __all__ = [
 ]
 
 
+ENDED = "mcp-actors/ended"
+"""The member of a result's ``_meta`` that says in one word why the process of a tool has ended: see `ProcessEnded`."""
 # Characters of an exception's text that are sent: a model reads all of it.
 MAX_TEXT = 2000
 # Characters of a URI or name in a message; a client may have made it up.
@@ -75,6 +80,34 @@ class OutOfTime(Exception):
         super().__init__(text)
         self.blockage = blockage_log.within(took)
         """The blockage of an event loop that took a part of that time."""
+
+
+class ProcessEnded(Exception):
+    """The process of an isolated function has ended before the function. The text is for the model.
+
+    Args:
+        kind: The reason in one word: ``"memory"``, ``"cpu"``, ``"threads"``, ``"exit"``, ``"crash"``, ``"killed"``, or
+            ``"start"`` where there is no process.
+        text: The tool and the reason.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class RaisedElsewhere(Exception):
+    """An isolated function has raised an exception in its process.
+
+    Args:
+        kind: The class of the exception.
+        text: Its text.
+        shown: Its traceback, from the user's own frames on.
+    """
+
+    def __init__(self, kind: str, text: str, shown: str) -> None:
+        super().__init__(f"{kind}: {text}" if text else kind)
+        self.shown = shown
 
 
 class DependencyFailed(Exception):
@@ -117,6 +150,9 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
         log.warning("a tool ran out of its time", **details, **blocked)
         told = "" if error.blockage is None else f"; {error.blockage.sentence(in_full=not masked)}"
         return failed(ToolError(f"{error}{told}"))
+    if isinstance(error, ProcessEnded):
+        log.warning("the process of a tool has ended, and is replaced", **details, why=error.kind)
+        return CallToolResult([TextContent(str(error))], is_error=True, meta={ENDED: error.kind})
     reference = secrets.token_hex(4)
     # A client may leave while it is asked something, which is no failure of the function that asks.
     left = isinstance(error, ConnectionLost | SessionExpired) and passes_through(
@@ -141,6 +177,8 @@ def _logged(error: BaseException) -> dict[str, Any]:
     if isinstance(error, InvalidResult) and traceback is None:
         # No frame leads to the function, which has returned.
         return {"error": _summary(error)}
+    if isinstance(error, RaisedElsewhere):
+        return {"error": _summary(error), "traceback": error.shown}
     return {"exc_info": (type(raised), raised, traceback or raised.__traceback__)}
 
 
@@ -155,6 +193,8 @@ def _summary(error: BaseException) -> str:
         return _cut(f"it returned what cannot be sent: {_text(error)}", MAX_TEXT)
     if isinstance(error, DependencyFailed) and error.__cause__ is not None:
         return _cut(f"{_text(error)}: {_summary(error.__cause__)}", MAX_TEXT)
+    if isinstance(error, RaisedElsewhere):
+        return _cut(_text(error), MAX_TEXT)
     if isinstance(error, BaseExceptionGroup):
         leaves = _leaves(error)
         more = [f"and {len(leaves) - MAX_GROUP} more"] if len(leaves) > MAX_GROUP else []
@@ -195,7 +235,7 @@ def _cut(text: str, length: int) -> str:
 
 def _is_users(error: BaseException) -> bool:
     """Whether a function of the user raised it, or returned what cannot be sent: clients learn of nothing else."""
-    if isinstance(error, InvalidResult | OutOfTime | DependencyFailed):
+    if isinstance(error, InvalidResult | OutOfTime | DependencyFailed | ProcessEnded | RaisedElsewhere):
         return True
     if isinstance(error, BaseExceptionGroup) and any(map(_is_users, error.exceptions)):
         return True

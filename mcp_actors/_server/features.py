@@ -24,6 +24,7 @@ from mcp_actors._server.components import KINDS_OF_LISTS, ComponentKind, Switch,
 from mcp_actors._server.context import Context, SyncContext, holder_of
 from mcp_actors._server.dependencies import Overrides, function
 from mcp_actors._server.invoke import (
+    ISOLATED,
     LOOPS,
     Function,
     Handler,
@@ -67,6 +68,7 @@ _NEEDED = {"task": TASKS, "idempotent": IDEMPOTENCY}
 WORKER_THREADS = 40
 
 LOOPS["asyncio"] = partial(importlib.import_module, "mcp_actors._server.asyncio_context")
+ISOLATED["process"] = partial(importlib.import_module, "mcp_actors._server.isolation")
 
 
 @runtime_checkable
@@ -232,6 +234,12 @@ class Features:
     def has_apps(self) -> bool:
         """Whether a tool of this server, or of one that is mounted in it, ever had a page."""
         return APPS in self._settings
+
+    def start_ahead(self, scope: ServerScope) -> None:
+        """Starts the processes for functions of tools that run in some, when the server is served."""
+        isolated = [each.isolated for each in self.tools.entries() if each.isolated is not None]
+        if isolated:
+            ISOLATED["process"]().start_ahead(scope.kept, scope.limits, isolated)
 
     def add_own_extension(self, id: str) -> None:
         """Offers one of `OWN_EXTENSIONS`."""

@@ -30,6 +30,7 @@ from mcp_actors.errors.protocol import see_page
 from mcp_actors.supervision.blockages import blockage_log
 
 __all__ = [
+    "ISOLATED",
     "ForSync",
     "Function",
     "Handler",
@@ -45,6 +46,7 @@ __all__ = [
     "function",
     "in_loop",
     "is_async",
+    "isolation_of_process",
     "middleware_in_loop",
     "name_of",
     "on_loop",
@@ -57,6 +59,18 @@ __all__ = [
 # Loads the module that has `in_asyncio`, `method_in_asyncio` and `middleware_in_asyncio`, by the name of the loop. The
 # module is loaded at its first use, since it imports asyncio, and entered from above, since it needs contexts.
 LOOPS: dict[str, Callable[[], Any]] = {}
+
+# Loads the module that runs functions in processes, in the same way and for the same reasons.
+ISOLATED: dict[str, Callable[[], Any]] = {}
+
+
+class IsolationOfProcess:
+    """Whether this is a process that runs functions for a server in another one."""
+
+    is_here = False
+
+
+isolation_of_process = IsolationOfProcess()
 
 asyncio_calls: dict[Any, Any] = {}
 """The contexts of the calls whose functions run in asyncio loops now, by their

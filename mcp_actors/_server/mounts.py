@@ -266,6 +266,7 @@ class Mount:
             overrides = self.server._features.overrides
             kept = await stack.enter_async_context(kept_values(overrides, within=scope.kept))
             inner = msgspec.structs.replace(scope, server=self.server, state=state, mounted={}, kept=kept)
+            self.server._features.start_ahead(inner)
             await stack.enter_async_context(LiveMounts(self.server, inner, calls))
             scope.mounted[self] = inner
             try:

@@ -312,6 +312,17 @@ class Effect:
         else:
             await self._keep(["error", f"{type(error).__qualname__}: {error}"[:_LONGEST_TEXT]])
 
+    async def over(self, outcome: list[Any] | None) -> None:
+        """Keeps the outcome of a function that ran in another process; ``None`` lets a later run begin it again.
+
+        Raises:
+            SharedStateUnavailable: It is too large for the seal, and the shared state cannot be reached.
+        """
+        if outcome is None:
+            await self._release()
+        else:
+            await self._keep(outcome)
+
     def lost(self) -> None:
         """Ends an effect that has no outcome, as it was cut off: nobody knows what it has done.
 

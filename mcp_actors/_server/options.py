@@ -57,7 +57,16 @@ class PromptOptions(TypedDict, total=False):
     """Says who may use it. It runs on the event loop."""
 
 
-class ToolOptions(PromptOptions, total=False):
+class IsolationOptions(PromptOptions, total=False):
+    isolate: Literal["process"]
+    """Run the function in a process of its own, which ends with a call that is cancelled, too large or too long."""
+    memory: int
+    """Bytes that a call of an isolated function may take, beyond what its process had before. On Linux."""
+    cpu: float
+    """Seconds of processor time that a call of an isolated function may take. Not on Windows."""
+
+
+class ToolOptions(IsolationOptions, total=False):
     annotations: ToolAnnotations
     input_schema: Mapping[str, Any]
     """A raw JSON Schema: the function takes one dict."""
@@ -114,6 +123,9 @@ _TAKEN: dict[str, tuple[type | tuple[type, ...], str]] = {
     "meta": (Mapping, "a dict"),
     "inline": (bool, "True or False"),
     "loop": (str, '"asyncio", or leave it out'),
+    "isolate": (str, '"process", or leave it out'),
+    "memory": (int, "a number of bytes"),
+    "cpu": ((int, float), "a number of seconds"),
     "task": (str, '"optional" or "required"'),
     "restartable": (bool, "True or False"),
     "confirm": _TEXT,

@@ -26,7 +26,7 @@ from mcp_actors._server.content import UnreadFiles, as_blocks, with_files_read
 from mcp_actors._server.context import Context
 from mcp_actors._server.dependencies import function
 from mcp_actors._server.failures import OutOfTime, failed, tool_error_in
-from mcp_actors._server.invoke import Function, Handler, Loop, check_async, name_of
+from mcp_actors._server.invoke import ISOLATED, Function, Handler, Loop, check_async, name_of
 from mcp_actors._server.registry import Registry
 from mcp_actors._server.sources import list_result, with_provided
 from mcp_actors._server.streams import collecting, is_generator
@@ -94,6 +94,8 @@ class _ToolEntry(msgspec.Struct, frozen=True, eq=False):
     exposure: Exposure
     answers_kept: float = 0.0
     """Seconds for which the answer to a call with a key is kept; 0 where keys are refused."""
+    isolated: Any = None
+    """The `mcp_actors._server.isolation.IsolatedFunction`, where a process runs the function."""
 
 
 class ToolElsewhere(msgspec.Struct, frozen=True, eq=False):
@@ -202,7 +204,13 @@ class Tools(Registry[_ToolEntry]):
         rules = TaskRules.of(task, restartable, before_task, inline)
         answers_kept, meta = _answers_kept(idempotent, meta)
         signature, schema, bind = self._bound(call, input_schema, name)
-        ready = self._ready(call, signature, name, inline=inline, loop=loop, timeout=timeout)
+        how: Any = {"inline": inline, "loop": loop, "timeout": timeout}
+        isolated, bounds = None, _bounds_in(exposed)
+        if bounds is None:
+            ready = self._ready(call, signature, name, **how)
+        else:
+            how["schemas"] = input_schema, output_schema
+            isolated, bind, ready = _isolated(call, signature, name, bind, bounds, **how)
         if turn is not None:
             taker = TurnTaker(name, annotations, schema, input_schema is not None)
             ready = in_turn(ready, call, turn, taker, lambda: self.turns)
@@ -223,25 +231,20 @@ class Tools(Registry[_ToolEntry]):
             meta=meta,
             execution=None if rules is None else ToolExecution(rules.support),
         )
-        finish = finishing(
-            signature.encode_output,
-            None if output_schema is None else compile_schema(dict(output_schema)),
-            declared=tool.output_schema is not None,
-            content=signature.returns_content,
-        )
         return _ToolEntry(
             key=name,
             serial=serial,
             tool=tool,
             bind=bind,
             function=ready,
-            finish=finish,
+            finish=_finish(signature, output_schema, tool, isolated),
             mirrored=annotated_params(schema),
             scopes=frozenset(scopes),
             rules=rules,
             repair=None if self.is_strict else RepairedArguments(name, Repair(schema), bind, self.repairs),
             exposure=exposure,
             answers_kept=answers_kept,
+            isolated=isolated,
         )
 
     def _bound(
@@ -489,6 +492,68 @@ def _limited(function: Function, name: str, seconds: float) -> Function:
         raise OutOfTime(f"{name}: stopped, because it may take no longer than {seconds:g} s", seconds + late)
 
     return Function(limited, inline=False)
+
+
+def _bounds_in(options: dict[str, Any]) -> tuple[str, int | None, float | None] | None:
+    """Takes ``isolate``, ``memory`` and ``cpu`` out of the options; raises `ValueError` for bounds of nothing."""
+    isolate, memory, cpu = (options.pop(each, None) for each in ("isolate", "memory", "cpu"))
+    if isolate is not None:
+        return isolate, memory, cpu
+    if memory is not None or cpu is not None:
+        raise ValueError('memory= and cpu= bound a process: add isolate="process"')
+    return None
+
+
+def _isolated(
+    call: Callable[..., Any],
+    signature: Signature,
+    name: str,
+    bind: Callable[[dict[str, Any]], dict[str, Any]],
+    bounds: tuple[str, int | None, float | None],
+    *,
+    schemas: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
+    inline: bool,
+    loop: Loop,
+    timeout: float | None,
+) -> tuple[Any, Callable[[dict[str, Any]], dict[str, Any]], Function]:
+    """A function that runs in processes, what binds its arguments, and what calls it."""
+    if is_generator(call):
+        raise TypeError(
+            f"{name}: parts of results come from no other process; remove isolate=, or return the whole"
+        )
+    isolation = ISOLATED["process"]()
+    isolate, memory, cpu = bounds
+    input_schema, output_schema = schemas
+    isolated, ready = isolation.isolated_function(
+        call,
+        signature,
+        name,
+        isolate=isolate,
+        memory=memory,
+        cpu=cpu,
+        inline=inline,
+        loop=loop,
+        takes_dict=input_schema is not None,
+        output_schema=output_schema,
+        declares_output=output_schema is not None or signature.output_schema is not None,
+    )
+    ready = ready if timeout is None else _limited(ready, name, timeout)
+    return isolated, isolation.keeping_given(bind), ready
+
+
+def _finish(
+    signature: Signature, given: Mapping[str, Any] | None, tool: Tool, isolated: object
+) -> Callable[[Any], ToolAnswer]:
+    compiled = None if given is None else compile_schema(dict(given))
+    if isolated is not None:
+        return _as_it_is
+    declared = tool.output_schema is not None
+    return finishing(signature.encode_output, compiled, declared=declared, content=signature.returns_content)
+
+
+def _as_it_is(answer: ToolAnswer) -> ToolAnswer:
+    """The answer of a function in a process, where it was made of what the function returned."""
+    return answer
 
 
 def _object_schema(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -118,6 +118,18 @@ TURN_LEASE = TaskKind(
     "keep a turn", "call", "nothing", "no caller: another node takes the turn when its lease is over"
 )
 
+# -- functions in processes of their own ---------------------------------------------------------------------
+ISOLATED_PROCESS = TaskKind(
+    "isolated process",
+    "server",
+    "call",
+    "the caller whose function ran in the process, which is replaced",
+    restarted=True,
+)
+ISOLATED_REQUEST = TaskKind(
+    "isolated request", "call", "call", "the function in its process, which waits for its answer"
+)
+
 SHARED_STATE = TaskKind(
     "shared state", "server", "member", "users of the state from then on: SharedStateUnavailable"
 )

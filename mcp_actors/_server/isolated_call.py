@@ -1,0 +1,427 @@
+"""A process that runs a function of a tool, seen from the server: its life, and one call in it."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import trio
+
+from mcp_actors import types as t
+from mcp_actors._actors.responses import InvalidResult
+from mcp_actors._eras.era import ValueResult
+from mcp_actors._server.context import Context
+from mcp_actors._server.failures import ProcessEnded, RaisedElsewhere
+from mcp_actors._server.isolated_messages import (
+    MOST_BYTES,
+    Done,
+    FromProcess,
+    IsolatedFunction,
+    ProcessAnswer,
+    ProcessAsk,
+    ProcessAssignment,
+    ProcessCaller,
+    ProcessReady,
+    ProcessRun,
+    frame_of,
+    newest_era,
+    raised_of,
+)
+from mcp_actors._server.process_start import StartedProcess
+from mcp_actors.abc import Frame
+from mcp_actors.abc.framing import LineChannel
+from mcp_actors.errors import CallCancelled, LocalProtocolError, RpcError, ToolError
+from mcp_actors.supervision.containment import start
+from mcp_actors.supervision.task_kinds import ISOLATED_REQUEST
+
+__all__ = ["IsolatedProcess"]
+
+MOST_THREADS = 256
+"""Threads of a process, above which the call is ended that runs in it. Only Linux says how many there are."""
+# Seconds between two looks at them.
+_LOOK = 0.25
+# Seconds in which a function leaves by itself that has asked the client, when the question has ended its call.
+_LEAVE_TIME = 1.0
+# Seconds that a process may take to import its modules.
+_START_TIME = 60.0
+
+_decoder = msgspec.json.Decoder(FromProcess)
+
+# -- What a function may have done in the server ---
+
+
+async def _progress(ctx: Context, arguments: Any, call: _Call) -> None:
+    await ctx.progress(*arguments)
+
+
+async def _notify(ctx: Context, arguments: Any, call: _Call) -> None:
+    await ctx.notify(*arguments)
+
+
+async def _log(ctx: Context, arguments: Any, call: _Call) -> None:
+    await ctx.log(*arguments)
+
+
+async def _close_stream(ctx: Context, arguments: Any, call: _Call) -> None:
+    ctx.close_stream()
+    await trio.lowlevel.checkpoint()
+
+
+# What a function may ask its client, by the names of the classes.
+_QUESTIONS = {
+    each.__name__: each
+    for each in (t.ElicitFormParams, t.ElicitUrlParams, t.CreateMessageParams, t.ListRootsParams)
+}
+
+
+async def _ask(ctx: Context, arguments: Any, call: _Call) -> Any:
+    asked, ttl = arguments
+    era = newest_era()
+    questions = {key: era.structure(value, _QUESTIONS[kind]) for key, (kind, value) in asked.items()}
+    call.questions += 1
+    answers = await ctx.ask(questions, ttl=ttl)
+    call.questions -= 1
+    return {key: [_kind_of(each), era.unstructure(each)] for key, each in answers.items()}
+
+
+def _kind_of(answer: Any) -> str:
+    kinds = (t.ElicitResult, t.CreateMessageResult, t.ListRootsResult)
+    return next(each.__name__ for each in kinds if isinstance(answer, each))
+
+
+async def _once(ctx: Context, arguments: Any, call: _Call) -> Any:
+    name, function = arguments
+    effect = await ctx._effect(name, _stand_in(function))
+    if effect.is_over:
+        return effect.outcome
+    call.effects[name] = effect
+    return None
+
+
+def _stand_in(name: str) -> Callable[[], Any]:
+    """A function with the name of one in the process, whose results come as JSON."""
+
+    def stand_in() -> Any:
+        return None
+
+    stand_in.__module__, _, stand_in.__qualname__ = name.partition(".")
+    return stand_in
+
+
+async def _once_over(ctx: Context, arguments: Any, call: _Call) -> None:
+    name, outcome = arguments
+    await call.effects.pop(name).over(outcome)
+
+
+_METHODS: dict[str, Callable[[Context, Any, _Call], Awaitable[Any]]] = {
+    "progress": _progress,
+    "notify": _notify,
+    "log": _log,
+    "close_stream": _close_stream,
+    "ask": _ask,
+    "once": _once,
+    "once_over": _once_over,
+}
+"""What a function may have done in the server. Nothing else is."""
+
+# -- A call, and a process ---
+
+
+class _Call:
+    """One call, while its function runs in a process."""
+
+    __slots__ = ("asks", "done", "effects", "ended", "open", "questions", "woken")
+
+    def __init__(self) -> None:
+        self.woken = trio.Event()
+        self.asks: list[ProcessAsk] = []
+        """Those that are not begun."""
+        self.open: set[int] = set()
+        """The numbers of those that are not answered."""
+        self.done: Done | None = None
+        self.ended: ProcessEnded | None = None
+        self.effects: dict[str, Any] = {}
+        self.questions = 0
+        """Questions to the client that are open."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.done is not None or self.ended is not None
+
+
+class IsolatedProcess:
+    """A process that runs functions, from its start to its end."""
+
+    def __init__(self, started: StartedProcess, on_free: Callable[[IsolatedProcess], object]) -> None:
+        self._started = started
+        self._on_free = on_free
+        self._channel = LineChannel(
+            started.source, started.sink, max_message_bytes=MOST_BYTES, peer=f"process {started.pid}"
+        )
+        self._sending = trio.Lock()
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self._known: set[int] = set()
+        self._call: _Call | None = None
+        self._function: IsolatedFunction | None = None
+        self._reason: tuple[str, str] | None = None
+        self._patience = trio.CancelScope()
+        self.is_retired = False
+        """Whether it takes no call any more."""
+
+    def __repr__(self) -> str:
+        state = "idle" if self._function is None else f"runs {self._function.tool}"
+        return f"<IsolatedProcess {self._started.pid} {state}>"
+
+    # -- in its own task -------------------------------------------------------------------------------------------
+
+    async def begin(self, functions: Sequence[IsolatedFunction]) -> str | None:
+        """Has it import its modules, and returns why it cannot, if so."""
+        self._known = {each.place.id for each in functions}
+        self._stamps = {each.place.module: each.stamp for each in functions}
+        places = [each.place for each in functions]
+        assignment = ProcessAssignment([*sys.path], [*sys.argv], os.getpid(), places)
+        try:
+            with trio.fail_after(_START_TIME):
+                await self._channel.send(frame_of(assignment))
+                first = _decoder.decode((await self._channel.receive()).data)
+        except (trio.EndOfChannel, trio.BrokenResourceError):
+            return "it ended while it imported its modules"
+        except msgspec.DecodeError:
+            return "it wrote what is no message"
+        except trio.TooSlowError:
+            return f"importing its modules takes more than {_START_TIME:g} s"
+        return first.failure if isinstance(first, ProcessReady) else "it wrote what nobody has asked for"
+
+    async def read(self) -> None:
+        """Reads what it sends, until it ends, breaks a rule, or does not leave a call that is over."""
+        try:
+            with self._patience:
+                while not self.is_retired:
+                    for each in await self._channel.receive_many():
+                        self._received(_decoder.decode(each.data))
+        except (trio.EndOfChannel, trio.ClosedResourceError):
+            return
+        except (trio.BrokenResourceError, msgspec.DecodeError) as error:
+            self._reason = "crash", f"its process wrote what is no message: {error.__cause__ or error}"
+
+    def _received(self, message: Any) -> None:
+        call = self._call
+        if isinstance(message, Done):
+            self.is_retired = self.is_retired or message.retires
+            if call is None:
+                self._free()
+            else:
+                call.done = message
+        elif isinstance(message, ProcessAsk):
+            if call is None:
+                self._refuse(message.number)
+            else:
+                call.asks.append(message)
+                call.open.add(message.number)
+        if call is not None:
+            call.woken.set()
+
+    def kill(self, reason: tuple[str, str] | None = None) -> None:
+        """Ends it, with everything that it has started."""
+        self.is_retired = True
+        self._reason = self._reason or reason
+        self._started.kill()
+
+    async def end(self) -> None:
+        """Ends it, and waits until it is gone, `_REAP_TIME` seconds at most. Not cancellable."""
+        self.is_retired = True
+        with trio.CancelScope(shield=True):
+            code = await self._started.end()
+            await self._channel.aclose()
+        call, function = self._call, self._function
+        if function is None:
+            return
+        kind, text = self._reason or _reason_of(code)
+        if call is not None and not call.is_over:
+            call.ended = ProcessEnded(kind, f"{function.tool}: {text}")
+            call.woken.set()
+
+    # -- in the task of a call -------------------------------------------------------------------------------------
+
+    def takes(self, function: IsolatedFunction) -> bool:
+        """Whether the module of a function is there as the function was registered, or not at all yet."""
+        return self._stamps.setdefault(function.place.module, function.stamp) == function.stamp
+
+    async def run(self, ctx: Context, function: IsolatedFunction, arguments: dict[str, Any]) -> Any:
+        """Runs a function, and returns its answer; cancelled, it ends the process.
+
+        Raises:
+            ProcessEnded: The process ended before the function.
+            RaisedElsewhere: The function raised an exception.
+            ToolError, RpcError, InvalidResult: As they say.
+        """
+        call = self._call = _Call()
+        self._function = function
+        try:
+            run = frame_of(ProcessRun(function.place.id, arguments, _caller_of(ctx)))
+            if function.place.id not in self._known:
+                self._known.add(function.place.id)
+                await self._send(function.frame)
+            await self._send(run)
+            await self._until_over(ctx, call)
+        except trio.BrokenResourceError:
+            # It ended before the call was sent: its own task says how.
+            while call.ended is None:
+                await call.woken.wait()
+        finally:
+            for each in call.effects.values():
+                each.lost()
+            self._leave(call)
+        if call.done is None:
+            assert call.ended is not None
+            raise call.ended
+        return _answer_of(call.done, function)
+
+    async def _until_over(self, ctx: Context, call: _Call) -> None:
+        await self._wait(call)
+        if call.is_over:
+            return
+        async with trio.open_nursery() as nursery:
+            while not call.is_over:
+                asks, call.asks = call.asks, []
+                for each in asks:
+                    start(nursery, ISOLATED_REQUEST, self._answer, ctx, call, each)
+                await self._wait(call)
+            nursery.cancel_scope.cancel(reason="the function has ended")
+
+    async def _wait(self, call: _Call) -> None:
+        while not call.woken.is_set():
+            with trio.move_on_after(_LOOK):
+                await call.woken.wait()
+                break
+            if self._started.threads() > MOST_THREADS:
+                self.kill(
+                    ("threads", f"its process was ended, because it had more than {MOST_THREADS} threads")
+                )
+        call.woken = trio.Event()
+
+    async def _answer(self, ctx: Context, call: _Call, ask: ProcessAsk) -> None:
+        method = _METHODS.get(ask.method)
+        try:
+            if method is None:
+                raise LocalProtocolError(f"a process has no method {ask.method!r:.40}")
+            answer = ProcessAnswer(ask.number, await method(ctx, ask.arguments, call))
+        except Exception as error:
+            answer = ProcessAnswer(ask.number, None, raised_of(error))
+        try:
+            await self._send(frame_of(answer))
+        except trio.BrokenResourceError:
+            return  # the function has gone with its process
+        call.open.discard(ask.number)
+
+    async def _send(self, frame: Frame) -> None:
+        if not self._channel.write_now(frame):
+            async with self._sending:
+                await self._channel.send(frame)
+
+    def _leave(self, call: _Call) -> None:
+        """The call is over, or given up."""
+        if call.is_over:
+            self._free()
+        elif call.questions and not call.effects:
+            # The function waits for an answer, and learns that none will come.
+            self._call = None
+            self._patience.deadline = trio.current_time() + _LEAVE_TIME
+            for each in call.open:
+                self._refuse(each)
+        else:
+            self._call = None
+            self.kill(("cancelled", "its call was cancelled"))
+
+    def _refuse(self, number: int) -> None:
+        error = CallCancelled("the call has ended: nobody waits for its result any more")
+        self._channel.write_now(frame_of(ProcessAnswer(number, None, raised_of(error))))
+
+    def _free(self) -> None:
+        self._call = self._function = None
+        self._patience.deadline = math.inf
+        if self.is_retired:
+            self._started.kill()
+        self._on_free(self)
+
+
+def _caller_of(ctx: Context) -> ProcessCaller:
+    call = ctx.call
+    invocation = call.invocation
+    peer, principal = invocation.peer, invocation.principal
+    deadline = invocation.deadline
+    return ProcessCaller(
+        call.id,
+        invocation.method.name,
+        invocation.meta,
+        invocation.era.version,
+        call.owner.name,
+        ctx.log_level,
+        invocation.progress_token is not None or call.reports is not None or call.client_link is not None,
+        None if deadline is None else deadline - trio.current_time(),
+        peer.raw_capabilities,
+        peer.raw_info,
+        None
+        if principal is None
+        else {
+            "subject": principal.subject,
+            "issuer": principal.issuer,
+            "client": principal.client,
+            "scopes": [*principal.scopes],
+            "claims": principal.claims,
+            "expires_at": principal.expires_at,
+        },
+    )
+
+
+def _answer_of(done: Done, function: IsolatedFunction) -> ValueResult | t.CallToolResult:
+    value = done.value
+    match done.kind:
+        case "value":
+            return ValueResult(*value)
+        case "result":
+            answer: t.CallToolResult = newest_era().structure(value, t.CallToolResult)
+            return answer
+        case "tool":
+            raise ToolError(value)
+        case "rpc":
+            raise RpcError.from_wire(*value)
+        case "invalid":
+            raise InvalidResult(value)
+        case "memory":
+            most = function.place.memory
+            bound = "there is" if most is None else f"{most} bytes, the most that a call of it may take"
+            raise ProcessEnded(
+                "memory", f"{function.tool}: stopped, because it wanted more memory than {bound}"
+            )
+        case "exit":
+            raise ProcessEnded(
+                "exit", f"{function.tool}: its function has ended its process with exit code {value}"
+            )
+        case _:
+            raise RaisedElsewhere(*value)
+
+
+def _reason_of(code: int | None) -> tuple[str, str]:
+    """Returns the reason of an exit code, in one word, and as a clause."""
+    if code is None:
+        return "crash", "its process has closed its pipe to the server"
+    if code >= 0:
+        # Windows has a status of this size for a crash.
+        kind = "exit" if code < _CRASHED else "crash"
+        return kind, f"its function has ended its process with exit code {code}"
+    name = signal.Signals(-code).name if -code in [*signal.Signals] else f"signal {-code}"
+    if name == "SIGPROF":
+        return "cpu", "stopped, because it took more processor time than a call of it may take"
+    if name == "SIGKILL":
+        return "killed", "its process was killed from outside, as the system does when memory is short"
+    return "crash", f"its process has crashed: {name}"
+
+
+# Exit codes from here on are of a process that Windows has ended.
+_CRASHED = 0x8000_0000

@@ -1,0 +1,368 @@
+"""Functions of tools that run in processes of their own, which can be ended: ``isolate="process"``.
+
+A `Processes` belongs to one `serve` of a server, and is bounded. Each of its places has a task, which starts a process,
+reads what it sends, and starts another one when it has ended. A call takes a process, alone, until its function ends:
+
+=====================================  ================================================================================
+the call                               its process
+=====================================  ================================================================================
+ends with a result or an error         takes the next call
+is cancelled, or runs out of its time  is killed, and replaced
+asks its client by a retry             has a second to leave the function, whose question raises `CallCancelled` there
+takes more memory or processor time    is replaced
+ends its process, or crashes it        is replaced
+has left threads behind                is replaced
+=====================================  ================================================================================
+
+A function is imported in the process by its module and qualified name; `mcp_actors._server.isolated` is the other side.
+Nothing is forked: a process is a new interpreter, on every system.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import trio
+
+from mcp_actors._actors.limits import Limits
+from mcp_actors._schema.signature import Signature, provided_parameters
+from mcp_actors._server.context import Context, holder_of
+from mcp_actors._server.failures import ProcessEnded
+from mcp_actors._server.invoke import Function, Loop, WorkerThreads, isolation_of_process
+from mcp_actors._server.isolated_call import IsolatedProcess
+from mcp_actors._server.isolated_messages import SCRIPT, FunctionPlace, IsolatedFunction, frame_of
+from mcp_actors._server.process_start import Starter
+from mcp_actors.errors import LocalProtocolError, Overloaded
+from mcp_actors.supervision.containment import start_again
+from mcp_actors.supervision.logging import log
+from mcp_actors.supervision.task_kinds import ISOLATED_PROCESS
+
+__all__ = ["Isolate", "IsolatedFunction", "Processes", "isolated_function", "start_ahead"]
+
+Isolate = Literal["process"]
+"""Where a function runs that can be ended."""
+# Seconds before a process is started again that has failed to import its modules, the first and the longest.
+_PAUSES = 0.2, 10.0
+
+# The number of each function that was registered, by its place: providers make the same tool again and again.
+_ids: dict[bytes, int] = {}
+
+
+# -- What is decided at registration ---
+
+
+class GivenArguments(dict[str, Any]):
+    """Arguments bound to parameters, with those that came, which cross to the process."""
+
+    __slots__ = ("given",)
+    given: dict[str, Any]
+
+
+def isolated_function(
+    call: Callable[..., Any],
+    signature: Signature,
+    tool: str,
+    *,
+    isolate: object,
+    memory: int | None,
+    cpu: float | None,
+    inline: bool,
+    loop: Loop,
+    takes_dict: bool,
+    output_schema: Mapping[str, Any] | None,
+    declares_output: bool,
+) -> tuple[IsolatedFunction, Function]:
+    """Decides how a function runs in a process, and returns what runs it there.
+
+    Raises:
+        TypeError: The function cannot be found by its module and name, or takes what cannot cross.
+        ValueError: An option is out of its range, or contradicts another one.
+    """
+    if isolate != "process":
+        raise ValueError(f'isolate={isolate!r}: write "process", or leave it out')
+    if inline:
+        raise ValueError(
+            'isolate="process": an inline function runs on the event loop itself; remove inline=True'
+        )
+    _check_bound("memory", memory, "bytes", whole=True)
+    _check_bound("cpu", cpu, "seconds", whole=False)
+    if provided_parameters(call):
+        name = next(iter(provided_parameters(call)))
+        raise TypeError(
+            f'{_shown(call)}: what Depends makes for {name!r} is in the process of the server; with isolate="process" '
+            "make it in the function, or at the top of its module, once for each process"
+        )
+    module, file, packages = _module_of(call)
+    place = FunctionPlace(
+        0,
+        module,
+        file,
+        packages,
+        call.__qualname__,
+        takes_dict,
+        loop,
+        None if output_schema is None else dict(output_schema),
+        declares_output,
+        memory,
+        cpu,
+    )
+    place = msgspec.structs.replace(place, id=_ids.setdefault(frame_of(place).data, len(_ids) + 1))
+    found = IsolatedFunction(tool, place, frame_of(place), _stamp(file))
+
+    async def run(ctx: Context, arguments: dict[str, Any]) -> Any:
+        assert isinstance(arguments, GivenArguments)
+        return await processes_of(ctx).run(ctx, found, arguments.given)
+
+    return found, Function(run, inline=False)
+
+
+def keeping_given(
+    bind: Callable[[dict[str, Any]], dict[str, Any]],
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Returns what binds arguments as ``bind`` does, and keeps those that came."""
+
+    def bound(arguments: dict[str, Any]) -> dict[str, Any]:
+        given = GivenArguments(bind(arguments))
+        given.given = arguments
+        return given
+
+    return bound
+
+
+def _check_bound(option: str, value: object, unit: str, *, whole: bool) -> None:
+    kinds = int if whole else (int, float)
+    if value is None or (isinstance(value, kinds) and not isinstance(value, bool) and value > 0):
+        return
+    raise ValueError(f"{option}={value!r}: write a number of {unit} greater than 0, or leave it out")
+
+
+def _shown(call: Callable[..., Any]) -> str:
+    return getattr(call, "__qualname__", None) or repr(call)
+
+
+def _module_of(call: Callable[..., Any]) -> tuple[str, str | None, tuple[tuple[str, tuple[str, ...]], ...]]:
+    """Returns the name of a function's module in another process, its file, and packages that have none."""
+    where = "another process imports it by its module and name"
+    if not inspect.isfunction(call):
+        raise TypeError(
+            f'{_shown(call)} is no plain function, and isolate="process" needs one: {where}; write a def at the top '
+            "of a module that calls it"
+        )
+    if "<" in call.__qualname__:
+        kind = "a lambda" if call.__name__ == "<lambda>" else "defined inside another function"
+        raise TypeError(
+            f'{_shown(call)} is {kind}, and isolate="process" cannot find it: {where}; move it to the top of its '
+            "module, and give it as arguments what it takes from around it"
+        )
+    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        raise TypeError(
+            f'{_shown(call)} yields its values one by one, which isolate="process" cannot send: collect them in a '
+            "list, and return it"
+        )
+    module = sys.modules.get(call.__module__)
+    spec = getattr(module, "__spec__", None)
+    file = getattr(module, "__file__", None)
+    if call.__module__ == "__main__":
+        if spec is not None and spec.name.rpartition(".")[2] != "__main__":
+            return spec.name, spec.origin, ()
+        if file is None or not Path(file).is_file():
+            raise TypeError(
+                f'{_shown(call)} is typed in a session without a file, and isolate="process" cannot find it: {where}; '
+                "put it into a module, and import it"
+            )
+        return SCRIPT, os.path.abspath(file), ()
+    packages: list[tuple[str, tuple[str, ...]]] = []
+    parts = call.__module__.split(".")
+    for number in range(1, len(parts)):
+        name = ".".join(parts[:number])
+        package = sys.modules.get(name)
+        if package is not None and getattr(package, "__spec__", None) is None:
+            packages.append((name, tuple(getattr(package, "__path__", ()))))
+    return call.__module__, None if file is None else os.path.abspath(file), tuple(packages)
+
+
+def _stamp(file: str | None) -> tuple[int, int]:
+    try:
+        status = os.stat(file or "")
+    except OSError:
+        return (0, 0)
+    return (status.st_mtime_ns, status.st_size)
+
+
+# -- All processes of a server ---
+
+
+class Processes:
+    """The processes of one server in one `serve`, and the calls that wait for one.
+
+    One caller has half of them at most, so that the other half is there for others.
+
+    Args:
+        nursery: Owns the tasks of the processes.
+        limits: Says how many there are, how many calls may wait for one, and for how long.
+    """
+
+    def __init__(self, nursery: trio.Nursery, limits: Limits) -> None:
+        self._nursery = nursery
+        self._limits = limits
+        self._places = WorkerThreads(limits.isolated_processes)
+        self._starter = Starter()
+        self._functions: dict[tuple[str, str], IsolatedFunction] = {}
+        self._idle: list[IsolatedProcess] = []
+        self._all: set[IsolatedProcess] = set()
+        self._scopes: set[trio.CancelScope] = set()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._failure: str | None = None
+        self._waiting = 0
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Processes {len(self._idle)} idle of {len(self._all)}>"
+
+    def know(self, functions: Sequence[IsolatedFunction]) -> None:
+        """Has processes that start from now on import the modules of functions, and starts the first ones."""
+        for each in functions:
+            self._functions[each.place.module, each.place.name] = each
+        while len(self._scopes) < self._limits.isolated_processes:
+            scope = trio.CancelScope()
+            self._scopes.add(scope)
+            start_again(self._nursery, ISOLATED_PROCESS, self._keep, scope)
+
+    def close(self) -> None:
+        """Ends all processes; their tasks wait for that."""
+        self._is_closed = True
+        for each in self._scopes:
+            each.cancel(reason="the server has ended")
+        self._starter.close()
+
+    async def run(self, ctx: Context, function: IsolatedFunction, arguments: dict[str, Any]) -> Any:
+        """Runs a function in a process, alone, when one is free. Cancelled, it ends the process.
+
+        Raises:
+            Overloaded: Too many calls wait for a process, or this one has waited too long.
+            ProcessEnded: The process ended before the function, or none can be started.
+            Exception: As `IsolatedProcess.run`.
+        """
+        known = self._functions.get((function.place.module, function.place.name))
+        if known is None or known.stamp != function.stamp:
+            self.know([function])
+        limits, caller, borrower = self._limits, holder_of(ctx), object()
+        if self._waiting >= limits.max_waiting:
+            raise self._refusal()
+        self._waiting += 1
+        has_place = False
+        try:
+            process = None
+            with trio.move_on_after(limits.max_wait):
+                await self._places.acquire(borrower, caller)
+                has_place = True
+                process = await self._taken(function)
+        except BaseException:
+            if has_place:
+                self._places.release(borrower, caller)
+            raise
+        finally:
+            self._waiting -= 1
+        try:
+            if process is None:
+                raise self._refusal()
+            return await process.run(ctx, function, arguments)
+        finally:
+            if has_place:
+                self._places.release(borrower, caller)
+
+    def _refusal(self) -> Overloaded:
+        return Overloaded("pool of processes", self._limits.isolated_processes, self._waiting)
+
+    async def _taken(self, function: IsolatedFunction) -> IsolatedProcess:
+        while True:
+            while self._idle:
+                process = self._idle.pop()
+                if process.is_retired:
+                    continue
+                if process.takes(function):
+                    return process
+                process.kill(("stale", "its module was loaded again"))
+            if self._failure is not None:
+                raise ProcessEnded(
+                    "start", f"{function.tool}: its process cannot be started: {self._failure}"
+                )
+            await self._changed.park()
+
+    def _freed(self, process: IsolatedProcess) -> None:
+        if not process.is_retired:
+            self._idle.append(process)
+            self._changed.unpark()
+
+    # -- the tasks of the processes ----------------------------------------------------------------------------------
+
+    async def _keep(self, scope: trio.CancelScope) -> None:
+        """Keeps one process, and another one when it has ended."""
+        pause, longest = _PAUSES
+        with scope:
+            while not self._is_closed:
+                failure = await self._live()
+                if failure is None:
+                    pause = _PAUSES[0]
+                    continue
+                log.error("a process for functions cannot be started", why=failure, again_in=pause)
+                self._failure = failure
+                self._changed.unpark_all()
+                await trio.sleep(pause)
+                pause = min(pause * 2, longest)
+
+    async def _live(self) -> str | None:
+        """Starts a process, and waits for its end. Returns why it cannot begin, if so."""
+        try:
+            started = await self._starter.begin()
+        except OSError as error:
+            return f"{error.strerror}"
+        process = IsolatedProcess(started, self._freed)
+        self._all.add(process)
+        try:
+            failure = await process.begin([*self._functions.values()])
+            if failure is not None:
+                return failure
+            self._failure = None
+            self._freed(process)
+            await process.read()
+        finally:
+            self._all.discard(process)
+            if process in self._idle:
+                self._idle.remove(process)
+            await process.end()
+        return None
+
+
+def processes_of(ctx: Context) -> Processes:
+    """Returns the processes of the server that answers a call."""
+    return _processes_in(ctx._scope.kept, ctx._scope.limits)
+
+
+def start_ahead(kept: Any, limits: Limits, functions: Sequence[IsolatedFunction]) -> None:
+    """Starts the processes of a server that has such functions when it is served.
+
+    Args:
+        kept: The `mcp_actors._server.dependencies.ServeValues` of the server.
+        limits: Its limits.
+        functions: The functions.
+    """
+    _processes_in(kept, limits).know(functions)
+
+
+def _processes_in(kept: Any, limits: Limits) -> Processes:
+    if isolation_of_process.is_here:
+        raise LocalProtocolError(
+            "a process for isolated functions imports the program, which serves while it is imported: put what runs it "
+            'below if __name__ == "__main__":'
+        )
+    if kept.processes is None:
+        kept.processes = Processes(kept.nursery, limits)
+    found: Processes = kept.processes
+    return found

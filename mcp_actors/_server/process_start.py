@@ -1,0 +1,203 @@
+"""Starting a process that runs functions of tools, and ending it, by operating system. Nothing is forked."""
+
+from __future__ import annotations
+
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import outcome
+import trio
+
+from mcp_actors.abc import NothingSent
+
+__all__ = ["StartedProcess", "Starter"]
+
+# Seconds for which the end of a killed process is waited for: it is immediate, unless its memory is very large.
+_REAP_TIME = 1.0
+# Seconds of these in which it may end by itself once its pipes are closed.
+_LAST_WORDS = 0.3
+# Seconds between two looks whether it has ended, the first and the longest.
+_REAP_LOOKS = 0.001, 0.02
+
+
+def _command() -> list[str]:
+    # The modules of the engine may be where only the server's process looks for them.
+    path = [each for each in sys.path if isinstance(each, str)]
+    code = f"import sys; sys.path[:] = {path!r}; from mcp_actors._server.isolated import main; main()"
+    return [sys.executable, "-c", code]
+
+
+class StartedProcess:
+    """A process that has started, with its pipes.
+
+    Args:
+        process: A `subprocess.Popen`, or a `trio.Process`.
+        sink: Leads to its standard input.
+        source: Comes from its standard output.
+    """
+
+    def __init__(self, process: Any, sink: trio.abc.SendStream, source: trio.abc.ReceiveStream) -> None:
+        self._process = process
+        self.sink = sink
+        self.source = source
+        self._is_gone = False
+
+    @property
+    def pid(self) -> int:
+        pid: int = self._process.pid
+        return pid
+
+    def kill(self) -> None:
+        """Kills it, and what it has started in its process group."""
+        if self._is_gone:
+            return
+        if sys.platform == "win32":
+            self._process.kill()
+            return
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            # It has ended: there is no group, or macOS allows nobody to signal one that only waits to be reaped.
+            self._process.kill()
+
+    async def end(self) -> int | None:
+        """Kills it, and waits until it is gone.
+
+        Returns:
+            The exit code of one that ended by itself, or by `kill`; ``None`` of one that only this has ended.
+        """
+        code: int | None = None
+        with trio.move_on_after(_REAP_TIME):
+            # One that ends by itself closes its pipes a moment before it has an exit code.
+            with trio.move_on_after(_LAST_WORDS):
+                code = await self._exit_code()
+            # Also when it has ended: it may have started others.
+            self.kill()
+            self._is_gone = True
+            await self._exit_code()
+        return code
+
+    async def _exit_code(self) -> int:
+        pause, longest = _REAP_LOOKS
+        while (code := self._process.poll()) is None:
+            await trio.sleep(pause)
+            pause = min(pause * 2, longest)
+        found: int = code
+        return found
+
+    def threads(self) -> int:
+        """The number of its threads; 0 where the system does not say."""
+        if sys.platform != "linux":
+            return 0
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as state:
+                # The name of the program, in brackets, may have blanks and brackets in it. See proc(5).
+                return int(state.read().rpartition(b")")[2].split()[17])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+
+if sys.platform == "win32":
+
+    class Starter:
+        """Starts processes."""
+
+        async def begin(self) -> StartedProcess:
+            """Starts one; raises `OSError` if the system refuses."""
+            process = await trio.lowlevel.open_process(
+                _command(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                creationflags=subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW,
+            )
+            assert process.stdin is not None
+            assert process.stdout is not None
+            return StartedProcess(process, process.stdin, process.stdout)
+
+        def close(self) -> None:
+            """Starts none any more."""
+
+else:
+
+    class _Pipe(trio.abc.SendStream):
+        """A pipe that can write short messages at once."""
+
+        def __init__(self, descriptor: int) -> None:
+            self._stream = trio.lowlevel.FdStream(descriptor)
+
+        def send_at_once(self, data: bytes) -> bool:
+            """Writes all of ``data`` now or nothing, as POSIX has it for no more than ``PIPE_BUF`` bytes."""
+            if len(data) > select.PIPE_BUF:
+                return False
+            try:
+                return os.write(self._stream.fileno(), data) == len(data)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise NothingSent from error
+
+        async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+            await self._stream.send_all(data)
+
+        async def wait_send_all_might_not_block(self) -> None:
+            await self._stream.wait_send_all_might_not_block()
+
+        async def aclose(self) -> None:
+            await self._stream.aclose()
+
+    class Starter:
+        """Starts processes in a thread that lasts: Linux ends a process with the thread that has started it."""
+
+        def __init__(self) -> None:
+            self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+            self._thread: threading.Thread | None = None
+
+        async def begin(self) -> StartedProcess:
+            """Starts one; raises `OSError` if the system refuses. Not cancellable, which takes milliseconds."""
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="mcp-actors processes", daemon=True)
+                self._thread.start()
+            token, is_there = trio.lowlevel.current_trio_token(), trio.Event()
+            outcomes: list[outcome.Outcome[tuple[subprocess.Popen[bytes], int, int]]] = []
+
+            def started() -> None:
+                outcomes.append(outcome.capture(_started))
+                token.run_sync_soon(is_there.set)
+
+            self._wanted.put(started)
+            with trio.CancelScope(shield=True):
+                await is_there.wait()
+            process, sink, source = outcomes[0].unwrap()
+            return StartedProcess(process, _Pipe(sink), trio.lowlevel.FdStream(source))
+
+        def close(self) -> None:
+            """Starts none any more."""
+            self._wanted.put(None)
+
+        def _run(self) -> None:
+            while (wanted := self._wanted.get()) is not None:
+                wanted()
+
+    def _started() -> tuple[subprocess.Popen[bytes], int, int]:
+        """Returns a process, and the descriptors that lead to and from it."""
+        their_source, sink = os.pipe()
+        source, their_sink = os.pipe()
+        try:
+            process = subprocess.Popen(
+                _command(), stdin=their_source, stdout=their_sink, start_new_session=True
+            )
+        except BaseException:
+            os.close(sink)
+            os.close(source)
+            raise
+        finally:
+            os.close(their_source)
+            os.close(their_sink)
+        return process, sink, source

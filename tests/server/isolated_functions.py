@@ -1,0 +1,219 @@
+"""Functions of tools that tests run in processes of their own, which import this file."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trio
+import trio.lowlevel
+
+from mcp_actors import Context, Image, SyncContext, ToolError, current_context
+from mcp_actors.errors import RpcError
+from mcp_actors.types import CallToolResult, ElicitFormParams, TextContent
+
+MIB = 1024 * 1024
+
+
+@dataclass
+class Point:
+    x: int
+    y: int = 0
+
+
+@dataclass
+class Name:
+    first: str
+
+
+def add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+def mirror(point: Point, times: list[float]) -> Point:
+    assert isinstance(point, Point)
+    return Point(point.y, point.x + len(times))
+
+
+def raw(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"got": arguments}
+
+
+def picture() -> Image:
+    return Image(b"\x89PNG\r\n\x1a\n")
+
+
+def picture_of(path: str) -> Image:
+    return Image(Path(path))
+
+
+def whole() -> CallToolResult:
+    return CallToolResult([TextContent("whole")], {"n": 1}, meta={"mine": 1})
+
+
+def wrong() -> int:
+    return "text"  # type: ignore[return-value]
+
+
+def prints() -> str:
+    print("this goes to standard error")
+    os.write(1, b"and so does this\n")
+    return f"read {sys.stdin.readline()!r}"
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def large(size: int, text: str) -> str:
+    assert len(text) == size
+    return text
+
+
+async def on_trio(n: int) -> int:
+    await trio.lowlevel.checkpoint()
+    return n + 1
+
+
+async def on_asyncio(n: int, ctx: Context) -> int:
+    await asyncio.sleep(0)
+    await ctx.progress(n)
+    return n + 2
+
+
+def fail(how: str) -> str:
+    if how == "tool":
+        raise ToolError("the author says so")
+    if how == "rpc":
+        raise RpcError(-32050, "own code", {"a": 1})
+    if how == "group":
+        raise ExceptionGroup("several", [ToolError("alone in it")])
+    raise KeyError("secret")
+
+
+def end(how: str, mark: str = "") -> str:
+    """Ends its process, in one way or another."""
+    if mark:
+        Path(mark).write_text(str(os.getpid()))
+    if how == "sys.exit":
+        sys.exit(3)
+    elif how == "os._exit":
+        os._exit(4)
+    elif how == "segfault":
+        ctypes.string_at(0)
+    elif how == "abort":
+        os.abort()
+    elif how == "kill":
+        os.kill(os.getpid(), 9)
+    elif how == "memory":
+        return str(len(bytearray(400 * MIB)))
+    elif how == "memory in pieces":
+        return str(len([bytes(100_000) for _ in range(4000)]))
+    elif how == "cpu":
+        while True:
+            pass
+    elif how == "lock":
+        # The interpreter's lock is held, so that no thread of the process runs.
+        return str(sum(range(10**12)))
+    elif how == "threads":
+        for _ in range(2000):
+            threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        time.sleep(60)
+    elif how == "sleep":
+        time.sleep(60)
+    elif how == "children":
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        Path(mark).write_text(f"{os.getpid()} {child.pid}")
+        time.sleep(60)
+    elif how == "noise":
+        # Descriptors that are not one's own.
+        for each in range(3, 20):
+            try:
+                os.write(each, b"no message\n")
+            except OSError:
+                continue
+        time.sleep(60)
+    elif how == "closes":
+        os.closerange(3, 20)
+        time.sleep(60)
+    return str(os.getpid())
+
+
+def leaves_a_thread() -> int:
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    return os.getpid()
+
+
+def takes(mib: int) -> int:
+    return len(bytearray(mib * MIB)) // MIB
+
+
+def works(days: int, ctx: SyncContext) -> str:
+    assert current_context() is ctx
+    for day in range(1, days + 1):
+        ctx.progress(day, days, f"day {day}")
+    ctx.log("warning", {"half": "of it"})
+    ctx.log("debug", "nobody wants this")
+    return f"{ctx.method} {ctx.request_id} {ctx.meta.get('mine')} {ctx.peer.version} {ctx.deadline > time.monotonic()}"
+
+
+async def works_on_trio(days: int, ctx: Context) -> str:
+    async with trio.open_nursery() as nursery:
+        for day in range(1, days + 1):
+            nursery.start_soon(ctx.progress, day, days)
+    await ctx.log("warning", "half of it")
+    return ctx.method
+
+
+def asks(ctx: SyncContext) -> str:
+    found = ctx.elicit("First name?", Name)
+    assert found.data is not None
+    form = {"type": "object", "properties": {"first": {"type": "string"}}}
+    answers = ctx.ask({"last": ElicitFormParams("Last name?", form)})
+    return f"{found.data.first} {answers['last'].content['first']} in {os.getpid()}"
+
+
+async def asks_on_trio(ctx: Context) -> str:
+    found = await ctx.elicit("First name?", Name)
+    assert found.data is not None
+    return f"{found.data.first} in {os.getpid()}"
+
+
+def samples(ctx: SyncContext) -> str:
+    answer = ctx.sample("Say it", max_tokens=9)
+    roots = ctx.list_roots()
+    assert isinstance(answer.content, TextContent)
+    return f"{answer.content.text} {roots[0].uri}"
+
+
+def charges(path: str, ctx: SyncContext) -> str:
+    paid = ctx.once("charge", _charge, path)
+    name = ctx.elicit("Who?", Name)
+    assert name.data is not None
+    mailed = ctx.once("mail", _mail, path)
+    return f"{paid.x} {mailed} {name.data.first}"
+
+
+def _charge(path: str) -> Point:
+    with Path(path).open("a") as file:
+        file.write("charged\n")
+    return Point(42)
+
+
+async def _mail(path: str) -> str:
+    await trio.lowlevel.checkpoint()
+    async with await trio.open_file(path, "a") as file:
+        await file.write("mailed\n")
+    return "sent"
+
+
+def looks(what: str, ctx: SyncContext) -> str:
+    return str(getattr(ctx, what))

@@ -1,0 +1,634 @@
+"""Functions in processes of their own: what crosses, what ends them, and that nobody else notices."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from mcp_actors import Client, Depends, Limits, Overloaded, Server
+from mcp_actors.errors import RpcError
+from mcp_actors.types import CreateMessageResult, ElicitResult, Root, TextContent
+from tests.server import isolated_functions as functions
+
+ERAS = ["legacy", "modern"]
+MIB = 1024 * 1024
+# Seconds for everything in one test, which nothing comes near to unless it hangs.
+PATIENCE = 120
+# Calls of the storm; a measurement takes 10,000.
+STORM = int(os.environ.get("MCP_ACTORS_ISOLATED", "120"))
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals that end a process")
+LINUX = pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems do not bound the memory, nor count threads"
+)
+
+
+def make_server(*calls: Callable[..., Any], processes: int = 1, **options: Any) -> Server:
+    server = Server("isolating", limits=Limits(isolated_processes=processes), mask_errors=False)
+    for call in calls:
+        server.add_tool(call, isolate="process", **options)
+    return server
+
+
+@asynccontextmanager
+async def called(server: Server, **options: Any) -> AsyncIterator[Client]:
+    with trio.fail_after(PATIENCE):
+        async with Client(server, **options) as client:
+            yield client
+
+
+def text_of(result: Any) -> str:
+    (block,) = result.content
+    assert isinstance(block, TextContent)
+    return block.text
+
+
+def value_of(result: Any) -> Any:
+    """The structured value, which some revisions have as an object only."""
+    value = result.structured_content
+    return value["result"] if isinstance(value, dict) and [*value] == ["result"] else value
+
+
+def ended(result: Any) -> Any:
+    assert result.is_error
+    return result.meta["mcp-actors/ended"]
+
+
+def exists(pid: int) -> bool:
+    """Whether a process runs. One that has ended, and waits for its parent to notice, does not."""
+    try:
+        os.kill(pid, 0)
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
+    except (OSError, ValueError):
+        return False
+
+
+async def until(is_so: Callable[[], object]) -> None:
+    """Waits for something that another process does, which can tell nobody."""
+    while True:
+        if is_so():
+            return
+        await trio.sleep(0.01)
+
+
+async def until_gone(*pids: int) -> None:
+    await until(lambda: not any(map(exists, pids)))
+
+
+async def read_pids(path: Path) -> list[int]:
+    def read() -> list[int]:
+        return [int(each) for each in path.read_text().split()] if path.exists() else []
+
+    await until(read)
+    return read()
+
+
+# -- what crosses ---
+
+
+async def test_arguments_and_results_cross_as_for_any_tool() -> None:
+    server = make_server(
+        functions.add, functions.mirror, functions.picture, functions.picture_of, functions.whole, functions.wrong,
+        functions.on_trio,
+    )  # fmt: skip
+    server.add_tool(functions.on_asyncio, isolate="process", loop="asyncio")
+    server.add_tool(functions.raw, isolate="process", input_schema={"type": "object", "required": ["a"]})
+    async with called(server) as client:
+        results = {
+            "add": await client.call_tool("add", {"a": 2}),
+            "repaired": await client.call_tool("add", {"a": "2", "b": 2}),
+            "mirror": await client.call_tool("mirror", {"point": {"x": 3}, "times": [1.5]}),
+            "picture": await client.call_tool("picture"),
+            "file": await client.call_tool("picture_of", {"path": "/nowhere.png"}),
+            "whole": await client.call_tool("whole"),
+            "wrong": await client.call_tool("wrong"),
+            "raw": await client.call_tool("raw", {"a": [None]}),
+            "refused": await client.call_tool("raw", {}),
+            "trio": await client.call_tool("on_trio", {"n": 1}),
+            "asyncio": await client.call_tool("on_asyncio", {"n": 1}),
+        }
+
+    assert {name: each.structured_content for name, each in results.items() if not each.is_error} == {
+        "add": 3,
+        "repaired": 4,
+        "mirror": {"x": 0, "y": 4},
+        "picture": results["picture"].structured_content,
+        "whole": {"n": 1},
+        "raw": {"got": {"a": [None]}},
+        "trio": 2,
+        "asyncio": 3,
+    }
+    assert base64.b64decode(results["picture"].content[0].data).startswith(b"\x89PNG")  # type: ignore[union-attr]
+    assert results["whole"].meta["mine"] == 1  # type: ignore[index]
+    assert text_of(results["wrong"]).startswith(
+        "wrong: it returned what cannot be sent: what was returned is not of"
+    )
+    assert "No such file" in text_of(results["file"])
+    assert "a: is required" in text_of(results["refused"])
+
+
+async def test_failures_of_a_function_are_those_of_any_tool() -> None:
+    server = make_server(functions.fail)
+    with capture_logs() as lines:
+        async with called(server) as client:
+            tool = await client.call_tool("fail", {"how": "tool"})
+            group = await client.call_tool("fail", {"how": "group"})
+            with pytest.raises(RpcError) as rpc:
+                await client.call_tool("fail", {"how": "rpc"})
+            other = await client.call_tool("fail", {"how": "other"})
+
+    assert (text_of(tool), text_of(group)) == ("the author says so", "alone in it")
+    assert (rpc.value.code, rpc.value.data) == (-32050, {"a": 1})
+    assert text_of(other) == "fail: KeyError: 'secret'"
+    (line,) = [each for each in lines if each["event"] == "handler failed"]
+    assert 'raise KeyError("secret")' in line["traceback"]
+    assert "isolated.py" not in line["traceback"]
+
+
+async def test_output_of_a_function_harms_nobody() -> None:
+    async with called(make_server(functions.prints)) as client:
+        assert text_of(await client.call_tool("prints")) == "read ''"
+        assert text_of(await client.call_tool("prints")) == "read ''"
+
+
+async def test_large_values_cross() -> None:
+    async with called(make_server(functions.large)) as client:
+        text = "x" * (3 * MIB)
+        assert text_of(await client.call_tool("large", {"size": len(text), "text": text})) == text
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_progress_log_and_what_is_known_of_the_call_cross(era: str) -> None:
+    reports: list[Any] = []
+    logged: list[Any] = []
+    server = make_server(functions.works, functions.works_on_trio)
+    async with called(
+        server, era=era, on_log=lambda level, data, logger: logged.append(data), log_level="info"
+    ) as client:
+        result = await client.call_tool(
+            "works", {"days": 3}, on_progress=reports.append, meta={"mine": "yours"}
+        )
+        other = await client.call_tool("works_on_trio", {"days": 3}, on_progress=reports.append)
+
+    method, _, mine, version, has_time = text_of(result).split()
+    assert (method, mine, version, has_time) == ("tools/call", "yours", client.version, "True")
+    assert [(each.progress, each.total) for each in reports[:3]] == [(1, 3), (2, 3), (3, 3)]
+    assert [each.message for each in reports[:3]] == ["day 1", "day 2", "day 3"]
+    assert len(reports) > 3
+    assert text_of(other) == "tools/call"
+    assert logged[0] == {"half": "of it"}
+    assert "nobody wants this" not in logged
+
+
+async def answer(question: Any) -> ElicitResult:
+    return ElicitResult("accept", {"first": question.message.split()[0]})
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_questions_to_the_client_cross(era: str) -> None:
+    async def sample(params: Any) -> CreateMessageResult:
+        return CreateMessageResult(role="assistant", content=TextContent("said"), model="m")
+
+    server = make_server(functions.asks, functions.asks_on_trio, functions.samples, functions.pid)
+    async with called(
+        server, era=era, elicitation=answer, sampling=sample, roots=[Root("file:///srv")]
+    ) as client:
+        before = await client.call_tool("pid")
+        asked = await client.call_tool("asks")
+        on_trio = await client.call_tool("asks_on_trio")
+        sampled = await client.call_tool("samples")
+
+    # A question ends a modern call, and its answer begins it again; the process leaves the function and is kept.
+    assert text_of(asked) == f"First Last in {value_of(before)}"
+    assert text_of(on_trio) == f"First in {value_of(before)}"
+    assert text_of(sampled) == "said file:///srv"
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_effects_happen_once(era: str, tmp_path: Path) -> None:
+    path = tmp_path / "effects"
+    async with called(make_server(functions.charges), era=era, elicitation=answer) as client:
+        result = await client.call_tool("charges", {"path": str(path)})
+
+    assert text_of(result) == "42 sent Who?"
+    assert path.read_text().split() == ["charged", "mailed"]
+
+
+@pytest.mark.parametrize("what", ["state", "server", "session", "request", "user_state", "extensions"])
+async def test_what_stays_in_the_server_says_so(what: str) -> None:
+    async with called(make_server(functions.looks)) as client:
+        result = await client.call_tool("looks", {"what": what})
+
+    assert f"ctx.{what} is in the process of the server" in text_of(result)
+
+
+# -- what ends a process ---
+
+ENDS = [
+    ("sys.exit", "exit", "with exit code 3", {}),
+    ("os._exit", "exit", "with exit code 4", {}),
+    pytest.param("segfault", "crash", "SIGSEGV", {}, marks=POSIX),
+    pytest.param("abort", "crash", "SIGABRT", {}, marks=POSIX),
+    pytest.param("kill", "killed", "killed from outside", {}, marks=POSIX),
+    pytest.param("memory", "memory", "209715200 bytes", {"memory": 200 * MIB}, marks=LINUX),
+    pytest.param("memory in pieces", "memory", "209715200 bytes", {"memory": 200 * MIB}, marks=LINUX),
+    pytest.param("cpu", "cpu", "processor time", {"cpu": 0.2}, marks=POSIX),
+    pytest.param("lock", "cpu", "processor time", {"cpu": 0.2}, marks=POSIX),
+    pytest.param("threads", "threads", "more than 256 threads", {}, marks=LINUX),
+    ("noise", "crash", "no message", {}),
+    ("closes", "crash", "", {}),
+]
+
+
+@pytest.mark.parametrize(("how", "kind", "text", "options"), ENDS)
+async def test_the_end_of_a_process_costs_its_call_alone(
+    how: str, kind: str, text: str, options: dict[str, Any]
+) -> None:
+    server = make_server(functions.end, processes=2, **options)
+    server.add_tool(functions.pid, isolate="process")
+    with capture_logs() as lines:
+        async with called(server) as client:
+            beside: list[Any] = []
+
+            async def call_beside() -> None:
+                beside.append(await client.call_tool("pid"))
+
+            async with trio.open_nursery() as nursery:
+                for _ in range(5):
+                    nursery.start_soon(call_beside)
+                result = await client.call_tool("end", {"how": how})
+            pids = {each.structured_content for each in beside}
+            after = await client.call_tool("end", {"how": "not at all"})
+
+    assert ended(result) == kind
+    assert text_of(result).startswith("end: ")
+    assert text in text_of(result)
+    assert not any(each.is_error for each in [*beside, after])
+    assert not any(map(exists, pids))
+    (line,) = [each for each in lines if each["event"].startswith("the process of a tool has ended")]
+    assert (line["tool"], line["why"], line["log_level"]) == ("end", kind, "warning")
+
+
+@pytest.mark.parametrize("how", ["sleep", pytest.param("lock", marks=POSIX)])
+async def test_the_timeout_of_a_tool_ends_its_process(how: str, tmp_path: Path) -> None:
+    server = make_server(functions.end, timeout=0.5)
+    async with called(server) as client:
+        result = await client.call_tool("end", {"how": how, "mark": str(tmp_path / "pid")})
+        await until_gone(*await read_pids(tmp_path / "pid"))
+        after = await client.call_tool("end", {"how": "not at all"})
+
+    assert text_of(result) == "end: stopped, because it may take no longer than 0.5 s"
+    assert not after.is_error
+
+
+@pytest.mark.parametrize("how", ["sleep", "children", pytest.param("lock", marks=POSIX)])
+async def test_cancelling_a_call_ends_its_process_and_what_that_has_started(how: str, tmp_path: Path) -> None:
+    async with called(make_server(functions.end)) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "end", {"how": how, "mark": str(tmp_path / "pid")})
+            pids = await read_pids(tmp_path / "pid")
+            nursery.cancel_scope.cancel()
+        await until_gone(*pids)
+        after = await client.call_tool("end", {"how": "not at all"})
+
+    assert not after.is_error
+    assert text_of(after) not in map(str, pids)
+
+
+async def test_a_thread_that_a_function_has_left_is_not_met_by_the_next_call() -> None:
+    async with called(make_server(functions.leaves_a_thread, functions.pid)) as client:
+        left = await client.call_tool("leaves_a_thread")
+        after = await client.call_tool("pid")
+
+        assert after.structured_content != left.structured_content
+        await until_gone(left.structured_content)
+
+
+@LINUX
+async def test_memory_is_counted_for_each_call() -> None:
+    async with called(make_server(functions.takes, functions.pid, memory=100 * MIB)) as client:
+        for _ in range(3):
+            assert (await client.call_tool("takes", {"mib": 80})).structured_content == 80
+        before = await client.call_tool("pid")
+        assert ended(await client.call_tool("takes", {"mib": 120})) == "memory"
+        assert (await client.call_tool("pid")).structured_content != before.structured_content
+
+
+# -- the pool ---
+
+
+async def test_calls_wait_for_a_process_and_too_many_are_refused(tmp_path: Path) -> None:
+    server = make_server(functions.end, functions.pid)
+    server.limits = Limits(isolated_processes=1, max_waiting=1)
+    async with called(server) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.call_tool, "end", {"how": "sleep", "mark": str(tmp_path / "pid")})
+            await read_pids(tmp_path / "pid")
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(client.call_tool, "pid")
+                for _ in range(200):
+                    await trio.lowlevel.checkpoint()
+                with pytest.raises(Overloaded) as refused:
+                    await client.call_tool("pid")
+                waiting.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
+        assert not (await client.call_tool("pid")).is_error
+
+    assert refused.value.data["scope"] == "pool of processes"
+
+
+async def test_processes_are_started_ahead_and_end_with_the_server() -> None:
+    server = make_server(functions.pid, processes=2)
+    async with called(server) as client:
+        first = [(await client.call_tool("pid")).structured_content for _ in range(20)]
+
+    assert 1 <= len(set(first)) <= 2
+    assert not any(map(exists, first))
+
+
+async def test_a_tool_that_is_added_while_the_server_serves_has_processes() -> None:
+    server = Server("later", capabilities=["tools"])
+    async with called(server) as client:
+        server.add_tool(functions.add, isolate="process")
+        assert (await client.call_tool("add", {"a": 1})).structured_content == 2
+
+
+async def test_a_mounted_server_has_processes_of_its_own() -> None:
+    outer = Server("outer")
+    outer.mount("inner", make_server(functions.pid))
+    async with called(outer) as client:
+        (tool,) = [each.name for each in await client.list_tools()]
+        found = (await client.call_tool(tool)).structured_content
+
+    assert found != os.getpid()
+    assert not exists(found)
+
+
+# -- what is refused ---
+
+
+def closure() -> Callable[..., Any]:
+    def inside(n: int) -> int:
+        return n
+
+    return inside
+
+
+class Counting:
+    def count(self, n: int) -> int:
+        return n
+
+
+def generator() -> Any:
+    yield 1
+
+
+def needs(n: Annotated[int, Depends(lambda: 1)]) -> int:
+    return n
+
+
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    (closure(), {}, "is defined inside another function.*move it to the top of its module"),
+    (lambda n: n, {"name": "x"}, "is a lambda"),
+    (functools.partial(functions.add, 1), {"name": "x"}, "is no plain function"),
+    (Counting().count, {}, "is no plain function"),
+    (generator, {}, "yields its values one by one"),
+    (needs, {}, "what Depends makes for 'n' is in the process of the server"),
+    (functions.add, {"inline": True}, "remove inline=True"),
+    (functions.add, {"isolate": "thread"}, 'write "process"'),
+    (functions.add, {"memory": 0}, "memory=0: write a number of bytes"),
+    (functions.add, {"cpu": -1}, "cpu=-1: write a number of seconds"),
+    (functions.add, {"isolate": None, "memory": 1}, 'add isolate="process"'),
+]
+
+
+@pytest.mark.parametrize(("call", "options", "text"), REFUSED)
+def test_what_cannot_run_in_a_process_is_refused_at_registration(
+    call: Any, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=text):
+        Server("refusing").add_tool(call, **{"isolate": "process", **options})
+
+
+# -- programs ---
+
+
+def write(path: Path, program: str) -> Path:
+    path.write_text(textwrap.dedent(program))
+    return path
+
+
+SCRIPT = """
+    import os, sys, time
+    from mcp_actors import Server
+
+    server = Server("script")
+
+    @server.tool(isolate="process")
+    def pid() -> list[int]:
+        return [os.getpid(), os.getppid()]
+
+    @server.tool(isolate="process")
+    def hang(mark: str) -> None:
+        open(mark, "w").write(str(os.getpid()))
+        HANG
+
+    if __name__ == "__main__":
+        server.run()
+"""
+
+
+@pytest.mark.parametrize("how", ["guarded", "unguarded", "served"])
+async def test_functions_of_a_script_run_in_processes(how: str, tmp_path: Path) -> None:
+    guard = 'if __name__ == "__main__":\n        '
+    script = write(tmp_path / "json.py", SCRIPT if how == "guarded" else SCRIPT.replace(guard, ""))
+    command = [sys.executable, *(["-m", "mcp_actors", "serve"] if how == "served" else []), str(script)]
+    with trio.fail_after(PATIENCE):
+        async with Client(command) as client:
+            own, parent = value_of(await client.call_tool("pid"))
+
+    assert own != parent
+    assert not exists(own)
+
+
+@LINUX
+@pytest.mark.parametrize("hang", ["time.sleep(100)", "sum(range(10**12))"])
+async def test_processes_end_with_a_server_that_is_killed(hang: str, tmp_path: Path) -> None:
+    script = write(tmp_path / "server.py", SCRIPT.replace("HANG", hang))
+    mark = tmp_path / "pid"
+    start = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "0"}}
+    messages: list[dict[str, Any]] = [
+        {"id": 1, "method": "initialize", "params": start},
+        {"method": "notifications/initialized"},
+        {"id": 2, "method": "tools/call", "params": {"name": "hang", "arguments": {"mark": str(mark)}}},
+    ]
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in messages)
+    with trio.fail_after(PATIENCE):
+        process = await trio.lowlevel.open_process(
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        async with process.stdin, process.stdout:
+            await process.stdin.send_all(lines.encode())
+            pids = await read_pids(mark)
+            process.kill()
+            await process.wait()
+        await until_gone(*pids)
+
+
+async def test_a_module_that_cannot_be_imported_is_what_the_call_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path / "only_here.py",
+        """
+        import os
+        if os.environ.get("ONLY_HERE") != str(os.getpid()):
+            raise RuntimeError("not in this process")
+        def add(a: int) -> int:
+            return a
+        """,
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ONLY_HERE", str(os.getpid()))
+    module: Any = __import__("only_here")
+    with capture_logs() as lines:
+        async with called(make_server(module.add)) as client:
+            result = await client.call_tool("add", {"a": 1})
+
+    assert ended(result) == "start"
+    assert text_of(result) == "add: its process cannot be started: RuntimeError: not in this process"
+    assert "a process for functions cannot be started" in [each["event"] for each in lines]
+
+
+async def test_a_script_that_serves_while_it_is_imported_is_told_what_to_do(tmp_path: Path) -> None:
+    script = write(
+        tmp_path / "unguarded.py",
+        """
+        import trio
+        from mcp_actors import Client, Server
+
+        server = Server("script")
+
+        @server.tool(isolate="process")
+        def add(a: int) -> int:
+            return a
+
+        async def main() -> None:
+            async with Client(server) as client:
+                print((await client.call_tool("add", {"a": 1})).content[0].text)
+
+        trio.run(main)
+        """,
+    )
+    with trio.fail_after(PATIENCE):
+        ran = await trio.run_process([sys.executable, str(script)], capture_stdout=True, capture_stderr=True)
+
+    assert b'put what runs it below if __name__ == "__main__":' in ran.stdout
+
+
+async def version_after(client: Client, former: int) -> Any:
+    while True:
+        found = (await client.call_tool("version")).structured_content
+        if found != former:
+            return found
+        # The folder is looked at once a second.
+        await trio.sleep(0.1)
+
+
+async def test_a_file_that_is_loaded_again_runs_anew_in_its_process(tmp_path: Path) -> None:
+    program = """
+        from mcp_actors import tool
+
+        @tool(isolate="process")
+        def version() -> int:
+            return {}
+        """
+    file = write(tmp_path / "version.py", program.format(1))
+    server = Server("modules", limits=Limits(isolated_processes=1))
+    server.add_modules(tmp_path, reload=True)
+    async with called(server) as client:
+        assert (await client.call_tool("version")).structured_content == 1
+        write(file, program.format(22))
+        assert await version_after(client, 1) == 22
+
+
+# -- a storm ---
+
+
+async def one_of_a_storm(client: Client, chance: random.Random, seen: Counter[str]) -> None:
+    """Makes a call that ends in some way, and checks that it has ended in this way."""
+    how = chance.choice(["fine", "cancel", "timeout", "sys.exit", "os._exit", *KILLS])
+    if how == "fine":
+        result = await client.call_tool("end", {"how": "not at all"})
+        assert not result.is_error, text_of(result)
+    elif how == "cancel":
+        with trio.move_on_after(chance.random() * 0.5):
+            await client.call_tool("end", {"how": "sleep"})
+    elif how == "timeout":
+        result = await client.call_tool("short", {"how": "sleep"})
+        assert text_of(result) == "short: stopped, because it may take no longer than 0.2 s"
+    else:
+        result = await client.call_tool("end", {"how": how})
+        assert ended(result) == KILLS.get(how, "exit")
+    seen[how] += 1
+
+
+KILLS = (
+    {"kill": "killed", "segfault": "crash", "memory": "memory", "cpu": "cpu"}
+    if sys.platform == "linux"
+    else {}
+)
+
+
+async def test_a_storm_of_calls_ends_each_with_its_reason_and_leaves_nothing() -> None:
+    server = make_server(functions.end, processes=3, memory=200 * MIB, cpu=0.3)
+    server.add_tool(functions.end, name="short", isolate="process", timeout=0.2)
+    server.add_tool(functions.add, name="beside", inline=True)
+    seen: Counter[str] = Counter()
+    places = trio.CapacityLimiter(6)
+    late: list[float] = []
+
+    async def one(chance: random.Random) -> None:
+        async with places:
+            await one_of_a_storm(client, chance, seen)
+
+    async def beside() -> None:
+        while True:
+            before = time.perf_counter()
+            assert (await client.call_tool("beside", {"a": 1})).structured_content == 2
+            late.append(time.perf_counter() - before)
+            await trio.sleep(0.02)
+
+    with trio.fail_after(PATIENCE + STORM):
+        async with Client(server) as client, trio.open_nursery() as others:
+            others.start_soon(beside)
+            async with trio.open_nursery() as nursery:
+                for seed in range(STORM):
+                    nursery.start_soon(one, random.Random(seed))
+            others.cancel_scope.cancel()
+
+    assert seen.total() == STORM
+    assert late
+    shown = ["ps", "-o", "args=", "--ppid", str(os.getpid())]
+    left = await trio.run_process(shown, capture_stdout=True, check=False)
+    assert b"isolated" not in left.stdout
+    late.sort()
+    p50, p99 = (1e3 * late[len(late) * each // 100] for each in (50, 99))
+    print(f"{dict(seen)}; beside: {len(late)} calls, p50 {p50:.2f} ms, p99 {p99:.2f} ms")
