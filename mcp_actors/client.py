@@ -57,7 +57,7 @@ from mcp_actors._client.tool_arguments import ArgumentCheck, ArgumentMode
 from mcp_actors._client.tool_results import result_reader
 from mcp_actors._client.tool_streams import PartStream, ToolStream, streamed
 from mcp_actors._client.tool_tasks import ToolTasks
-from mcp_actors._client.watching import ListChange, Watched, WatchedList, WatchedResource
+from mcp_actors._client.watching import ListChange, WatchedList, WatchedResource, WatchedState
 from mcp_actors._eras.client_negotiation import discoverable, versions_for
 from mcp_actors._eras.era import IDEMPOTENCY, KEY, EraName, Event, EventKind
 from mcp_actors.abc import SharedState
@@ -280,6 +280,7 @@ class Client:
         if prior_discover is not None:
             discoverable(versions, prior_discover)
         hosts = {"sampling/createMessage": sampling, "elicitation/create": elicitation}
+        answered = [name for name, given in hosts.items() if given]
         client_tasks = ClientTasks()
         try:
             gate = None if lock is None else LockGate(as_server_lock(lock))
@@ -312,20 +313,14 @@ class Client:
                 extensions=extensions,
                 middleware=middleware if gate is None else [*middleware, gate],
                 cache=cache,
-                tasks=client_tasks.extension(
-                    takes=tasks, hosts=[name for name, given in hosts.items() if given]
-                ),
+                tasks=client_tasks.extension(takes=tasks, hosts=answered),
             )
         except (McpError, TypeError) as error:
             shorten(error)
             raise
-        self._assemble(options)
-        client_tasks.bind(self._tasks)
-        self._gate = gate
-        if gate is not None:
-            gate.bind(self._requests, self._connectivity)
+        self._assemble(options, client_tasks, gate)
 
-    def _assemble(self, options: ClientOptions) -> None:
+    def _assemble(self, options: ClientOptions, client_tasks: ClientTasks, gate: LockGate | None) -> None:
         """Makes the parts of the client, which know each other from here on."""
         self._options = options
         self._connectivity = connectivity = Connectivity(options.restart)
@@ -347,6 +342,10 @@ class Client:
         )
         self._life = ClientLife(self._supervisor, notifications, self._subscriptions)
         self._block = BlockNursery("Client")
+        client_tasks.bind(self._tasks)
+        self._gate = gate
+        if gate is not None:
+            gate.bind(requests, connectivity)
 
     def __repr__(self) -> str:
         return f"<Client {self._supervisor!r}>"
@@ -1273,7 +1272,7 @@ class Client:
             McpError: By the iteration: what `watch_tools` and `read_resource` raise.
         """
         watched = WatchedResource(
-            Watched("resource_updated", uri, "resources/read"),
+            WatchedState("resource_updated", uri, "resources/read"),
             self._connectivity,
             self._requests,
             self._subscriptions,
@@ -1291,7 +1290,7 @@ class Client:
     ) -> WatchedList[T]:
         # What is kept of an answer may be older than the subscription.
         return WatchedList(
-            Watched(kind, None, f"{kind}/list"),
+            WatchedState(kind, None, f"{kind}/list"),
             self._connectivity,
             self._requests,
             self._subscriptions,

@@ -49,6 +49,7 @@ CONTRACT_VERBS = {"FrameChannel": "settled", "Outlet": "settle"}
 MANY_ATTRIBUTES: dict[str, str] = {
     "mcp_actors.gateway.lists.UpstreamLists": "what is known of each list, and what was said about it",
     "mcp_actors.shared.redis.link.RedisLink": "one connection: how it is found, what waits on it, and why it was lost",
+    "mcp_actors._client.requests.Requests": "all requests pass through it, and what answers and spares them",
     "mcp_actors._actors.link.Link": "every frame passes through it; a second object would be looked up for each",
     "mcp_actors._server.features.Features": "one attribute for each kind of feature, and what is declared of them",
 }

@@ -223,8 +223,8 @@ DEFECTS = (
     Defect(
         "a gateway passes a deadline on as it came",
         "mcp_actors/gateway/call_options.py",
-        "    KEY,\n    DEADLINE,\n}",
-        "    KEY,\n}",
+        "    DEADLINE,\n    STREAMS,\n}",
+        "    STREAMS,\n}",
         ("server/test_deadlines.py",),
     ),
     Defect(
@@ -390,7 +390,7 @@ DEFECTS = (
     ),
     Defect(
         "a cached answer is good for longer than any entry may be",
-        "mcp_actors/_client/requests.py",
+        "mcp_actors/_client/cache.py",
         "min(ttl, MAX_AGE * 1000) / 1000",
         "max(ttl, MAX_AGE * 1000) / 1000",
         ("client/test_cache.py",),

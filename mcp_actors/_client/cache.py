@@ -1,4 +1,4 @@
-"""What spares a client from asking: requests that are one, answers that it has, and answers that others were given.
+"""Spares a client from asking: requests that are one, answers that it has, and answers that others were given.
 
 ================= ==================================================================================================
 `Flights`         lists and reads that are asked for at the same time are one request
@@ -57,7 +57,7 @@ MAX_AGE = 24 * 3600.0
 
 
 @attrs.define(eq=False)
-class _Flight:
+class _SharedRequest:
     """A request that is on its way, for all who wait for its answer."""
 
     began: float
@@ -79,7 +79,7 @@ class Flights:
     """
 
     def __init__(self) -> None:
-        self.open: dict[Any, _Flight] = {}
+        self.open: dict[Any, _SharedRequest] = {}
         """Those that may be joined. The first part of a key is the method."""
         self._nursery: trio.Nursery | None = None
 
@@ -121,7 +121,7 @@ class Flights:
         flight = self.open.get(key)
         has_joined, began = flight is not None, trio.current_time()
         if flight is None:
-            flight = self.open[key] = _Flight(began)
+            flight = self.open[key] = _SharedRequest(began)
             assert self._nursery is not None
             start(self._nursery, CLIENT_READ, self._fly, key, flight, options, ask, about=key[0])
         flight.waiting += 1
@@ -142,7 +142,11 @@ class Flights:
         return _taken(flight)
 
     async def _fly(
-        self, key: Any, flight: _Flight, options: CallOptions, ask: Callable[[CallOptions], Awaitable[Any]]
+        self,
+        key: Any,
+        flight: _SharedRequest,
+        options: CallOptions,
+        ask: Callable[[CallOptions], Awaitable[Any]],
     ) -> None:
         try:
             with flight.scope:
@@ -155,12 +159,12 @@ class Flights:
                 flight.error = ConnectionLost("the client is closed")
             flight.done.set()
 
-    def _forget(self, key: Any, flight: _Flight) -> None:
+    def _forget(self, key: Any, flight: _SharedRequest) -> None:
         if self.open.get(key) is flight:
             del self.open[key]
 
 
-def _taken(flight: _Flight) -> Any:
+def _taken(flight: _SharedRequest) -> Any:
     """Returns the result, or raises the error: the first caller gets it itself, and each other one has its own."""
     is_first, flight.is_taken = not flight.is_taken, True
     error = flight.error
@@ -188,7 +192,7 @@ class KnownAnswer(NamedTuple):
     data: bytes
 
 
-class _Kept(NamedTuple):
+class _CachedAnswer(NamedTuple):
     fresh_until: float
     data: bytes
     etag: str | None
@@ -203,7 +207,7 @@ class ResponseCache:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._entries: dict[tuple[str, bytes], _Kept] = {}
+        self._entries: dict[tuple[str, bytes], _CachedAnswer] = {}
         self.changes = 0
         self.clears = 0
         """How often everything was dropped."""
@@ -274,7 +278,7 @@ class ResponseCache:
         while len(self._entries) >= MAX_ENTRIES or self._bytes + size > self._max_bytes:
             self._drop(next(iter(self._entries)))
         fresh_until = now + min(ttl, MAX_AGE * 1000) / 1000 if is_fresh and ttl is not None else now
-        self._entries[key] = _Kept(fresh_until, answer, etag)
+        self._entries[key] = _CachedAnswer(fresh_until, answer, etag)
         self._bytes += size
 
     def _drop(self, key: tuple[str, bytes]) -> None:

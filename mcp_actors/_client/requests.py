@@ -128,7 +128,7 @@ class Requests:
         """The session of the last handshake; ``None`` before the first one."""
         return self._session
 
-    def offers(self, name: str) -> bool:
+    def has_method(self, name: str) -> bool:
         """Whether the revision has a method, and the server has declared what it requires."""
         return name in self._methods
 

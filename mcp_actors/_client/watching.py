@@ -1,8 +1,8 @@
 """Lists and resources that keep themselves: first the state, then what differs, for as long as a block is open.
 
-The reader asks, and not a task in the background: `Watch.__anext__` waits until the state may be another one, reads it
-from the server, and returns it if it differs from what this reader saw last. So a slow reader gets the newest state,
-the differences of all that it has missed are one, and nothing waits in a queue.
+The reader asks, and not a task in the background: `StateWatch.__anext__` waits until the state may be another one,
+reads it from the server, and returns it if it differs from what this reader saw last. So a slow reader gets the newest
+state, the differences of all that it has missed are one, and nothing waits in a queue.
 
 =============================================== ====================================================================
 the state is read                               because
@@ -64,7 +64,7 @@ from mcp_actors.errors import (
 from mcp_actors.supervision.logging import log
 from mcp_actors.types import ReadResourceResult, SubscriptionFilter
 
-__all__ = ["ListChange", "Watch", "Watched", "WatchedList", "WatchedResource"]
+__all__ = ["ListChange", "StateWatch", "WatchedList", "WatchedResource", "WatchedState"]
 
 T = TypeVar("T")
 
@@ -114,9 +114,17 @@ class ListChange(Generic[T]):
         )
 
 
+@attrs.define
+class _Counts:
+    marks: int = 0
+    """Beginnings of subscriptions, and changes that were announced."""
+    events: int = 0
+    """The latter alone."""
+
+
 @attrs.frozen(eq=False)
-class Watched:
-    """What a client watches: the kind of changes, and for a resource its URI."""
+class WatchedState:
+    """The thing that a client watches: a kind of changes, and for a resource its URI."""
 
     kind: EventKind
     uri: str | None
@@ -146,7 +154,7 @@ class Watched:
         return bool(getattr(honored, f"{self.kind}_list_changed"))
 
 
-class Watch(AsyncIterator[T], Generic[T]):
+class StateWatch(AsyncIterator[T], Generic[T]):
     """One watch, as an async iterator; made by `Client.watch_tools` and its like.
 
     Args:
@@ -157,16 +165,18 @@ class Watch(AsyncIterator[T], Generic[T]):
     """
 
     def __init__(
-        self, watched: Watched, connectivity: Connectivity, requests: Requests, subscriptions: Subscriptions
+        self,
+        watched: WatchedState,
+        connectivity: Connectivity,
+        requests: Requests,
+        subscriptions: Subscriptions,
     ) -> None:
         self._watched = watched
         self._connectivity = connectivity
         self._requests = requests
         self._subscriptions = subscriptions
-        # What may have changed the state, and how much of it the state was read after. It counts changes that were
-        # announced apart from beginnings of subscriptions.
-        self._marks, self._seen = 0, -1
-        self._events, self._events_seen = 0, 0
+        # What may have changed the state, and how much of it the state was read after.
+        self._now, self._seen = _Counts(), _Counts(-1)
         self._again_at = math.inf
         self._is_announced = False
         self._woken = trio.Event()
@@ -179,12 +189,12 @@ class Watch(AsyncIterator[T], Generic[T]):
 
     def __repr__(self) -> str:
         state = "ended" if self._ended.is_set() else "open"
-        return f"<Watch of {self._watched.method} {state} {self._marks} changes>"
+        return f"<StateWatch of {self._watched.method} {state} {self._now.marks} changes>"
 
     # -- the subscription ------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[Watch[T]]:
+    async def opened(self) -> AsyncIterator[StateWatch[T]]:
         """Subscribes for the length of the block, in whatever connections there are meanwhile.
 
         Raises:
@@ -220,18 +230,18 @@ class Watch(AsyncIterator[T], Generic[T]):
         self._mark()
 
     def _changed(self, event: Event) -> None:
-        self._events += 1
+        self._now.events += 1
         self._mark()
 
     def _mark(self) -> None:
-        self._marks += 1
+        self._now.marks += 1
         self._woken.set()
         if not self._ended.is_set():
             self._woken = trio.Event()
 
     # -- the reader ------------------------------------------------------------------------------------------------
 
-    def __aiter__(self) -> Watch[T]:
+    def __aiter__(self) -> StateWatch[T]:
         return self
 
     async def __anext__(self) -> T:
@@ -248,7 +258,7 @@ class Watch(AsyncIterator[T], Generic[T]):
             failures = 0
             while True:
                 await self._wait_until_due()
-                marks, events = self._marks, self._events
+                marks, events = self._now.marks, self._now.events
                 try:
                     differs, ttl_ms = await self._read()
                 except _PASSING as error:
@@ -261,12 +271,12 @@ class Watch(AsyncIterator[T], Generic[T]):
                     continue
                 except ResourceNotFound:
                     # It is looked for again when something is heard of it.
-                    self._seen, self._events_seen = marks, events
+                    self._seen.marks, self._seen.events = marks, events
                     raise
                 failures = 0
-                self._seen = marks
-                self._plan(not differs and events != self._events_seen, ttl_ms)
-                self._events_seen = events
+                self._seen.marks = marks
+                self._plan(not differs and events != self._seen.events, ttl_ms)
+                self._seen.events = events
                 if differs:
                     return self._shown()
 
@@ -290,7 +300,7 @@ class Watch(AsyncIterator[T], Generic[T]):
                 self._raise_end()
             left = self._again_at - trio.current_time()
             # Before the first subscription is in force, or refused, the state would have to be read once more.
-            if self._marks and (self._marks != self._seen or left <= 0):
+            if self._now.marks and (self._now.marks != self._seen.marks or left <= 0):
                 return
             with trio.move_on_after(left):
                 await self._woken.wait()
@@ -300,7 +310,7 @@ class Watch(AsyncIterator[T], Generic[T]):
         log.debug("what is watched cannot be read yet", method=self._watched.method, error=str(error))
         asked = getattr(error, "retry_after", None)
         with trio.move_on_after(max(seconds, min(asked or 0.0, MOST_AGE))):
-            while self._marks == marks and not self._ended.is_set():
+            while self._now.marks == marks and not self._ended.is_set():
                 await self._woken.wait()
 
     def _raise_end(self) -> None:
@@ -321,7 +331,7 @@ class Watch(AsyncIterator[T], Generic[T]):
         raise NotImplementedError
 
 
-class WatchedList(Watch[ListChange[T]], Generic[T]):
+class WatchedList(StateWatch[ListChange[T]], Generic[T]):
     """A list that keeps itself.
 
     Args:
@@ -332,7 +342,7 @@ class WatchedList(Watch[ListChange[T]], Generic[T]):
 
     def __init__(
         self,
-        watched: Watched,
+        watched: WatchedState,
         connectivity: Connectivity,
         requests: Requests,
         subscriptions: Subscriptions,
@@ -348,7 +358,7 @@ class WatchedList(Watch[ListChange[T]], Generic[T]):
     async def _read(self) -> tuple[bool, int | None]:
         ttl_ms: int | None = None
         for attempt in range(MOST_READS):
-            marks, session = self._marks, self._requests.session
+            marks, session = self._now.marks, self._requests.session
             pages: list[int | None] = []
             found: dict[str, T] = {}
             try:
@@ -356,7 +366,7 @@ class WatchedList(Watch[ListChange[T]], Generic[T]):
                     found[self._key(entry)] = entry
             except LocalProtocolError:
                 # The server that is there now has no such list.
-                if self._former is None or self._requests.offers(self._watched.method):
+                if self._former is None or self._requests.has_method(self._watched.method):
                     raise
             except RpcError as error:
                 # The cursor may be of a list that is gone.
@@ -365,7 +375,7 @@ class WatchedList(Watch[ListChange[T]], Generic[T]):
                 continue
             self._newest = found
             ttl_ms = min((each for each in pages if each is not None), default=None)
-            if len(pages) < 2 or (self._marks == marks and self._requests.session is session):
+            if len(pages) < 2 or (self._now.marks == marks and self._requests.session is session):
                 break
         former = self._former
         return former is None or former != found or list(former) != list(found), ttl_ms
@@ -389,7 +399,7 @@ class WatchedList(Watch[ListChange[T]], Generic[T]):
         )
 
 
-class WatchedResource(Watch[ReadResourceResult]):
+class WatchedResource(StateWatch[ReadResourceResult]):
     """A resource that keeps itself.
 
     Args:
@@ -398,7 +408,7 @@ class WatchedResource(Watch[ReadResourceResult]):
 
     def __init__(
         self,
-        watched: Watched,
+        watched: WatchedState,
         connectivity: Connectivity,
         requests: Requests,
         subscriptions: Subscriptions,

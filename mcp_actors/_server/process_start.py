@@ -106,7 +106,7 @@ class StartedProcess:
 
 if sys.platform == "win32":
 
-    class Starter:
+    class WindowsStarter:
         """Starts processes."""
 
         async def begin(self) -> StartedProcess:
@@ -123,6 +123,8 @@ if sys.platform == "win32":
 
         def close(self) -> None:
             """Starts none any more."""
+
+    Starter = WindowsStarter
 
 else:
 
@@ -152,7 +154,7 @@ else:
         async def aclose(self) -> None:
             await self._stream.aclose()
 
-    class Starter:
+    class PosixStarter:
         """Starts processes in a thread that lasts: Linux ends a process with the thread that has started it."""
 
         def __init__(self) -> None:
@@ -201,3 +203,5 @@ else:
             os.close(their_source)
             os.close(their_sink)
         return process, sink, source
+
+    Starter = PosixStarter

@@ -498,7 +498,7 @@ def missing_capability(
 
 
 class _Form(NamedTuple):
-    """What is asked for by a class, which is the same each time."""
+    """The form of a class, which is the same each time."""
 
     schema: dict[str, Any]
     made: Callable[[Any], Any]

@@ -205,12 +205,11 @@ class Tools(Registry[_ToolEntry]):
         answers_kept, meta = _answers_kept(idempotent, meta)
         signature, schema, bind = self._bound(call, input_schema, name)
         how: Any = {"inline": inline, "loop": loop, "timeout": timeout}
-        isolated, bounds = None, _bounds_in(exposed)
+        schemas, bounds, isolated = (input_schema, output_schema), _bounds_in(exposed), None
         if bounds is None:
             ready = self._ready(call, signature, name, **how)
         else:
-            how["schemas"] = input_schema, output_schema
-            isolated, bind, ready = _isolated(call, signature, name, bind, bounds, **how)
+            isolated, bind, ready = _isolated(call, signature, name, bind, bounds, schemas=schemas, **how)
         if turn is not None:
             taker = TurnTaker(name, annotations, schema, input_schema is not None)
             ready = in_turn(ready, call, turn, taker, lambda: self.turns)
