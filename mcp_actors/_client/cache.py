@@ -167,15 +167,20 @@ class Flights:
 def _taken(flight: _SharedRequest) -> Any:
     """Returns the result, or raises the error: the first caller gets it itself, and each other one has its own."""
     is_first, flight.is_taken = not flight.is_taken, True
-    error = flight.error
+    result, error = flight.result, flight.error
+    if not flight.waiting:
+        # The traceback of the error leads back to this, which must not keep it.
+        flight.result = flight.error = None
     if error is None:
-        return flight.result if is_first else copy.deepcopy(flight.result)
+        return result if is_first else copy.deepcopy(result)
     if not is_first:
         # One that is raised twice mixes up two tracebacks.
-        error = type(error).__new__(type(error))
-        error.args = flight.error.args  # type: ignore[union-attr]
-        error.__dict__.update(flight.error.__dict__)
-        error.__cause__ = flight.error.__cause__  # type: ignore[union-attr]
+        first = error
+        error = type(first).__new__(type(first))
+        error.args = first.args
+        error.__dict__.update(first.__dict__)
+        error.__cause__ = first.__cause__
+        del first
     try:
         raise error
     finally:

@@ -226,7 +226,7 @@ class Requests:
     async def _sent(self, call: ClientCall) -> dict[str, Any]:
         return await self.send(call.method, dict(call.params), call.options)
 
-    async def _call(
+    def _call(
         self,
         name: str,
         params: dict[str, Any],
@@ -235,10 +235,22 @@ class Requests:
         state: str | None = None,
         refresh: bool = False,
         raw: Collection[str] = (),
-    ) -> Any:
-        method = self._methods.get(name) or self._not_available(name)
+    ) -> Awaitable[Any]:
+        # One coroutine less for each call of a tool.
         if name not in READS or answers is not None or state is not None:
-            return await self._ask(name, params, options or self.options, answers, state, raw)
+            return self._ask(name, params, options or self.options, answers, state, raw)
+        return self._found_or_read(name, params, options, refresh, raw)
+
+    async def _found_or_read(
+        self,
+        name: str,
+        params: dict[str, Any],
+        options: CallOptions | None,
+        refresh: bool,
+        raw: Collection[str],
+    ) -> Any:
+        """Returns the answer that there is, or reads it in one flight with others."""
+        method = self._methods.get(name) or self._not_available(name)
         if method.cacheable and not refresh:
             cached = self.cache.get(name, params, trio.current_time())
             if cached is not None:
@@ -290,7 +302,7 @@ class Requests:
         refresh: bool = False,
     ) -> Any:
         """Sends a request, and answers what the server asks on the way."""
-        method = self._methods[name]
+        method = self._methods.get(name) or self._not_available(name)
         known: KnownAnswer | None = None
         if self._validates and name in READS and answers is None and state is None:
             known = self.cache.known(name, params)

@@ -57,7 +57,7 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     "from-openapi": ("from_openapi", "command", "Serve an API that an OpenAPI document describes."),
     "rest": ("rest", "command", "Serve any server as a REST API, with a page to try it."),
     "bridge": ("gateway", "bridge_command", "Serve a server at another address, over another binding."),
-    "record": ("record", "command", "Serve a server at another address, and write down what is said."),
+    "record": ("record", "command", "Serve a server at another address, and record what is said."),
     "mock": ("record", "mock_command", "Serve a recording, as the server that was recorded."),
     "top": ("top", "command", "Show what runs in a server, live; end calls and sessions."),
     "install": (
@@ -67,13 +67,9 @@ _COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "uninstall": ("install.install", "uninstall_command", "Take it out again."),
     "inspect": ("inspect.inspect", "command", "Say what a server is, what it violates, and how fast it is."),
-    "lock": ("lock", "command", "Write down what servers offer, to be told of what changes after that."),
+    "lock": ("lock", "command", "Write down what servers offer, and find what has changed."),
     "diff": ("diff", "command", "Make the calls of a recording at another server, and compare."),
-    "card": (
-        "card",
-        "command",
-        "Print the card of a server, or its server.json for the registry; check one.",
-    ),
+    "card": ("card", "command", "Print or check the card of a server, or its server.json."),
     "bench": ("bench.bench", "command", "Put a load on a server: throughput, latencies, limits for CI."),
     "config": (
         "settings",

@@ -393,7 +393,7 @@ def test_each_option_of_the_page_is_read_back(
 ) -> None:
     wrote(tmp_path, FILE)
     environment |= {"REDIS_PASSWORD": "p", "BENCH_TOKEN": "t"}
-    for file in ("cert.pem", "key.pem", "keys", "calls.json"):
+    for file in ("cert.pem", "key.pem", "keys", "calls.json", "mcp.lock"):
         wrote(tmp_path, "", file)
     assert mcp("config", "check").returncode == 0
     positions = Positions(FILE)

@@ -42,7 +42,8 @@ def tables(draw: st.DrawFn) -> NameTable:
             rename=taken,
             include=draw(st.one_of(st.just(["*"]), PATTERNS)),
             exclude=draw(PATTERNS),
-        )
+        ),
+        is_alone=draw(st.booleans()),
     )
 
 
@@ -65,7 +66,7 @@ def test_no_two_things_have_one_name(table: NameTable, names: set[str]) -> None:
 
 
 def make_table(**settings: object) -> NameTable:
-    return table_of(Upstream(name="u", target="stdio:none", **settings))  # type: ignore[arg-type]
+    return table_of(Upstream(name="u", target="stdio:none", **settings), is_alone=True)  # type: ignore[arg-type]
 
 
 def test_names_have_a_prefix_or_none_or_are_renamed() -> None:

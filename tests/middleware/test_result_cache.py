@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -376,16 +376,19 @@ async def test_each_of_those_that_miss_at_once_makes_its_own_and_a_cancelled_one
         await trio.sleep(1)
         return "text"
 
-    async with served(server) as at, at.client("ann", era="legacy") as ann:
+    async with AsyncExitStack() as stack:
+        at = await stack.enter_async_context(served(server))
+        # What one client asks for at once is one request.
+        clients = [await stack.enter_async_context(at.client("ann", era="legacy")) for _ in range(3)]
         with trio.move_on_after(0.5):
-            await ann.read_resource("x://1")
+            await clients[0].read_resource("x://1")
         await trio.sleep(1)
         assert (len(reads), len(cache)) == (1, 0)
         async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(ann.read_resource, "x://1")
+            for each in clients:
+                nursery.start_soon(each.read_resource, "x://1")
         assert (len(reads), len(cache)) == (4, 1)
-        await ann.read_resource("x://1", refresh=True)
+        await clients[0].read_resource("x://1", refresh=True)
     assert (len(reads), cache.hits) == (4, 1)
 
 

@@ -252,6 +252,10 @@ TABLE = Path(__file__).parent.parent.parent / "docs" / "reference" / "failures.m
 TESTS = Path(__file__).parent.parent
 # What happens -> what shows it, for what is not shown by a row of this file.
 ELSEWHERE = {
+    "the [process](../how-to/isolate.md#what-ends-a-process) of an isolated tool ends": (
+        "server/test_isolation.py",
+        "test_the_end_of_a_process_costs_its_call_alone",
+    ),
     "a call with a key has other arguments than the first one with it": (
         "server/test_idempotency.py",
         "test_a_key_belongs_to_one_request",
@@ -483,10 +487,10 @@ async def test_a_defect_of_the_engine_says_nothing_to_the_client(
     era: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = make_server_failures()
-    # What a defect looks like: an attribute that the engine relies on is gone.
-    monkeypatch.setitem(server.tools.by_key, "takes", object())
     with capture_logs() as logs:
         async with Client(server, era=era) as client:
+            # What a defect looks like: an attribute that the engine relies on is gone.
+            monkeypatch.setitem(server.tools.by_key, "takes", object())
             with pytest.raises(RpcError, match=r"^internal error"):
                 await client.call_tool("takes", {"days": 1})
     [line] = [each for each in logs if each["event"] == "handler failed"]

@@ -361,11 +361,6 @@ async def later_values(limit: int) -> AsyncIterator[int]:
         yield each
 
 
-class CallableValues:
-    def __call__(self, limit: int) -> Iterator[int]:
-        yield from range(limit)
-
-
 def with_ctx(city, ctx):  # type: ignore[no-untyped-def]
     return city
 
@@ -411,9 +406,8 @@ MISTAKES: list[tuple[str, Register, str]] = [
     ("method with a wrong scope", lambda s: s.method("x/y", scopes=["a b"]), "write a list of scopes"),
     ("method of one parameter", lambda s: s.method("x/y")(of_one), "does not take two arguments"),
     ("middleware that is not async", lambda s: s.middleware(plain), r"async def f\(ctx, call_next\)"),  # type: ignore[arg-type]
-    ("generator", lambda s: s.tool(values), "collect them in a list"),
-    ("async generator", lambda s: s.tool(later_values), "collect them in a list"),
-    ("generator in an object", lambda s: s.add_tool(CallableValues(), name="x"), "collect them in a list"),
+    ("inline generator", lambda s: s.tool(values, inline=True), "remove inline=True"),
+    ("inline async generator", lambda s: s.tool(later_values, inline=True), "remove inline=True"),
     ("generator as a prompt", lambda s: s.add_prompt(values, name="x"), "annotated with str|collect them"),
     ("context without annotation", lambda s: s.tool(with_ctx), "write ctx: Context"),
     ("context of a prompt", lambda s: s.prompt(with_ctx), "write ctx: Context"),
