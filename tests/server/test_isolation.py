@@ -372,7 +372,7 @@ async def test_a_mounted_server_has_processes_of_its_own() -> None:
     outer = Server("outer")
     outer.mount("inner", make_server(functions.pid))
     async with called(outer) as client:
-        (tool,) = [each.name for each in await client.list_tools()]
+        (tool,) = [each.name for each in (await client.list_tools()).tools]
         found = (await client.call_tool(tool)).structured_content
 
     assert found != os.getpid()
