@@ -314,7 +314,9 @@ async def test_cancelling_a_call_ends_its_process_and_what_that_has_started(how:
 
 
 @POSIX
-async def test_a_process_outside_the_group_does_not_keep_the_place_of_a_cancelled_call(tmp_path: Path) -> None:
+async def test_a_process_outside_the_group_does_not_keep_the_place_of_a_cancelled_call(
+    tmp_path: Path,
+) -> None:
     async with called(make_server(functions.end)) as client:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(
