@@ -516,10 +516,6 @@ def _isolated(
     timeout: float | None,
 ) -> tuple[Any, Callable[[dict[str, Any]], dict[str, Any]], Function]:
     """A function that runs in processes, what binds its arguments, and what calls it."""
-    if is_generator(call):
-        raise TypeError(
-            f"{name}: parts of results come from no other process; remove isolate=, or return the whole"
-        )
     isolation = ISOLATED["process"]()
     isolate, memory, cpu = bounds
     input_schema, output_schema = schemas
