@@ -188,7 +188,7 @@ async def leaves_a_question(asked: str, ctx: Context) -> str:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ctx.elicit, "Long?", Name)
         while True:
-            if os.path.exists(asked):
+            if await trio.Path(asked).exists():
                 break
             await trio.sleep(0.001)
         # The thread that reads waits for the interpreter's lock meanwhile.
