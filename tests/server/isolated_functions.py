@@ -149,10 +149,14 @@ def end(how: str, mark: str = "") -> str:
     elif how == "leaves its group":
         if os.fork() == 0:
             os.setsid()
-            Path(mark).write_text(str(os.getpid()))
+            Path(f"{mark}.left").write_text(str(os.getpid()))
             time.sleep(60)
         time.sleep(60)
     elif how == "flood":
+        if os.fork() > 0:
+            time.sleep(60)
+        # The process reads no answers.
+        os.kill(os.getppid(), 19)
         ask = b'["ask",1,"progress",[1,2,"%s"]]\n' % (b"x" * 1000)
         write_to_all(ask * 70_000)
     elif how == "closes":

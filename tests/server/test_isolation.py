@@ -254,7 +254,7 @@ ENDS = [
     ("noise", "crash", "no message", {}),
     ("closes", "crash", "", {}),
     pytest.param("forks", "crash", "SIGSEGV", {}, marks=POSIX),
-    ("flood", "crash", "more at once than the server keeps", {}),
+    pytest.param("flood", "crash", "more at once than the server keeps", {}, marks=LINUX),
 ]
 
 
@@ -322,7 +322,7 @@ async def test_a_process_outside_the_group_does_not_keep_the_place_of_a_cancelle
             nursery.start_soon(
                 client.call_tool, "end", {"how": "leaves its group", "mark": str(tmp_path / "pid")}
             )
-            (left,) = await read_pids(tmp_path / "pid")
+            (left,) = await read_pids(tmp_path / "pid.left")
             nursery.cancel_scope.cancel()
         try:
             after = await client.call_tool("end", {"how": "not at all"})
@@ -332,7 +332,12 @@ async def test_a_process_outside_the_group_does_not_keep_the_place_of_a_cancelle
     assert not after.is_error
 
 
-FORGED = ['["done","value",["forged"],false]', "[" * 100_000, "\xff", '["done","value",["forged"],false,99]']
+FORGED = [
+    '["done","value",["forged"],false]',
+    "[" * 100_000,
+    '["done","\xff"]',
+    '["done","value",["forged"],false,99]',
+]
 
 
 @pytest.mark.parametrize("line", FORGED)
