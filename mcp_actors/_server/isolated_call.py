@@ -47,7 +47,7 @@ MOST_THREADS = 256
 # Seconds between two looks at them.
 _LOOK = 0.25
 # What a function may have asked for at once that is not answered: in number, and in bytes.
-_MOST_ASKS = 10_000
+_MOST_ASKS = 4_000
 # Seconds in which a function leaves by itself that has asked the client, when the question has ended its call.
 _LEAVE_TIME = 1.0
 # Seconds that a process may take to import its modules.
@@ -145,7 +145,18 @@ _METHODS: dict[str, Callable[[Context, Any, _Call], Awaitable[Any]]] = {
 class _Call:
     """One call, while its function runs in a process."""
 
-    __slots__ = ("asks", "bytes", "done", "effects", "ended", "number", "open", "questions", "woken")
+    __slots__ = (
+        "asks",
+        "bytes",
+        "done",
+        "effects",
+        "ended",
+        "number",
+        "open",
+        "questions",
+        "unanswered",
+        "woken",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -154,6 +165,8 @@ class _Call:
         """Those that are not begun, with their bytes."""
         self.open: set[int] = set()
         """The numbers of those that are not answered."""
+        self.unanswered = 0
+        """How many are not answered, several with one number included."""
         self.bytes = 0
         """The bytes of those that are not answered."""
         self.done: Done | None = None
@@ -245,8 +258,9 @@ class IsolatedProcess:
             else:
                 call.asks.append((message, size))
                 call.open.add(message.number)
+                call.unanswered += 1
                 call.bytes += size
-                if len(call.open) > _MOST_ASKS or call.bytes > MOST_BYTES:
+                if call.unanswered > _MOST_ASKS or call.bytes > MOST_BYTES:
                     self.kill(("crash", "its process asked for more at once than the server keeps"))
         if call is not None:
             call.woken.set()
@@ -356,6 +370,7 @@ class IsolatedProcess:
         except trio.BrokenResourceError:
             return  # the function has gone with its process
         call.open.discard(ask.number)
+        call.unanswered -= 1
         call.bytes -= size
 
     async def _send(self, frame: Frame) -> None:
