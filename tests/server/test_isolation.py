@@ -290,7 +290,10 @@ async def test_the_end_of_a_process_costs_its_call_alone(
 @pytest.mark.parametrize("how", ["sleep", pytest.param("lock", marks=POSIX)])
 async def test_the_timeout_of_a_tool_ends_its_process(how: str, tmp_path: Path) -> None:
     server = make_server(functions.end, timeout=0.5)
+    server.add_tool(functions.pid, isolate="process")
     async with called(server) as client:
+        # The start of the process is a part of the time of a call that waits for it.
+        await client.call_tool("pid")
         result = await client.call_tool("end", {"how": how, "mark": str(tmp_path / "pid")})
         await until_gone(*await read_pids(tmp_path / "pid"))
         after = await client.call_tool("end", {"how": "not at all"})
