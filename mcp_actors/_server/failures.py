@@ -89,11 +89,13 @@ class ProcessEnded(Exception):
         kind: The reason in one word: ``"memory"``, ``"cpu"``, ``"threads"``, ``"exit"``, ``"crash"``, ``"killed"``, or
             ``"start"`` where there is no process.
         text: The tool and the reason.
+        detail: More of the reason, from the user's code, which a masked text leaves out.
     """
 
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
+    def __init__(self, kind: str, text: str, detail: str = "") -> None:
+        super().__init__(f"{text}: {detail}" if detail else text)
         self.kind = kind
+        self.masked = f"{text}; the server's operator finds the reason in the log" if detail else text
 
 
 class RaisedElsewhere(Exception):
@@ -152,7 +154,8 @@ def answer_to(call: InboundCall, error: BaseException, mask: bool | None) -> Any
         return failed(ToolError(f"{error}{told}"))
     if isinstance(error, ProcessEnded):
         log.warning("the process of a tool has ended, and is replaced", **details, why=error.kind)
-        return CallToolResult([TextContent(str(error))], is_error=True, meta={ENDED: error.kind})
+        text = _cut(_readable(error.masked if masked else str(error)), MAX_TEXT)
+        return CallToolResult([TextContent(text)], is_error=True, meta={ENDED: error.kind})
     reference = secrets.token_hex(4)
     # A client may leave while it is asked something, which is no failure of the function that asks.
     left = isinstance(error, ConnectionLost | SessionExpired) and passes_through(

@@ -339,12 +339,17 @@ def main() -> None:
         sys.stderr.flush()
         os._exit(1)
     channel.send(ProcessReady())
+    own = os.getpid()
     while True:
         message = channel.calls.get()
         if isinstance(message, FunctionPlace):
             calls.know(message)
         else:
-            channel.send(calls.run(message))
+            done = calls.run(message)
+            if os.getpid() != own:
+                # The function has forked, and returns in the copy as well, which has the same pipe.
+                os._exit(0)
+            channel.send(msgspec.structs.replace(done, number=message.number))
 
 
 def _taken_over() -> tuple[int, int]:

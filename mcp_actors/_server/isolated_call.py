@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -45,12 +46,16 @@ MOST_THREADS = 256
 """Threads of a process, above which the call is ended that runs in it. Only Linux says how many there are."""
 # Seconds between two looks at them.
 _LOOK = 0.25
+# What a function may have asked for at once that is not answered: in number, and in bytes.
+_MOST_ASKS = 4_000
 # Seconds in which a function leaves by itself that has asked the client, when the question has ended its call.
 _LEAVE_TIME = 1.0
 # Seconds that a process may take to import its modules.
 _START_TIME = 60.0
 
 _decoder = msgspec.json.Decoder(FromProcess)
+# What the decoder raises: for other shapes, for bytes that are no text, and for what is nested too deep.
+_NO_MESSAGE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 # -- What a function may have done in the server ---
 
@@ -84,7 +89,12 @@ async def _ask(ctx: Context, arguments: Any, call: _Call) -> Any:
     era = newest_era()
     questions = {key: era.structure(value, _QUESTIONS[kind]) for key, (kind, value) in asked.items()}
     call.questions += 1
-    answers = await ctx.ask(questions, ttl=ttl)
+    try:
+        answers = await ctx.ask(questions, ttl=ttl)
+    except Exception:
+        # When it is cancelled, the call is over with the question open.
+        call.questions -= 1
+        raise
     call.questions -= 1
     return {key: [_kind_of(each), era.unstructure(each)] for key, each in answers.items()}
 
@@ -135,14 +145,30 @@ _METHODS: dict[str, Callable[[Context, Any, _Call], Awaitable[Any]]] = {
 class _Call:
     """One call, while its function runs in a process."""
 
-    __slots__ = ("asks", "done", "effects", "ended", "open", "questions", "woken")
+    __slots__ = (
+        "asks",
+        "bytes",
+        "done",
+        "effects",
+        "ended",
+        "number",
+        "open",
+        "questions",
+        "unanswered",
+        "woken",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.woken = trio.Event()
-        self.asks: list[ProcessAsk] = []
-        """Those that are not begun."""
+        self.asks: list[tuple[ProcessAsk, int]] = []
+        """Those that are not begun, with their bytes."""
         self.open: set[int] = set()
         """The numbers of those that are not answered."""
+        self.unanswered = 0
+        """How many are not answered, several with one number included."""
+        self.bytes = 0
+        """The bytes of those that are not answered."""
         self.done: Done | None = None
         self.ended: ProcessEnded | None = None
         self.effects: dict[str, Any] = {}
@@ -170,8 +196,12 @@ class IsolatedProcess:
         self._function: IsolatedFunction | None = None
         self._reason: tuple[str, str] | None = None
         self._patience = trio.CancelScope()
+        self._calls = 0
+        self._is_sending = False
         self.is_retired = False
         """Whether it takes no call any more."""
+        self.was_used = False
+        """Whether it has had a call, or was ended by the server."""
 
     def __repr__(self) -> str:
         state = "idle" if self._function is None else f"runs {self._function.tool}"
@@ -191,7 +221,7 @@ class IsolatedProcess:
                 first = _decoder.decode((await self._channel.receive()).data)
         except (trio.EndOfChannel, trio.BrokenResourceError):
             return "it ended while it imported its modules"
-        except msgspec.DecodeError:
+        except _NO_MESSAGE:
             return "it wrote what is no message"
         except trio.TooSlowError:
             return f"importing its modules takes more than {_START_TIME:g} s"
@@ -203,15 +233,20 @@ class IsolatedProcess:
             with self._patience:
                 while not self.is_retired:
                     for each in await self._channel.receive_many():
-                        self._received(_decoder.decode(each.data))
+                        self._received(_decoder.decode(each.data), len(each.data))
+                        if self.is_retired:
+                            return
         except (trio.EndOfChannel, trio.ClosedResourceError):
             return
-        except (trio.BrokenResourceError, msgspec.DecodeError) as error:
+        except (trio.BrokenResourceError, *_NO_MESSAGE) as error:
             self._reason = "crash", f"its process wrote what is no message: {error.__cause__ or error}"
 
-    def _received(self, message: Any) -> None:
+    def _received(self, message: Any, size: int) -> None:
         call = self._call
         if isinstance(message, Done):
+            if self._function is None or message.number != self._calls:
+                self.kill(("crash", "its process wrote a result that no call waits for"))
+                return
             self.is_retired = self.is_retired or message.retires
             if call is None:
                 self._free()
@@ -221,16 +256,22 @@ class IsolatedProcess:
             if call is None:
                 self._refuse(message.number)
             else:
-                call.asks.append(message)
+                call.asks.append((message, size))
                 call.open.add(message.number)
+                call.unanswered += 1
+                call.bytes += size
+                if call.unanswered > _MOST_ASKS or call.bytes > MOST_BYTES:
+                    self.kill(("crash", "its process asked for more at once than the server keeps"))
         if call is not None:
             call.woken.set()
 
     def kill(self, reason: tuple[str, str] | None = None) -> None:
         """Ends it, with everything that it has started."""
-        self.is_retired = True
+        self.is_retired = self.was_used = True
         self._reason = self._reason or reason
         self._started.kill()
+        # Its pipe does not end with it when it has forked a process that has left its group.
+        self._patience.cancel(reason="the process was ended")
 
     async def end(self) -> None:
         """Ends it, and waits until it is gone, `_REAP_TIME` seconds at most. Not cancellable."""
@@ -260,10 +301,12 @@ class IsolatedProcess:
             RaisedElsewhere: The function raised an exception.
             ToolError, RpcError, InvalidResult: As they say.
         """
-        call = self._call = _Call()
+        self._calls += 1
+        call = self._call = _Call(self._calls)
         self._function = function
+        self.was_used = True
         try:
-            run = frame_of(ProcessRun(function.place.id, arguments, _caller_of(ctx)))
+            run = frame_of(ProcessRun(function.place.id, arguments, _caller_of(ctx), call.number))
             if function.place.id not in self._known:
                 self._known.add(function.place.id)
                 await self._send(function.frame)
@@ -271,8 +314,10 @@ class IsolatedProcess:
             await self._until_over(ctx, call)
         except trio.BrokenResourceError:
             # It ended before the call was sent: its own task says how.
-            while call.ended is None:
+            self._end_reading()
+            while not call.is_over:
                 await call.woken.wait()
+                call.woken = trio.Event()
         finally:
             for each in call.effects.values():
                 each.lost()
@@ -289,8 +334,8 @@ class IsolatedProcess:
         async with trio.open_nursery() as nursery:
             while not call.is_over:
                 asks, call.asks = call.asks, []
-                for each in asks:
-                    start(nursery, ISOLATED_REQUEST, self._answer, ctx, call, each)
+                for each, size in asks:
+                    start(nursery, ISOLATED_REQUEST, self._answer, ctx, call, each, size)
                 await self._wait(call)
             nursery.cancel_scope.cancel(reason="the function has ended")
 
@@ -299,13 +344,20 @@ class IsolatedProcess:
             with trio.move_on_after(_LOOK):
                 await call.woken.wait()
                 break
-            if self._started.threads() > MOST_THREADS:
+            if self._started.has_ended():
+                # A process that it has forked keeps its pipe open.
+                self._end_reading()
+            elif self._started.threads() > MOST_THREADS:
                 self.kill(
                     ("threads", f"its process was ended, because it had more than {MOST_THREADS} threads")
                 )
         call.woken = trio.Event()
 
-    async def _answer(self, ctx: Context, call: _Call, ask: ProcessAsk) -> None:
+    def _end_reading(self) -> None:
+        """Has its own task end it soon: what it has written before its end is in the pipe."""
+        self._patience.deadline = min(self._patience.deadline, trio.current_time() + _LOOK)
+
+    async def _answer(self, ctx: Context, call: _Call, ask: ProcessAsk, size: int) -> None:
         method = _METHODS.get(ask.method)
         try:
             if method is None:
@@ -318,11 +370,15 @@ class IsolatedProcess:
         except trio.BrokenResourceError:
             return  # the function has gone with its process
         call.open.discard(ask.number)
+        call.unanswered -= 1
+        call.bytes -= size
 
     async def _send(self, frame: Frame) -> None:
         if not self._channel.write_now(frame):
             async with self._sending:
+                self._is_sending = True
                 await self._channel.send(frame)
+                self._is_sending = False
 
     def _leave(self, call: _Call) -> None:
         """The call is over, or given up."""
@@ -340,13 +396,15 @@ class IsolatedProcess:
 
     def _refuse(self, number: int) -> None:
         error = CallCancelled("the call has ended: nobody waits for its result any more")
-        self._channel.write_now(frame_of(ProcessAnswer(number, None, raised_of(error))))
+        with suppress(trio.BrokenResourceError):
+            self._channel.write_now(frame_of(ProcessAnswer(number, None, raised_of(error))))
 
     def _free(self) -> None:
         self._call = self._function = None
         self._patience.deadline = math.inf
-        if self.is_retired:
-            self._started.kill()
+        if self.is_retired or self._is_sending:
+            # An answer that was cut off has left a part of itself in the pipe.
+            self.kill()
         self._on_free(self)
 
 

@@ -104,6 +104,8 @@ class ProcessRun(msgspec.Struct, array_like=True, frozen=True, tag="run"):
     function: int
     arguments: dict[str, Any]
     caller: ProcessCaller
+    number: int
+    """The number of the call in its process."""
 
 
 class Raised(msgspec.Struct, array_like=True, frozen=True):
@@ -153,6 +155,8 @@ class Done(msgspec.Struct, array_like=True, frozen=True, tag="done"):
     value: Any = None
     retires: bool = False
     """Whether the process is to be replaced: the call has left something behind."""
+    number: int = 0
+    """The number of the call that has ended."""
 
 
 ToProcess = ProcessAssignment | FunctionPlace | ProcessRun | ProcessAnswer

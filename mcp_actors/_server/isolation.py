@@ -47,7 +47,8 @@ __all__ = ["Isolate", "IsolatedFunction", "Processes", "isolated_function", "sta
 
 Isolate = Literal["process"]
 """Where a function runs that can be ended."""
-# Seconds before a process is started again that has failed to import its modules, the first and the longest.
+# Seconds before a process is started again that has failed to import its modules, or has ended by itself before its
+# first call, the first and the longest.
 _PAUSES = 0.2, 10.0
 
 # The number of each function that was registered, by its place: providers make the same tool again and again.
@@ -290,9 +291,7 @@ class Processes:
                     return process
                 process.kill(("stale", "its module was loaded again"))
             if self._failure is not None:
-                raise ProcessEnded(
-                    "start", f"{function.tool}: its process cannot be started: {self._failure}"
-                )
+                raise ProcessEnded("start", f"{function.tool}: its process cannot be started", self._failure)
             await self._changed.park()
 
     def _freed(self, process: IsolatedProcess) -> None:
@@ -307,28 +306,36 @@ class Processes:
         pause, longest = _PAUSES
         with scope:
             while not self._is_closed:
-                failure = await self._live()
-                if failure is None:
+                failure, was_used = await self._live()
+                if was_used:
                     pause = _PAUSES[0]
                     continue
-                log.error("a process for functions cannot be started", why=failure, again_in=pause)
-                self._failure = failure
-                self._changed.unpark_all()
+                if failure is None:
+                    log.error("a process for functions has ended before its first call", again_in=pause)
+                else:
+                    log.error("a process for functions cannot be started", why=failure, again_in=pause)
+                    self._failure = failure
+                    self._changed.unpark_all()
                 await trio.sleep(pause)
                 pause = min(pause * 2, longest)
 
-    async def _live(self) -> str | None:
-        """Starts a process, and waits for its end. Returns why it cannot begin, if so."""
+    async def _live(self) -> tuple[str | None, bool]:
+        """Starts a process, and waits for its end.
+
+        Returns:
+            Why it cannot begin, if so; and whether the server has called it or ended it, so that the next one may be
+            started at once.
+        """
         try:
             started = await self._starter.begin()
         except OSError as error:
-            return f"{error.strerror}"
+            return f"{error.strerror}", False
         process = IsolatedProcess(started, self._freed)
         self._all.add(process)
         try:
             failure = await process.begin([*self._functions.values()])
             if failure is not None:
-                return failure
+                return failure, False
             self._failure = None
             self._freed(process)
             await process.read()
@@ -337,7 +344,7 @@ class Processes:
             if process in self._idle:
                 self._idle.remove(process)
             await process.end()
-        return None
+        return None, process.was_used
 
 
 def processes_of(ctx: Context) -> Processes:

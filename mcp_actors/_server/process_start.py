@@ -92,6 +92,10 @@ class StartedProcess:
         found: int = code
         return found
 
+    def has_ended(self) -> bool:
+        """Whether it has ended, also when another process has a copy of its pipe."""
+        return self._process.poll() is not None
+
     def threads(self) -> int:
         """The number of its threads; 0 where the system does not say."""
         if sys.platform != "linux":
@@ -190,7 +194,12 @@ else:
     def _started() -> tuple[subprocess.Popen[bytes], int, int]:
         """Returns a process, and the descriptors that lead to and from it."""
         their_source, sink = os.pipe()
-        source, their_sink = os.pipe()
+        try:
+            source, their_sink = os.pipe()
+        except OSError:
+            os.close(their_source)
+            os.close(sink)
+            raise
         try:
             process = subprocess.Popen(
                 _command(), stdin=their_source, stdout=their_sink, start_new_session=True

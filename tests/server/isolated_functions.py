@@ -141,10 +141,64 @@ def end(how: str, mark: str = "") -> str:
             except OSError:
                 continue
         time.sleep(60)
+    elif how == "forks":
+        # The copy keeps the pipe open.
+        if os.fork() == 0:
+            time.sleep(60)
+        os.kill(os.getpid(), 11)
+    elif how == "leaves its group":
+        if os.fork() == 0:
+            os.setsid()
+            Path(f"{mark}.left").write_text(str(os.getpid()))
+            time.sleep(60)
+        time.sleep(60)
+    elif how == "flood":
+        if os.fork() > 0:
+            time.sleep(60)
+        # The process reads no answers.
+        os.kill(os.getppid(), 19)
+        ask = b'["ask",1,"progress",[1,2,"%s"]]\n' % (b"x" * 1000)
+        write_to_all(ask * 70_000)
     elif how == "closes":
         os.closerange(3, 20)
         time.sleep(60)
     return str(os.getpid())
+
+
+def write_to_all(data: bytes) -> None:
+    """Writes to descriptors that are not one's own."""
+    for each in range(3, 20):
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(each, view) :]
+        except OSError:
+            continue
+
+
+def writes(line: str, number: int) -> int:
+    write_to_all(line.encode("latin-1") + b"\n")
+    return number
+
+
+def returns_twice(number: int) -> int:
+    if os.fork() == 0:
+        time.sleep(0.3)
+    return number
+
+
+async def leaves_a_question(asked: str, ctx: Context) -> str:
+    """Ends while its answer is on its way."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ctx.elicit, "Long?", Name)
+        while True:
+            if await trio.Path(asked).exists():
+                break
+            await trio.sleep(0.001)
+        # The thread that reads waits for the interpreter's lock meanwhile.
+        sum(range(10**7 * 3))
+        nursery.cancel_scope.cancel()
+    return "left"
 
 
 def leaves_a_thread() -> int:

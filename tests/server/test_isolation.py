@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -252,6 +253,8 @@ ENDS = [
     pytest.param("threads", "threads", "more than 256 threads", {}, marks=LINUX),
     ("noise", "crash", "no message", {}),
     ("closes", "crash", "", {}),
+    pytest.param("forks", "crash", "SIGSEGV", {}, marks=POSIX),
+    pytest.param("flood", "crash", "more at once than the server keeps", {}, marks=LINUX),
 ]
 
 
@@ -287,7 +290,10 @@ async def test_the_end_of_a_process_costs_its_call_alone(
 @pytest.mark.parametrize("how", ["sleep", pytest.param("lock", marks=POSIX)])
 async def test_the_timeout_of_a_tool_ends_its_process(how: str, tmp_path: Path) -> None:
     server = make_server(functions.end, timeout=0.5)
+    server.add_tool(functions.pid, isolate="process")
     async with called(server) as client:
+        # The start of the process is a part of the time of a call that waits for it.
+        await client.call_tool("pid")
         result = await client.call_tool("end", {"how": how, "mark": str(tmp_path / "pid")})
         await until_gone(*await read_pids(tmp_path / "pid"))
         after = await client.call_tool("end", {"how": "not at all"})
@@ -308,6 +314,79 @@ async def test_cancelling_a_call_ends_its_process_and_what_that_has_started(how:
 
     assert not after.is_error
     assert text_of(after) not in map(str, pids)
+
+
+@POSIX
+async def test_a_process_outside_the_group_does_not_keep_the_place_of_a_cancelled_call(
+    tmp_path: Path,
+) -> None:
+    async with called(make_server(functions.end)) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                client.call_tool, "end", {"how": "leaves its group", "mark": str(tmp_path / "pid")}
+            )
+            (left,) = await read_pids(tmp_path / "pid.left")
+            nursery.cancel_scope.cancel()
+        try:
+            after = await client.call_tool("end", {"how": "not at all"})
+        finally:
+            os.kill(left, signal.SIGKILL)
+
+    assert not after.is_error
+
+
+FORGED = [
+    '["done","value",["forged"],false]',
+    "[" * 100_000,
+    '["done","\xff"]',
+    '["done","value",["forged"],false,99]',
+]
+
+
+@pytest.mark.parametrize("line", FORGED)
+async def test_what_a_function_writes_to_the_pipe_ends_its_process(line: str) -> None:
+    with capture_logs() as lines:
+        async with called(make_server(functions.writes, functions.add)) as client:
+            result = await client.call_tool("writes", {"line": line, "number": 1})
+            after = [await client.call_tool("add", {"a": each}) for each in range(5)]
+
+    assert ended(result) == "crash"
+    assert [value_of(each) for each in after] == [1, 2, 3, 4, 5]
+    assert [each["event"] for each in lines if each["log_level"] in ("warning", "error")] == [
+        "the process of a tool has ended, and is replaced"
+    ]
+
+
+@POSIX
+async def test_a_function_that_returns_in_a_copy_of_its_process_answers_once() -> None:
+    async with called(make_server(functions.returns_twice, processes=2)) as client:
+        found: list[tuple[int, int]] = []
+
+        async def call(number: int) -> None:
+            found.append((number, value_of(await client.call_tool("returns_twice", {"number": number}))))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(60):
+                nursery.start_soon(call, number)
+                await trio.sleep(0.01)
+
+    assert sorted(found) == [(number, number) for number in range(60)]
+
+
+async def test_an_answer_that_comes_at_the_end_of_a_call_does_not_disturb_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async def answer_at_length(question: Any) -> ElicitResult:
+        (tmp_path / "asked").write_text("")
+        return ElicitResult("accept", {"first": "x" * (3 * MIB)})
+
+    server = make_server(functions.leaves_a_question, functions.add)
+    async with called(server, era="legacy", elicitation=answer_at_length) as client:
+        left = await client.call_tool("leaves_a_question", {"asked": str(tmp_path / "asked")})
+        after = await client.call_tool("add", {"a": 1})
+
+    assert text_of(left) == "left"
+    assert value_of(after) == 2
 
 
 async def test_a_thread_that_a_function_has_left_is_not_met_by_the_next_call() -> None:
@@ -515,6 +594,59 @@ async def test_a_module_that_cannot_be_imported_is_what_the_call_is_told(
     assert ended(result) == "start"
     assert text_of(result) == "add: its process cannot be started: RuntimeError: not in this process"
     assert "a process for functions cannot be started" in [each["event"] for each in lines]
+
+
+async def test_the_reason_why_a_module_cannot_be_imported_is_masked_as_other_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path / "only_there.py",
+        """
+        import os
+        if os.environ.get("ONLY_THERE") != str(os.getpid()):
+            raise RuntimeError("postgres://user:password@database")
+        def add(a: int) -> int:
+            return a
+        """,
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("ONLY_THERE", str(os.getpid()))
+    module: Any = __import__("only_there")
+    server = Server("masking", mask_errors=True)
+    server.add_tool(module.add, isolate="process")
+    async with called(server) as client:
+        result = await client.call_tool("add", {"a": 1})
+
+    assert ended(result) == "start"
+    assert text_of(result) == (
+        "add: its process cannot be started; the server's operator finds the reason in the log"
+    )
+
+
+async def test_a_process_that_ends_before_its_first_call_is_not_replaced_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        tmp_path / "short_lived.py",
+        """
+        import os, threading
+        if os.environ.get("SHORT_LIVED") != str(os.getpid()):
+            threading.Timer(0.05, os._exit, [0]).start()
+        def add(a: int) -> int:
+            return a
+        """,
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("SHORT_LIVED", str(os.getpid()))
+    module: Any = __import__("short_lived")
+    with capture_logs() as lines:
+        async with called(make_server(module.add)):
+            await until(lambda: len(lines) >= 2)
+
+    assert [(each["event"], each["again_in"]) for each in lines[:2]] == [
+        ("a process for functions has ended before its first call", 0.2),
+        ("a process for functions has ended before its first call", 0.4),
+    ]
 
 
 async def test_a_script_that_serves_while_it_is_imported_is_told_what_to_do(tmp_path: Path) -> None:
