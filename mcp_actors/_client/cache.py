@@ -66,8 +66,6 @@ class _SharedRequest:
     waiting: int = 0
     result: Any = None
     error: Exception | None = None
-    is_taken: bool = False
-    """Whether a caller has the result or the error itself; the others have copies."""
 
 
 class Flights:
@@ -165,12 +163,15 @@ class Flights:
 
 
 def _taken(flight: _SharedRequest) -> Any:
-    """Returns the result, or raises the error: the first caller gets it itself, and each other one has its own."""
-    is_first, flight.is_taken = not flight.is_taken, True
+    """Returns the result, or raises the error: the last caller gets it itself, and those before it have copies.
+
+    A caller may change what it got before the next one has taken its own.
+    """
+    is_last = not flight.waiting
     error = flight.error
     if error is None:
-        return flight.result if is_first else copy.deepcopy(flight.result)
-    if not is_first:
+        return flight.result if is_last else copy.deepcopy(flight.result)
+    if not is_last:
         # One that is raised twice mixes up two tracebacks.
         error = type(error).__new__(type(error))
         error.args = flight.error.args  # type: ignore[union-attr]
