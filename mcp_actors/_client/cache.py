@@ -66,8 +66,6 @@ class _SharedRequest:
     waiting: int = 0
     result: Any = None
     error: Exception | None = None
-    is_taken: bool = False
-    """Whether a caller has the result or the error itself; the others have copies."""
 
 
 class Flights:
@@ -165,15 +163,18 @@ class Flights:
 
 
 def _taken(flight: _SharedRequest) -> Any:
-    """Returns the result, or raises the error: the first caller gets it itself, and each other one has its own."""
-    is_first, flight.is_taken = not flight.is_taken, True
+    """Returns the result, or raises the error: the last caller gets it itself, and those before it have copies.
+
+    A caller may change what it got before the next one has taken its own.
+    """
+    is_last = not flight.waiting
     result, error = flight.result, flight.error
-    if not flight.waiting:
+    if is_last:
         # The traceback of the error leads back to this, which must not keep it.
         flight.result = flight.error = None
     if error is None:
-        return result if is_first else copy.deepcopy(result)
-    if not is_first:
+        return result if is_last else copy.deepcopy(result)
+    if not is_last:
         # One that is raised twice mixes up two tracebacks.
         first = error
         error = type(first).__new__(type(first))

@@ -110,13 +110,15 @@ class PartStream:
     def put(self, params: dict[str, Any]) -> None:
         """Takes a part. Never waits."""
         number = params.get("seq")
-        if type(number) is not int or self._is_over or number < self._next:
+        if type(number) is not int or self._is_over:
+            return
+        if number < self._next:
+            self._put_again(number, params)
             return
         if number > self._next:
             self.fail(RemoteProtocolError(f"the parts {self._next} to {number - 1} of a result are missing"))
             return
-        members = "content", "structuredContent"
-        part = {key: value for key, value in params.items() if key in members}
+        part = _part_in(params)
         if not part:
             # The server says that there are no parts, although it sends them.
             self._next += 1
@@ -129,6 +131,13 @@ class PartStream:
         self._parts.append((number, part, size))
         self._bytes += size
         self._waiting.unpark_all()
+
+    def _put_again(self, number: int, params: dict[str, Any]) -> None:
+        """Drops a part that has come before, and counts it as read once more: a function that was begun again waits."""
+        if number <= self._taken:
+            self._unacknowledged += len(encode_value(_part_in(params)))
+            if self._unacknowledged * 2 >= WINDOW:
+                self._waiting.unpark_all()
 
     def end(self, outcome: Any) -> None:
         """The call was answered with ``outcome``. Only the first end counts."""
@@ -216,6 +225,10 @@ class PartStream:
                     await self._waiting.park()
                 pause = min(pause * 2, LONGEST_PAUSE)
             raise CallEnded()
+
+
+def _part_in(params: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in params.items() if key in ("content", "structuredContent")}
 
 
 class ToolStream:

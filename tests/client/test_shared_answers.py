@@ -59,6 +59,27 @@ async def nothing_waits(peer: ScriptedPeer) -> None:
 # -- one request for all ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_what_one_caller_does_to_its_answer_is_not_in_that_of_another(era: str) -> None:
+    server = Server("x")
+
+    @server.tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    lengths: list[int] = []
+    async with Client(server, era=era) as client, trio.open_nursery() as nursery:
+
+        async def list_and_clear() -> None:
+            result = await client.list_tools(refresh=True)
+            lengths.append(len(result.tools))
+            result.tools.clear()
+
+        for _ in range(3):
+            nursery.start_soon(list_and_clear)
+    assert lengths == [1, 1, 1]
+
+
 @VERSIONS
 async def test_lists_that_are_asked_for_at_once_are_one_request(version: str) -> None:
     async with scripted(version) as (client, peer), trio.open_nursery() as nursery:

@@ -30,12 +30,13 @@ from mcp_actors.errors import (
     ToolFailed,
     UnexpectedResult,
 )
-from mcp_actors.types import UNSET, ImageContent, TextContent
+from mcp_actors.types import UNSET, ElicitResult, ImageContent, TextContent
 from tests.messages import LEGACY, MODERN
 from tests.scripted_peers import fail, notify, reply, scripted
 
 each_era = pytest.mark.parametrize("era", ["modern", "legacy"])
 PART = 10_000
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
 @dataclass
@@ -276,6 +277,31 @@ async def test_the_parts_of_one_result_are_bounded(tools: Tools, monkeypatch: py
 
 
 # -- back-pressure, and the end of a stream --------------------------------------------------------------------------
+
+
+@each_era
+async def test_parts_that_are_made_again_after_a_question_do_not_fill_the_window(
+    era: str, autojump_clock: MockClock
+) -> None:
+    server = Server("x")
+    number = 2 * WINDOW // PART
+
+    @server.tool
+    async def ask(ctx: Context) -> AsyncIterator[str]:
+        for _ in range(number):
+            yield "x" * PART
+        answer = await ctx.elicit("Name?", FORM)
+        assert answer.content is not None
+        yield str(answer.content["name"])
+
+    async def answer(params: Any) -> ElicitResult:
+        return ElicitResult("accept", {"name": "Ada"})
+
+    async with Client(server, era=era, elicitation=answer) as client:
+        with trio.fail_after(60):
+            async with client.stream_tool("ask") as stream:
+                parts = [each async for each in stream]
+    assert parts == ["x" * PART] * number + ["Ada"]
 
 
 @each_era
