@@ -178,7 +178,14 @@ class _Parts:
             return values
         if values and all(isinstance(each, str) for each in values):
             return "".join(values)
-        return values if len(values) > 1 else next(iter(values), None)
+        if len(values) < 2:
+            return next(iter(values), None)
+        whole: list[Any] = []
+        for each in values:
+            # A part of several blocks is as many of the whole.
+            is_content = isinstance(each, list | tuple) and as_blocks(each) is not None
+            whole.extend(each if is_content else (each,))
+        return whole
 
 
 def _shown(part: Mapping[str, Any]) -> str:

@@ -178,6 +178,21 @@ async def test_content_is_listed(tools: Tools) -> None:
         assert stream.result.structured_content is UNSET
 
 
+@each_era
+async def test_a_part_of_several_blocks_is_as_many_of_the_whole(era: str) -> None:
+    server = Server("x")
+
+    @server.tool
+    async def pairs() -> AsyncIterator[list[TextContent]]:
+        yield [TextContent("a"), TextContent("b")]
+        yield [TextContent("c")]
+
+    async with Client(server, era=era) as client, client.stream_tool("pairs") as stream:
+        assert [each async for each in stream] == [["a", "b"], "c"]
+        assert [getattr(each, "text", None) for each in stream.result.content] == ["a", "b", "c"]
+        assert stream.result.structured_content is UNSET
+
+
 async def test_the_output_schema_is_that_of_the_whole(tools: Tools) -> None:
     async with Client(tools.server) as client:
         schemas = {each.name: each.output_schema async for each in client.tools()}
