@@ -30,6 +30,7 @@ from mcp_actors._server.context import Context, check_scopes
 from mcp_actors._server.failures import failed
 from mcp_actors._server.features import Features
 from mcp_actors._server.middleware import MOST_PAGES, Around, CallNext, pages_within
+from mcp_actors._server.sources import found_in_sources
 from mcp_actors._server.tools import RepairedArguments
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.errors import ToolError
@@ -407,13 +408,24 @@ class ToolSearch:
             text = f"none of the {len(tools)} tools has a word of this: describe it in other words"
         return CallToolResult([TextContent(text)], found)
 
+    async def _provided(self, ctx: Context, name: str) -> Tool | None:
+        """Returns a tool of this server or of one of its providers; ``None`` without one, which the call reports."""
+        tools = self._features.tools
+        entry = tools.find(ctx, name) or await found_in_sources(tools, ctx, "tool", name)
+        return None if entry is None else entry.tool
+
     async def _call_found(
         self, ctx: Context, call_next: CallNext, name: str, arguments: dict[str, Any]
     ) -> Any:
-        # A provider knows its own, also those that are beyond what is read of it.
-        known = bool(self._features.tools.sources)
-        seen = set() if known else {each.name for each in _for_models(await self._seen(ctx))}
-        if not known and name not in seen:
+        seen: set[str] = set()
+        if self._features.tools.sources:
+            # A provider knows its own, also those that are beyond what is read of it.
+            tool = await self._provided(ctx, name)
+            is_offered = tool is None or "model" in tool.visibility
+        else:
+            seen = {each.name for each in _for_models(await self._seen(ctx))}
+            is_offered = name in seen
+        if not is_offered:
             hint = did_you_mean(name, seen) or "; search_tools finds those that there are"
             return failed(ToolError(f"there is no tool {name!r:.200}{hint}"))
         check_scopes(ctx.call, ctx._scope, self._features.tools.scopes_of(name))

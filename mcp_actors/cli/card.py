@@ -118,8 +118,8 @@ def _card(client: Client, url: str, name: str | None, description: str | None) -
         name = info.name if is_card_name(info.name) else f"{_reversed(host or 'localhost')}/{short}"
     spoken = client.discovered.supported_versions if client.discovered is not None else [client.version]
     is_remote = parts.scheme in ("http", "https")
-    # User information of a URL would be a secret in a public document.
-    place = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    # A user and a query, which often is an API key, would be secrets in a public document.
+    place = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
     return card_of(name, info, [(place, spoken)] if is_remote else [], description)
 
 

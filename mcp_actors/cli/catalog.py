@@ -35,7 +35,8 @@ async def found_at(url: str, say: Callable[[str], object], *, has_headers: bool)
         WrongUsage: It names several servers, none that can be used, or one elsewhere, and there are headers.
     """
     effects = importlib.import_module("mcp_actors.auth.effects")
-    policy = importlib.import_module("mcp_actors.auth.urls").UrlPolicy()
+    urls = importlib.import_module("mcp_actors.auth.urls")
+    policy = urls.UrlPolicy()
     try:
         fetcher = importlib.import_module("mcp_transports.auth.fetcher").Fetcher(policy, url)
     except ImportError:
@@ -53,6 +54,18 @@ async def found_at(url: str, say: Callable[[str], object], *, has_headers: bool)
         except (ValueError, RecursionError):
             return None
 
+    async def card_at(place: str) -> Any:
+        try:
+            return await fetch(urljoin(catalog_url, place), CARD_TYPE)
+        except ValueError:  # it is no URL
+            return None
+
+    async def may_be_used(place: str) -> bool:
+        """Whether a URL of a card may be connected to: as safe as the one that a person gave, or the same origin."""
+        if urls.same_origin(place, url):
+            return "@" not in urlsplit(place).netloc
+        return urlsplit(place).scheme == "https" and await fetcher.allows(place)
+
     catalog_url = urljoin(url, CATALOG_PATH)
     catalog = await fetch(catalog_url, CATALOG_TYPE)
     if catalog is None:
@@ -63,28 +76,18 @@ async def found_at(url: str, say: Callable[[str], object], *, has_headers: bool)
         return url
     found: dict[str, str] = {}
     for each in named[:MOST_CARDS]:
-        card = each if isinstance(each, dict) else await fetch(urljoin(catalog_url, each), CARD_TYPE)
+        card = each if isinstance(each, dict) else await card_at(each)
         place = remote_url(card) if isinstance(card, dict) else None
-        if place is not None and _may_be_used(place, url):
+        if place is not None and await may_be_used(place):
             found.setdefault(place, str(card.get("title") or card.get("name") or ""))
     if len(found) != 1:
         lines = [f"{place}  {title}" for place, title in found.items()]
         what = "several servers: give the URL of one" if found else "no server that can be used: give its URL"
         raise WrongUsage("\n".join([f"the catalogue of {url} names {what}", *lines]))
     (place,) = found
-    if has_headers and _origin(place) != _origin(url):
+    if has_headers and not urls.same_origin(place, url):
         raise WrongUsage(
             f"the catalogue of {url} names {place}, elsewhere: give that URL if it shall get the headers"
         )
     say(f"the catalogue of {safe(url)} names {safe(place)}")
     return place
-
-
-def _may_be_used(place: str, url: str) -> bool:
-    """Whether a URL of a card may be connected to: as safe as the one that a person gave, or the same origin."""
-    return urlsplit(place).scheme == "https" or _origin(place) == _origin(url)
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc.rpartition("@")[2].lower()

@@ -31,7 +31,9 @@ _LISTS = {
 }
 _CALLS = frozenset({"tools/call", "prompts/get", "resources/read", "completion/complete"})
 # What says how an answer is sent, and nothing about it.
-_OF_THE_REVISION = ("_meta", "ttlMs", "cacheScope", "resultType")
+_OF_THE_REVISION = ("_meta", "ttlMs", "cacheScope", "resultType", "execution")
+# The members whose own members a server may call whatever it likes.
+_OWN = ("structuredContent", "inputSchema", "outputSchema", "data")
 # Pages of one list that are asked for.
 MOST_PAGES = 1000
 
@@ -70,7 +72,7 @@ def command(file: str, connection: ConnectionOptions, as_json: bool, show_traceb
             found: list[Difference] = []
             for call in calls:
                 now = await _asked(client, call)
-                if (diff := _diff(call.answer or {}, now)) is not None:
+                if (diff := _diff(call.method, call.answer or {}, now)) is not None:
                     found.append(Difference(_shown(call), diff))
             return found
 
@@ -103,7 +105,7 @@ def _compared(calls: Sequence[RecordedCall]) -> Iterator[RecordedCall]:
         is_retry = "requestState" in call.params or "inputResponses" in call.params
         if call.method not in _CALLS or call.answer is None or is_retry:
             continue
-        known = json.dumps([call.key, _normal(call.answer)], sort_keys=True)
+        known = json.dumps([call.key, _normal(call.method, call.answer)], sort_keys=True)
         if known not in seen:
             seen.add(known)
             yield call
@@ -133,21 +135,28 @@ async def _asked(client: Client, call: RecordedCall) -> dict[str, Any]:
         return {"error": {"code": error.code, "message": error.message, "data": error.data}}
 
 
-def _normal(answer: Any) -> Any:
+def _normal(method: str, answer: dict[str, Any]) -> Any:
     """Returns an answer without what depends on the revision and on the connection."""
-    if isinstance(answer, list):
-        return [_normal(each) for each in answer]
-    if not isinstance(answer, dict):
-        return answer
+    if method in _LISTS and "result" in answer:
+        # Its members are names of entries.
+        return {"result": {name: _bare(entry) for name, entry in answer["result"].items()}}
+    return _bare(answer)
+
+
+def _bare(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_bare(each) for each in value]
+    if not isinstance(value, dict):
+        return value
     return {
-        key: _normal(each)
-        for key, each in answer.items()
-        if key not in _OF_THE_REVISION and each is not None and key != "execution"
+        key: each if key in _OWN else _bare(each)
+        for key, each in value.items()
+        if key not in _OF_THE_REVISION and each is not None
     }
 
 
-def _diff(before: Any, now: Any) -> str | None:
-    former, present = _normal(before), _normal(now)
+def _diff(method: str, before: dict[str, Any], now: dict[str, Any]) -> str | None:
+    former, present = _normal(method, before), _normal(method, now)
     if former == present:
         return None
     lines = difflib.unified_diff(_lines(former), _lines(present), "recorded", "now", n=2, lineterm="")

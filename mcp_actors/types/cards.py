@@ -172,9 +172,16 @@ def remote_url(card: Mapping[str, Any]) -> str | None:
     for remote in remotes if isinstance(remotes, list) else ():
         if isinstance(remote, dict) and remote.get("type") == "streamable-http":
             url = remote.get("url")
-            if isinstance(url, str) and urlsplit(url).scheme in ("http", "https") and "{" not in url:
+            if isinstance(url, str) and "{" not in url and _is_http(url):
                 return url
     return None
+
+
+def _is_http(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https")
+    except ValueError:
+        return False
 
 
 # -- checked ---------------------------------------------------------------------------------------------------------

@@ -130,6 +130,11 @@ CATALOGS: dict[str, tuple[list[Any], str]] = {
         [{**CARD, "url": "https://169.254.169.254/card"}],
         "no server that can be used",
     ),
+    "a server at a private address": ([card("https://169.254.169.254/mcp")], "no server that can be used"),
+    "a server in a private network": ([card("https://10.0.0.1/mcp")], "no server that can be used"),
+    "a server with a user": ([card("https://name:word@a.example/mcp")], "no server that can be used"),
+    "no URL of a server": ([card("https://[a.example/mcp")], "no server that can be used"),
+    "no URL of a card": ([{**CARD, "url": "https://[a.example/card"}], "no server that can be used"),
 }
 
 
@@ -187,6 +192,12 @@ def test_a_card_is_printed_and_so_is_a_server_json(root: str, mcp: Mcp, tmp_path
     assert ran.returncode == 0, ran.stderr
     assert "supportedProtocolVersions" not in (tmp_path / "server.json").read_text()
     assert mcp("card", "--check", "server.json").returncode == 0
+
+
+def test_a_card_has_no_secrets_of_the_url_that_was_given(root: str, mcp: Mcp) -> None:
+    ran = mcp("card", f"{root}/mcp?apiKey=s3cr3t", "--name", "com.example/served")
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout)["remotes"][0]["url"] == f"{root}/mcp"
 
 
 def test_what_is_wrong_with_a_card_is_said(mcp: Mcp, tmp_path: Path) -> None:

@@ -83,6 +83,33 @@ def test_a_recording_is_compared_with_a_server_of_today(mcp: Mcp, day: Path, fir
     assert len(found["differences"]) == 2
 
 
+NAMED = """
+from mcp_actors import Server
+
+server = Server("named")
+
+@server.tool
+def run(execution: {type}) -> str:
+    return "done"
+
+@server.tool
+def {name}() -> str:
+    return "done"
+"""
+
+
+def test_nothing_that_a_server_has_named_itself_is_left_aside(mcp: Mcp, tmp_path: Path) -> None:
+    (tmp_path / "before.py").write_text(NAMED.format(type="int", name="other"))
+    (tmp_path / "after.py").write_text(NAMED.format(type="str", name="execution"))
+    day, before = tmp_path / "day.jsonl", url_of("serve", str(tmp_path / "before.py"))
+    assert mcp("list", url_of("record", before, str(day))).returncode == 0
+    assert mcp("diff", str(day), before).returncode == 0
+    ran = mcp("diff", str(day), url_of("serve", str(tmp_path / "after.py")))
+    assert ran.returncode == 6, ran.stdout + ran.stderr
+    assert '+    "execution": {' in ran.stdout
+    assert '+            "type": "string"' in ran.stdout
+
+
 def test_no_header_is_recorded(mcp: Mcp, tmp_path: Path) -> None:
     path = tmp_path / "day.jsonl"
     with serving(SERVED, "--listen", "http://127.0.0.1:0/mcp") as (_, (port,)):

@@ -293,6 +293,46 @@ async def test_a_tool_for_pages_alone_is_not_offered_to_models(era: str, show: A
             await client.app(found["refresh"])
 
 
+class Pages(Provider):
+    """Has a tool for pages alone, and one for everybody."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def make(self, name: str) -> Provided:
+        async def called() -> str:
+            self.calls.append(name)
+            return name
+
+        callers = ["app"] if name == "provided" else ["model", "app"]
+        return Provided.tool(called, name=name, app=App(visibility=callers))
+
+    async def list(self, kind: ComponentKind, caller: Caller, cursor: str | None, limit: int) -> ProvidedPage:
+        return ProvidedPage([self.make("provided"), self.make("common")] if kind == "tool" else [])
+
+    async def get(self, kind: ComponentKind, name: str, caller: Caller) -> Provided | None:
+        return self.make(name) if kind == "tool" and name in ("provided", "common") else None
+
+
+async def test_a_search_calls_no_tool_for_pages_alone_beside_a_provider_either() -> None:
+    server, provider = Server("shop", budget=1), Pages()
+    server.add_provider(provider)
+
+    @server.tool(app=App(visibility=["app"]))
+    def registered() -> str:
+        provider.calls.append("registered")
+        return "registered"
+
+    async with Client(server) as client:
+        for name in ("registered", "provided"):
+            refused = await client.call_tool("call_tool", {"name": name, "arguments": {}})
+            assert refused.is_error
+        assert (await client.call_tool("call_tool", {"name": "common", "arguments": {}})).text == "common"
+        # A page still calls them by their names.
+        assert (await client.call_tool("provided")).text == "provided"
+    assert provider.calls == ["common", "provided"]
+
+
 async def test_a_search_offers_no_tool_for_pages_alone() -> None:
     server = Server("shop", budget=1)
 

@@ -105,6 +105,22 @@ class Fetcher:
         except _NoAnswer as error:
             return FetchFailed(str(error))
 
+    async def allows(self, url: str) -> bool:
+        """Whether a URL may be used by something else that connects to it, such as a client of MCP.
+
+        Its host is looked up for that, within `FETCH_TIMEOUT` seconds. A host that cannot be looked up is allowed, as
+        no connection to it can be made, and the failure of that says why.
+        """
+        try:
+            usable = _usable(url)
+            with trio.fail_after(FETCH_TIMEOUT):
+                await self._checked(usable, through_proxy=_proxy_for(usable) is not None)
+        except UrlRefused:
+            return False
+        except (trio.TooSlowError, _NoAnswer):
+            return True
+        return True
+
     async def _follow(self, fetch: Fetch, url: httpx2.URL) -> Fetched:
         first = url
         headers = list(fetch.headers)
