@@ -223,8 +223,8 @@ DEFECTS = (
     Defect(
         "a gateway passes a deadline on as it came",
         "mcp_actors/gateway/call_options.py",
-        "    DEADLINE,\n    STREAMS,\n}",
-        "    STREAMS,\n}",
+        "    DEADLINE,\n    ETAG,\n",
+        "    ETAG,\n",
         ("server/test_deadlines.py",),
     ),
     Defect(

@@ -262,7 +262,7 @@ class Requests:
             return await read(options)
         # One that goes its own way from here on asks with what is left of its time.
         return await self.flights.share(
-            (name, encode_value(params), options.idle, options.cap), options, read
+            (name, encode_value(params), options.idle, options.cap, refresh), options, read
         )
 
     async def _read(

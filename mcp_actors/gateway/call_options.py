@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from mcp_actors._actors.outbound_call import CallOptions
-from mcp_actors._eras.era import DEADLINE, KEY, PARTIAL_RESULT, STREAMS
+from mcp_actors._eras.era import DEADLINE, ETAG, KEY, PARTIAL_RESULT, STREAMS
 from mcp_actors._eras.modern import CAPABILITIES, CLIENT_INFO, ENVELOPE, LOG_LEVEL, SUBSCRIPTION_ID
 from mcp_actors._wire.codec import encode_value
 from mcp_actors.client import Progress
@@ -40,6 +40,7 @@ _OF_ONE_HOP = ENVELOPE | {
     GATEWAYS,
     KEY,
     DEADLINE,
+    ETAG,
     STREAMS,
 }
 

@@ -368,7 +368,7 @@ async def test_a_function_that_returns_in_a_copy_of_its_process_answers_once() -
         async with trio.open_nursery() as nursery:
             for number in range(60):
                 nursery.start_soon(call, number)
-                await trio.sleep(0.01)
+                await trio.lowlevel.checkpoint()
 
     assert sorted(found) == [(number, number) for number in range(60)]
 
