@@ -257,7 +257,7 @@ async def test_a_gateway_has_pages_too(autojump_clock: Any) -> None:
     done: list[str] = []
 
     @plain.tool
-    def remove() -> str:
+    async def remove() -> str:
         done.append("removed")
         return "removed"
 

@@ -296,6 +296,7 @@ async def test_the_timeout_of_a_tool_ends_its_process(how: str, tmp_path: Path) 
         await client.call_tool("pid")
         result = await client.call_tool("end", {"how": how, "mark": str(tmp_path / "pid")})
         await until_gone(*await read_pids(tmp_path / "pid"))
+        await client.call_tool("pid")
         after = await client.call_tool("end", {"how": "not at all"})
 
     assert text_of(result) == "end: stopped, because it may take no longer than 0.5 s"
