@@ -52,6 +52,8 @@ FORMAT = 1
 MAX_BYTES = 64 * 1024 * 1024
 # Seconds for which a comparison is relied on, where the server does not say that a list has changed.
 GOOD_FOR = 60.0
+# Times that definitions are read before one use, where each time a change was reported meanwhile.
+_MOST_LOOKS = 3
 # Characters of a difference that the log shows.
 LONGEST_LOGGED = 2000
 # Definitions of one server of which the log says something.
@@ -541,7 +543,10 @@ class LockGate:
     async def _require(self, kind: _Kind, name: str) -> None:
         """Raises `DefinitionChanged` unless what is used is as it was approved."""
         async with self._turns[kind.name]:
-            if trio.current_time() >= self._good_until.get(kind.name, -math.inf):
+            for _ in range(_MOST_LOOKS):
+                if trio.current_time() < self._good_until.get(kind.name, -math.inf):
+                    break
+                # A change that is reported meanwhile makes what was read stale at once.
                 await self._look(kind)
         drift = self._drifts[kind.name].get(name)
         if drift is None and name not in self._lock.definitions[kind.name]:

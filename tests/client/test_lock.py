@@ -163,6 +163,28 @@ async def test_a_change_between_listing_and_calling_is_found(era: str, autojump_
     assert len(weather.calls) == 1
 
 
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+async def test_a_change_while_the_tools_are_compared_is_found(era: str, autojump_clock: object) -> None:
+    weather = Weather()
+    lock = await approved(weather.server, era=era)
+    changed = trio.Event()
+
+    async def late(ctx: Any, call_next: Any) -> Any:
+        result = await call_next()
+        if ctx.method == "tools/list" and not changed.is_set():
+            WAYS["description"](weather)
+            await changed.wait()
+        return result
+
+    weather.server.middleware(late)
+    async with Client(
+        weather.server, era=era, lock=lock, on_change=lambda kind, uri: changed.set()
+    ) as client:
+        with pytest.raises(DefinitionChanged):
+            await client.call_tool("forecast", {"city": "Berlin"})
+    assert weather.calls == []
+
+
 async def test_a_change_of_which_the_server_says_nothing_is_found_within_a_minute(
     autojump_clock: object,
 ) -> None:
