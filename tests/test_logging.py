@@ -263,6 +263,50 @@ class Unspeakable:
         raise ZeroDivisionError
 
 
+def test_a_line_waits_for_another_thread_that_is_importing_structlog() -> None:
+    program = """
+        import sys, threading
+        from mcp_actors.supervision.logging import log
+
+        reached, go_on = threading.Event(), threading.Event()
+
+        class Slow:
+            def find_spec(self, name, path, target=None):
+                if name == "structlog.processors":
+                    reached.set()
+                    go_on.wait(60)
+
+        sys.meta_path.insert(0, Slow())
+        threads = [threading.Thread(target=log.warning, args=(word,)) for word in ("first", "second")]
+        threads[0].start()
+        assert reached.wait(60)
+        threads[1].start()
+        threads[1].join(0.2)
+        go_on.set()
+        for thread in threads:
+            thread.join()
+    """
+    lines = run(program, stderr=subprocess.PIPE).stderr.decode().splitlines()
+    assert [line.split("] ")[1].strip() for line in lines] == ["first", "second"]
+
+
+def test_a_line_that_cannot_be_written_is_still_an_object() -> None:
+    program = """
+        from mcp_actors.supervision.logging import configure_log, log
+
+        class Wrong:
+            def __repr__(self):
+                raise ValueError
+
+        configure_log(form="json")
+        log.warning("an event", detail=Wrong())
+    """
+    (line,) = run(program, stderr=subprocess.PIPE).stderr.decode().splitlines()
+    assert json.loads(line)["event"] == (
+        "a log line could not be written: 'an event' detail=<Wrong: ValueError> (ValueError)"
+    )
+
+
 def test_a_sink_of_the_program_that_raises_ends_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     def fails(*args: object) -> dict[str, object]:
         raise ValueError("a processor of the program's own")

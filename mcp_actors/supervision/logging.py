@@ -477,9 +477,11 @@ def flush_to_stderr() -> None:
 
 def logger() -> Any:
     """Returns a structlog logger for the moment: bind to it, log with it, do not keep it."""
-    structlog = sys.modules.get("structlog")
-    if structlog is not None and structlog.is_configured() and not _settings.is_given:
-        return structlog.get_logger("mcp_actors")
+    if "structlog" in sys.modules and not _settings.is_given:
+        # What another thread is importing is there already, and half: to import it as well waits for the other half.
+        structlog = importlib.import_module("structlog")
+        if structlog.is_configured():
+            return structlog.get_logger("mcp_actors")
     return _unconfigured()
 
 
@@ -519,7 +521,7 @@ def _emit(level: str, event: str, **details: Any) -> None:
         # descriptor. The task that logs must not fail because of it.
         try:
             said = " ".join(f"{name}={_text(value)}" for name, value in details.items())
-            _stderr.msg(f"a log line could not be written: {event!r} {said} ({type(error).__name__})")
+            write_to_stderr(f"a log line could not be written: {event!r} {said} ({type(error).__name__})")
         except MemoryError:
             return
 

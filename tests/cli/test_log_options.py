@@ -86,6 +86,7 @@ JSON = ("--log-format", "json", "--log-level", "info", "--access-log")
 
 def about(lines: list[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The lines of the access log, and the others; each line has to be an object."""
+    assert [each for each in lines if not each.startswith("{")] == []
     found = [json.loads(each) for each in lines]
     assert all({"timestamp", "level", "event"} <= each.keys() for each in found)
     return [each for each in found if each["event"] == "access"], [
